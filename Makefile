@@ -1,0 +1,42 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
+READY = .venv/.ready
+
+# Real data sets are looked up here; without it the tests that need them skip and say so.
+ifneq ($(wildcard ../shared/data),)
+export FEDHP_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: setup demo test accept campaign clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up .venv (once; takes a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedhp needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: setup
+	.venv/bin/fedhp compare experiments/demo.toml
+
+test: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/pytest -n 2 -m "not slow"
+
+# SPEC section 11 over its seeds; ARGS passes overrides, e.g. ARGS="--seeds 3,4,5".
+accept: setup
+	.venv/bin/python experiments/accept.py experiments/acceptance.toml $(ARGS)
+
+# The long tests: kills at random instants, thousands of bad configs.
+campaign: setup
+	.venv/bin/pytest -n 2 -m slow
+
+clean:
+	rm -rf .venv runs build

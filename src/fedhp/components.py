@@ -1,0 +1,210 @@
+"""Named, replaceable parts: algorithms, models, tasks, topologies, data loaders.
+
+A part is a callable with annotated keyword settings, found by a built-in name or by the
+dotted path of a user's own ("package.module:Name"). Settings are checked against its
+signature before anything runs, and an error names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from fedhp.errors import ConfigError
+
+
+def is_dotted(name: str) -> bool:
+    """Whether a name points into a module rather than at a built-in part."""
+    return "." in name or ":" in name
+
+
+def resolve(
+    name: str, builtins: Mapping[str, str], *, key: str, source: str = ""
+) -> Callable[..., Any]:
+    """The callable behind a built-in name or a dotted path."""
+    if is_dotted(name):
+        return _import(name, key=key, source=source)
+    if name in builtins:
+        return _import(builtins[name], key=key, source=source)
+    close = difflib.get_close_matches(name, builtins, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError(
+        f"there is no {key.split('.')[0]} called {name!r}",
+        key=key,
+        source=source,
+        allowed=", ".join(sorted(builtins)) + ", or the dotted path of your own (module:Name)",
+        fix=f"{hint}set {key} to one of these",
+    )
+
+
+def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
+    module_name, separator, attribute = path.partition(":")
+    if not separator:
+        module_name, _, attribute = path.rpartition(".")
+    try:
+        importlib.invalidate_caches()
+        part = importlib.import_module(module_name)
+        for step in attribute.split("."):
+            part = getattr(part, step)
+    except Exception as error:  # the user's module may fail in any way while importing
+        raise ConfigError(
+            f"cannot import {path!r}: {type(error).__name__}: {error}",
+            key=key,
+            source=source,
+            allowed="module:Name, importable from the current folder or the experiment's folder",
+            fix="check the spelling, and run from the folder that holds the module",
+        ) from error
+    if not callable(part):
+        raise ConfigError(
+            f"{path!r} is a {type(part).__name__}, not something that can be called",
+            key=key,
+            source=source,
+            allowed="a class or a function",
+            fix=f"point {key} at the class or function itself",
+        )
+    return part
+
+
+def make_importable(*folders: str) -> None:
+    """Let dotted paths find modules in these folders."""
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def check_settings(
+    part: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str, source: str = ""
+) -> dict[str, Any]:
+    """Settings validated and converted against the part's keyword-only parameters."""
+    schema = _settings_model(part)
+    try:
+        checked = schema.model_validate(dict(settings))
+    except ValidationError as error:
+        raise from_validation(error, schema, prefix=prefix, source=source) from None
+    return {name: getattr(checked, name) for name in settings}
+
+
+def build(
+    part: Callable[..., Any],
+    *arguments: Any,
+    settings: Mapping[str, Any],
+    prefix: str,
+    source: str = "",
+) -> Any:
+    """Call a part with positional context and checked settings."""
+    checked = check_settings(part, settings, prefix=prefix, source=source)
+    try:
+        return part(*arguments, **checked)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{_title(part)} refused its settings: {type(error).__name__}: {error}",
+            key=f"{prefix}.name",
+            source=source,
+            fix=f"check the settings of [{prefix}]",
+        ) from error
+
+
+def defaults(part: Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a part and their default values (parameters without one left out)."""
+    return {
+        name: parameter.default
+        for name, parameter in _parameters(part).items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+
+
+def _title(part: Callable[..., Any]) -> str:
+    return getattr(part, "__qualname__", repr(part))
+
+
+def _parameters(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    if inspect.isclass(part) and issubclass(part, BaseModel):
+        return dict(inspect.signature(part).parameters)
+    signature = inspect.signature(part, eval_str=True)
+    return {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _settings_model(part: Callable[..., Any]) -> type[BaseModel]:
+    if inspect.isclass(part) and issubclass(part, BaseModel):
+        return part
+    fields: dict[str, Any] = {}
+    for name, parameter in _parameters(part).items():
+        annotation = (
+            Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+        )
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[name] = (annotation, default)
+    return create_model(
+        _title(part), __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields
+    )
+
+
+def from_validation(
+    error: ValidationError, schema: type[BaseModel], *, prefix: str = "", source: str = ""
+) -> ConfigError:
+    """The first of pydantic's complaints, in the words of this project."""
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"] if not _is_union_branch(str(part))]
+    key = ".".join([prefix, *path] if prefix else path) or "experiment"
+    value = first.get("input")
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        names = _names_at(schema, path[:-1])
+        close = difflib.get_close_matches(path[-1], names, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return ConfigError(
+            f"unknown key (value {_short(value)})",
+            key=key,
+            source=source,
+            allowed=", ".join(sorted(names)) or "nothing: this part takes no settings",
+            fix=f"{hint}rename the key or remove it",
+        )
+    if kind == "missing":
+        return ConfigError(
+            "is required but missing", key=key, source=source, fix=f"add {key} = ..."
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    problem, _, fix = message.partition(" | fix: ")
+    return ConfigError(
+        f"the value {_short(value)} is wrong",
+        key=key,
+        source=source,
+        allowed=problem[0].lower() + problem[1:],
+        fix=fix or f"set {key} to a value that is allowed",
+    )
+
+
+def _is_union_branch(part: str) -> bool:
+    return (
+        "[" in part
+        or part in {"int", "float", "str", "bool", "none", "constrained-int"}
+        or (part.startswith(("literal", "function-", "list", "dict", "tuple", "lax-or-strict")))
+    )
+
+
+def _names_at(schema: type[BaseModel], path: list[str]) -> list[str]:
+    current: Any = schema
+    for part in path:
+        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
+        current = field.annotation if field is not None else None
+        for option in getattr(current, "__args__", ()):
+            if inspect.isclass(option) and issubclass(option, BaseModel):
+                current = option
+    return list(getattr(current, "model_fields", {}))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,388 @@
+"""The experiment schema: one TOML file plus key=value overrides, checked in one gate.
+
+Sections own their keys; parts (algorithm, model, task, topology) carry settings of their
+own beside `name`, checked against the part itself. What passes here is trusted inside.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedhp.components import from_validation
+from fedhp.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A part of the experiment file; unknown keys are errors, values keep their type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Part(BaseModel):
+    """A replaceable part: its name and settings of its own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: Annotated[str, Field(min_length=1)]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class DataConfig(Section):
+    """Which data, how it is prepared, and how it is split among the workers."""
+
+    name: Annotated[str, Field(min_length=1)] = "digits"
+    path: str | None = None
+    split: Annotated[str, Field(min_length=1)] | None = None  # EMNIST: byclass, balanced, letters
+    pool: Annotated[int, Field(ge=1, le=16)] = 1  # average-pool images by this factor
+    standardize: bool = True
+    train_images: Annotated[int, Field(ge=1)] | None = None  # use only the first ones
+    test_images: Annotated[int, Field(ge=1)] | None = None
+    partition: Literal["skew", "dirichlet", "shards", "quantity", "iid"] = "skew"
+    skew: Share | None = None  # the paper's p; none means 3 / workers, which is IID
+    alpha: Positive = 0.5  # dirichlet, quantity
+    shards_per_worker: Annotated[int, Field(ge=1)] = 2
+    options: dict[str, Any] = {}  # settings of a data loader of one's own
+
+    @model_validator(mode="after")
+    def _combination(self) -> DataConfig:
+        if self.skew is not None and self.partition != "skew":
+            raise ValueError(
+                f"skew only goes with partition 'skew', not {self.partition!r}"
+                " | fix: remove data.skew or set data.partition = 'skew'"
+            )
+        return self
+
+
+class TrainingConfig(Section):
+    """Local SGD, the same for every algorithm."""
+
+    learning_rate: Positive = 0.1
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.98
+    decay_by: Literal["round", "time"] = "round"
+    decay_seconds: Positive = 10.0  # with decay_by = "time": one decay per so many virtual s
+    batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed-step rivals; FedHP's start
+    batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics travel, or stay home
+
+
+class EvaluationConfig(Section):
+    """When and on what the models are tested."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    images: Annotated[int, Field(ge=1)] | None = None  # none: the whole test set
+    choose: Literal["stratified", "first"] = "stratified"
+    targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
+    final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of so many last evaluations
+
+
+class DeviceConfig(Section):
+    """One kind of machine: how long a local step takes."""
+
+    step_time: Positive  # mean, s
+    sd: Annotated[float, Field(ge=0, le=1)] = 0.15  # of one step, as a share of the mean
+
+
+class BandwidthConfig(Section):
+    """The links: uniform between low and high, moving in virtual time."""
+
+    low: Positive = 1.0
+    high: Positive = 10.0
+    unit: Literal["Mb/s", "MB/s"] = "MB/s"
+    per: Literal["worker", "link"] = "worker"
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.8  # over one interval
+    interval: Positive = 10.0  # s of virtual time
+    sharing: bool = False  # a worker's bandwidth is divided among its active transfers
+    latency: Annotated[float, Field(ge=0)] = 0.0  # s per transfer
+
+    @model_validator(mode="after")
+    def _order(self) -> BandwidthConfig:
+        if self.low > self.high:
+            raise ValueError(
+                f"low = {self.low} must not exceed high = {self.high} | fix: swap low and high"
+            )
+        return self
+
+
+class AbsenceConfig(Section):
+    """One worker away from one round to another, both included."""
+
+    worker: Annotated[int, Field(ge=0)]
+    first: Annotated[int, Field(ge=1)]
+    last: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _order(self) -> AbsenceConfig:
+        if self.first > self.last:
+            raise ValueError(
+                f"first = {self.first} must not exceed last = {self.last} | fix: swap them"
+            )
+        return self
+
+
+class WorldConfig(Section):
+    """The heterogeneous world. Profile "paper": 1-10 MB/s, since the paper's round times
+    (5-11 s for a 54 Mbit model) do not fit the Mb/s its text names."""
+
+    profile: Literal["paper", "slow_links", "uniform"] = "paper"
+    devices: list[str] | dict[str, Annotated[int, Field(ge=1)]] = [
+        "laptop",
+        "xavier_nx",
+        "jetson_tx2",
+    ]
+    shuffle_devices: bool = True
+    device: dict[str, DeviceConfig] = {}
+    drift: Annotated[float, Field(ge=0, le=1)] = 0.05  # sd of the per-round factor
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.2  # least step time, share of the mean
+    model_megabits: Positive | None = None  # size for link times; none: the model's own
+    bandwidth: BandwidthConfig = BandwidthConfig()
+    monitor_delay: Annotated[int, Field(ge=0, le=1)] = (
+        0  # the planner sees links so many rounds late
+    )
+    away: list[AbsenceConfig] = []
+    away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    trace: str | None = None  # CSV of a recorded world
+    charge_estimators: bool = False  # count the estimators' gradients on the virtual clock
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "paper": {"bandwidth": {"low": 1.0, "high": 10.0, "unit": "MB/s"}},
+    "slow_links": {"bandwidth": {"low": 1.0, "high": 10.0, "unit": "Mb/s"}},
+    "uniform": {
+        "devices": ["xavier_nx"],
+        "drift": 0.0,
+        "bandwidth": {"low": 5.0, "high": 5.0, "unit": "MB/s"},
+    },
+}
+
+
+class CheckpointConfig(Section):
+    """How much work a kill may cost. Not part of the result."""
+
+    seconds: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints, of real time
+    keep_models: bool = True  # keep every worker's final model in the run folder
+
+
+class CompareConfig(Section):
+    """Defaults of `fedhp compare`."""
+
+    algorithms: list[str] = ["fedhp", "dpsgd", "adpsgd", "ldsgd", "pens"]
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = [0]
+
+
+class Experiment(Section):
+    """A whole experiment; the same seed gives the same numbers."""
+
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 30
+    rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 100
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    executors: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
+    algorithm: Part = Part(name="fedhp")
+    model: Part = Part(name="mlp")
+    task: Part = Part(name="classification")
+    topology: Part = Part(name="full")
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    world: WorldConfig = WorldConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    compare: CompareConfig = CompareConfig()
+
+    @model_validator(mode="after")
+    def _absences_fit(self) -> Experiment:
+        for absence in self.world.away:
+            if absence.worker >= self.workers:
+                raise ValueError(
+                    f"world.away names worker {absence.worker}, but workers = {self.workers}"
+                    f" | fix: use workers 0 to {self.workers - 1} in world.away"
+                )
+        return self
+
+
+# Settings that do not change a run's numbers; they may differ when it is resumed.
+FREE_ON_RESUME = ("checkpoint", "compare", "executors")
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment file and apply key=value overrides."""
+    return parse(read_toml(path), overrides, source=str(path), folder=Path(path).parent)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The raw tables of a TOML file, or a clear error."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            "there is no such file",
+            key="EXPERIMENT",
+            source=str(path),
+            fix="check the path, or start from experiments/demo.toml",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot be read: {error}",
+            key="EXPERIMENT",
+            source=str(path),
+            allowed="a readable UTF-8 text file in TOML",
+            fix="check the path and its permissions",
+        ) from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"is not valid TOML: {error}",
+            key="EXPERIMENT",
+            source=str(path),
+            fix="mend that line; strings need quotes, tables look like [data]",
+        ) from None
+
+
+def parse(
+    tables: Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    *,
+    source: str = "",
+    folder: Path | None = None,
+) -> Experiment:
+    """Check raw tables (and overrides) and return the experiment."""
+    tree = _copy(tables)
+    if folder is not None:
+        _anchor_paths(tree, folder)
+    for override in overrides:
+        key, value = parse_override(override)
+        set_key(tree, key, value)
+    _anchor_paths(tree, Path.cwd())
+    _apply_profile(tree)
+    _ints_to_floats(tree, Experiment)
+    try:
+        return Experiment.model_validate(tree)
+    except ValidationError as error:
+        raise from_validation(error, Experiment, source=source) from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value`, the value in TOML or a bare word."""
+    key, separator, raw = text.partition("=")
+    key, raw = key.strip(), raw.strip()
+    if not separator or not key or any(not part for part in key.split(".")):
+        raise ConfigError(
+            f"{text!r} is not of the form key=value",
+            key=key or "key=value",
+            source="command line",
+            allowed="key=value, for example data.skew=0.8",
+            fix="write the key, an equals sign and the value without spaces",
+        )
+    try:
+        return key, tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, raw
+
+
+def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested tables."""
+    *tables, last = key.split(".")
+    for table in tables:
+        branch = tree.setdefault(table, {})
+        if not isinstance(branch, dict):
+            raise ConfigError(
+                f"{table!r} is a value, not a section, so {key!r} cannot be set in it",
+                key=key,
+                source="command line",
+                allowed="section.key=value",
+                fix=f"set {table} itself, or name a key of a section",
+            )
+        tree = branch
+    tree[last] = value
+
+
+def to_tables(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as plain tables, ready for TOML or JSON; absent values left out."""
+    return experiment.model_dump(mode="json", exclude_none=True)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that differ between two experiments and change the numbers: (key, old, new)."""
+    before, after = _flatten(old), _flatten(new)
+    return [
+        (key, before.get(key), after.get(key))
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key.split(".")[0] not in FREE_ON_RESUME
+    ]
+
+
+def _flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def _anchor_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Relative paths count from the file that names them, or from the current folder."""
+    for section, key in (("data", "path"), ("world", "trace")):
+        table = tree.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str) and table[key]:
+            table[key] = str((folder / Path(table[key]).expanduser()).resolve())
+
+
+def _apply_profile(tree: dict[str, Any]) -> None:
+    world = tree.get("world", {})
+    profile = world.get("profile", "paper") if isinstance(world, dict) else None
+    if isinstance(profile, str) and profile in PROFILES:
+        tree["world"] = _beneath(PROFILES[profile], world)
+
+
+def _beneath(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(defaults)
+    for key, value in given.items():
+        base = merged.get(key)
+        if isinstance(base, Mapping) and isinstance(value, Mapping):
+            merged[key] = _beneath(base, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _ints_to_floats(tree: Any, schema: Any) -> None:
+    """TOML writes 1 and 1.0 apart; where the schema wants a float, a whole number will do.
+
+    Pydantic's strict mode accepts an int for a float already; this is for the record, so
+    that `low = 1` and `low = 1.0` are the same experiment.
+    """
+    if not isinstance(tree, dict) or not hasattr(schema, "model_fields"):
+        return
+    for key, field in schema.model_fields.items():
+        value = tree.get(key)
+        if isinstance(value, dict):
+            _ints_to_floats(value, field.annotation)
+        elif isinstance(value, int) and not isinstance(value, bool) and _wants_float(field):
+            tree[key] = float(value)
+
+
+def _wants_float(field: Any) -> bool:
+    options = getattr(field.annotation, "__args__", (field.annotation,))
+    return any(
+        option is float or float in getattr(option, "__args__", ()) for option in options
+    ) and not any(option is int for option in options)

@@ -1,0 +1,76 @@
+"""Every error a user can meet, with its exit code.
+
+FedhpError (exit 2)
+├── ConfigError         an experiment file, override or option is wrong
+├── DataError           a data set is missing, corrupt or does not fit
+├── RunError            a run folder cannot be written, read or resumed
+├── StorageFull         the disk is full (exit 4)
+├── Diverged            a model became NaN or infinite (exit 3)
+└── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)
+"""
+
+from __future__ import annotations
+
+
+class FedhpError(Exception):
+    """An error with a message for a person: what, where, what is allowed, how to mend it."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, *, allowed: str = "", fix: str = "") -> None:
+        self.problem = problem
+        self.allowed = allowed
+        self.fix = fix
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.allowed:
+            lines.append(f"  allowed: {self.allowed}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class ConfigError(FedhpError):
+    """A wrong setting. Names the source (file or command line), the key and the value."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        key: str,
+        source: str = "",
+        allowed: str = "",
+        fix: str = "",
+    ) -> None:
+        self.key = key
+        self.source = source
+        where = f"{source}: {key}" if source else key
+        super().__init__(f"{where}: {problem}", allowed=allowed, fix=fix)
+
+
+class DataError(FedhpError):
+    """A data set that is missing, corrupt, or does not fit the experiment."""
+
+
+class RunError(FedhpError):
+    """A run folder that cannot be written, read or resumed."""
+
+
+class StorageFull(FedhpError):
+    """The disk is full; everything committed before stays readable."""
+
+    exit_code = 4
+
+
+class Diverged(FedhpError):
+    """A model stopped being finite; all earlier rounds are kept."""
+
+    exit_code = 3
+
+
+class Interrupted(FedhpError):
+    """The user asked to stop; the run is saved and can be resumed."""
+
+    exit_code = 130

@@ -1,0 +1,41 @@
+"""The seed tree: (run seed, purpose, keys...) -> an independent random generator.
+
+All randomness starts here, so a value depends only on what it is for, never on the order
+in which things were drawn; two algorithms with one seed meet the same world.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a random stream is for. The numbers are part of every result: never reuse one."""
+
+    PARTITION = 1
+    DEVICES = 2
+    STEP_TIMES = 3
+    DRIFT = 4
+    BANDWIDTH = 5
+    AVAILABILITY = 6
+    INITIAL_MODEL = 7
+    BATCHES = 8
+    PROBE = 9
+    SCORING = 10
+    ALGORITHM = 11
+    TOPOLOGY = 12
+    EVALUATION = 13
+    MODULE_NOISE = 14
+
+
+def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
+    """An independent generator for this purpose and these keys (worker, round, ...)."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int(purpose), *keys])))
+
+
+def number(seed: int, purpose: Purpose, *keys: int) -> int:
+    """A 63-bit number for libraries that take a seed of their own."""
+    sequence = np.random.SeedSequence([seed, int(purpose), *keys])
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,221 @@
+"""The frozen dataclasses that cross borders between rooms.
+
+Shapes use N workers, E links, M candidate peers. Times are seconds, sizes bytes,
+workers count from 0, rounds from 1 (round 0 is the calibration before the first).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """An undirected graph: each link once, smaller worker first, sorted."""
+
+    workers: int
+    links: IntArray  # [E, 2]
+
+    @property
+    def degrees(self) -> IntArray:
+        """Number of neighbors of each worker, [N]."""
+        return np.bincount(self.links.ravel(), minlength=self.workers).astype(np.int64)
+
+    @property
+    def adjacency(self) -> BoolArray:
+        """Dense symmetric matrix, [N, N], false on the diagonal."""
+        matrix = np.zeros((self.workers, self.workers), dtype=np.bool_)
+        matrix[self.links[:, 0], self.links[:, 1]] = True
+        matrix[self.links[:, 1], self.links[:, 0]] = True
+        return matrix
+
+    def keep(self, mask: BoolArray) -> Topology:
+        """The same workers with only the links where mask [E] is true."""
+        return Topology(self.workers, self.links[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborMixing:
+    """Symmetric exchange along the links, weights from a rule of graph.mixing_matrix."""
+
+    topology: Topology
+    weights: str = "max_degree"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectedMixing:
+    """Each worker pulls the models of its sources and averages them with its own."""
+
+    sources: IntArray  # [N, M], -1 where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class PeerScoring:
+    """Each worker pulls candidates, scores them on its own samples, averages the best."""
+
+    candidates: IntArray  # [N, M], -1 where there is none
+    keep: int
+    samples: int
+    cost_per_candidate: float  # in step times of the scoring worker
+    symmetric: bool = False  # average along both directions with symmetric weights
+
+
+# A new way to combine models (a weighted group average, say) is a new member here
+# and one function in learn/mix.
+Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring
+
+
+class LinkVerdict(IntEnum):
+    """Why a link is in this round's topology, or is not."""
+
+    CUT = 0
+    KEPT_BRIDGE = 1
+    KEPT_BOUND = 2
+    KEPT_NO_GAIN = 3
+    KEPT_UNTRIED = 4
+    KEPT_ALL = 5
+    FIXED = 6
+    DRAWN = 7
+    SCORED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The recorded reasons of a plan: a verdict per link considered, and what set the pace."""
+
+    links: IntArray  # [E, 2]
+    verdicts: IntArray  # [E], LinkVerdict
+    rule: str  # what set the steps and the deadline, in words
+    pace_setter: int | None = None  # the worker that the others are timed by
+    facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every worker does in one round.
+
+    Work is given as step counts, or as a deadline until which everyone trains
+    (local_steps None): an algorithm chooses one.
+    """
+
+    exchange: Exchange
+    decision: Decision
+    local_steps: IntArray | None = None  # [N], 0 for a worker that is away
+    deadline: float | None = None  # s
+    estimate: bool = False  # measure smoothness and gradient variance this round
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What one worker of an asynchronous algorithm does next."""
+
+    local_steps: int
+    partner: int | None  # None: nobody to talk to
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the workers tell the coordinator after a round, one row per worker.
+
+    NaN where a worker was away or did not measure.
+    """
+
+    round_index: int
+    step_time: FloatArray  # [N] mean over the round's steps
+    update_norm: FloatArray  # [N] ||x after local steps - x before||
+    links: IntArray  # [E, 2] pairs whose distance was measured
+    distance: FloatArray  # [E] before mixing
+    smoothness: FloatArray  # [N]
+    gradient_variance: FloatArray  # [N]
+    start_loss: FloatArray  # [N] loss before the first step of round 1
+    selected: IntArray  # [N, keep] peers kept by scoring, -1 where none
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a round took, [N] each; NaN for a worker that is away."""
+
+    compute_time: FloatArray
+    communication_time: FloatArray
+    worker_time: FloatArray
+    waiting_time: FloatArray
+    round_time: float
+
+    @property
+    def mean_waiting_time(self) -> float:
+        """Mean over the workers that took part."""
+        present = self.waiting_time[~np.isnan(self.waiting_time)]
+        return float(present.mean()) if present.size else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Test results after a round."""
+
+    accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric)
+    mean_model_accuracy: float
+    images: int
+    standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """Everything that is kept of one round; committing it is the round's end."""
+
+    round_index: int
+    clock: float  # virtual time at the end of the round
+    learning_rate: float
+    local_steps: IntArray  # [N]
+    step_time: FloatArray  # [N]
+    timing: Timing
+    links: IntArray  # [E, 2] directed where the exchange is: (receiver, sender)
+    link_time: FloatArray  # [E]
+    link_bytes: IntArray  # [E] both directions together
+    link_distance: FloatArray  # [E], NaN where not measured
+    decision: Decision
+    train_loss: FloatArray  # [N] mean over the round's steps
+    update_norm: FloatArray  # [N]
+    smoothness: FloatArray  # [N]
+    gradient_variance: FloatArray  # [N]
+    bandwidth: FloatArray  # [N] bytes per second at the start; mean over links if per link
+    evaluation: Evaluation | None
+    wall: dict[str, float]  # seconds of real time by phase; not part of the result
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes that crossed a link."""
+        return int(self.link_bytes.sum())
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean of the workers' test accuracies, if this round was evaluated."""
+        if self.evaluation is None:
+            return None
+        return float(self.evaluation.accuracy.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Prepared arrays of one data set."""
+
+    name: str
+    train_inputs: NDArray[np.float32]  # [n, ...] images as [n, channels, height, width]
+    train_targets: NDArray[np.int64] | NDArray[np.float32]  # [n] classes, or [n, k] numbers
+    test_inputs: NDArray[np.float32]
+    test_targets: NDArray[np.int64] | NDArray[np.float32]
+    classes: int | None  # None: not a classification
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train_inputs.shape[1:])
