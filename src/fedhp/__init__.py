@@ -1,0 +1,3 @@
+"""fedhp: decentralized federated learning among unequal participants."""
+
+__version__ = "0.1.0"

@@ -74,6 +74,7 @@ class TrainingConfig(Section):
     decay_seconds: Positive = 10.0  # with decay_by = "time": one decay per so many virtual s
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed-step rivals; FedHP's start
+    kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics travel, or stay home
 
 

@@ -94,7 +94,9 @@ class Decision:
 
     links: IntArray  # [E, 2]
     verdicts: IntArray  # [E], LinkVerdict
+    link_time: FloatArray  # [E] s, as the planner saw it
     rule: str  # what set the steps and the deadline, in words
+    distance: FloatArray | None = None  # [E] as the planner estimated it
     pace_setter: int | None = None  # the worker that the others are timed by
     facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...
 

@@ -1,0 +1,91 @@
+"""The protocol behind which every algorithm stands, and what it may know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict
+
+from fedhp import components
+from fedhp.errors import ConfigError
+from fedhp.timing import Network
+from fedhp.types import Action, BoolArray, Plan, Reports, Topology
+
+ALGORITHMS = {
+    "fedhp": "fedhp.algorithms.fedhp:FedHP",
+    "dpsgd": "fedhp.algorithms.dpsgd:DPSGD",
+    "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
+    "ldsgd": "fedhp.algorithms.ldsgd:LDSGD",
+    "pens": "fedhp.algorithms.pens:PENS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """What an algorithm knows before the first round."""
+
+    workers: int
+    rounds: int
+    seed: int
+    local_steps: int  # the number the fixed-step algorithms use
+    base_topology: Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the coordinator sees at the start of a round."""
+
+    round_index: int  # from 1
+    clock: float  # virtual time, s
+    learning_rate: float
+    available: BoolArray  # [N]
+    network: Network
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A synchronous algorithm. The state is a frozen dataclass of arrays and scalars."""
+
+    def start(self, federation: Federation) -> Any:
+        """The state before round 1."""
+
+    def plan(self, state: Any, observation: Observation, reports: Reports) -> tuple[Any, Plan]:
+        """The next round's plan. Round 1 sees the calibration as the reports of round 0."""
+
+
+@runtime_checkable
+class AsyncAlgorithm(Protocol):
+    """An asynchronous algorithm: asked worker by worker, whenever one is free."""
+
+    def start(self, federation: Federation) -> Any:
+        """The state before the first action."""
+
+    def act(
+        self, state: Any, worker: int, observation: Observation, *, turn: int
+    ) -> tuple[Any, Action]:
+        """What this worker does in its turn-th turn (from 0)."""
+
+
+class Settings(BaseModel):
+    """Base of the built-in algorithms: their settings are their fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def load_algorithm(
+    name: str, settings: Mapping[str, Any], *, source: str = ""
+) -> Algorithm | AsyncAlgorithm:
+    """The algorithm of this name or dotted path, its settings checked."""
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
+    algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
+    if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
+        raise ConfigError(
+            f"{name!r} is not an algorithm: it has no plan() or act() beside start()",
+            key="algorithm.name",
+            source=source,
+            allowed="a class with start(federation) and plan(state, observation, reports)",
+            fix="see docs/own-parts.md for the protocol",
+        )
+    return algorithm

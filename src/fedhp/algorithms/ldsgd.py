@@ -1,0 +1,43 @@
+"""LD-SGD (Li et al., 2019): I1 local steps, then I2 communicating ones, on the ring.
+
+A round ends with a communication, so rounds cycle through I1 + 1, 1, ..., 1 local steps.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.dpsgd import RingState, ring_order, ring_plan
+from fedhp.graph import MixingRule
+from fedhp.types import Plan, Reports
+
+
+class LDSGD(Settings):
+    """Alternates local and communicating phases."""
+
+    steps: Annotated[int, Field(ge=0)] | None = None  # I1; none: training.local_steps
+    communications: Annotated[int, Field(ge=1)] = 2  # I2
+    weights: MixingRule = "max_degree"
+
+    def start(self, federation: Federation) -> RingState:
+        """Draw the ring."""
+        steps = federation.local_steps if self.steps is None else self.steps
+        return RingState(ring_order(federation), steps)
+
+    def plan(
+        self, state: RingState, observation: Observation, reports: Reports
+    ) -> tuple[RingState, Plan]:
+        """A long round first, then short ones, and again."""
+        phase = (observation.round_index - 1) % self.communications
+        steps = state.steps + 1 if phase == 0 else 1
+        rule = (
+            f"the local phase: {state.steps} steps and one more before communicating"
+            if phase == 0
+            else "the communicating phase: one step, then communicate"
+        )
+        return state, ring_plan(
+            state.order, observation, steps=steps, weights=self.weights, rule=rule
+        )

@@ -1,0 +1,136 @@
+"""How many steps: the pace (the bound's optimal tau), deadlines, and the objective J.
+
+Remark 2 of the paper gives sqrt(N f / (L H eta^2 sigma^2)); `fill` and `opt` are the two
+deadline rules; `literal` is Algorithm 3 as printed (lines 2-3 and 15-16, Eq. tau_max).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp.timing import steps_within
+from fedhp.types import FloatArray, IntArray
+
+DEADLINE_POINTS = 25
+PENALTY = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Steps for a given topology, what they cost, and which rule set the deadline."""
+
+    local_steps: IntArray  # [N]
+    deadline: float
+    objective: float
+    round_time: float  # planned
+    rule: str
+
+
+def raw_pace(
+    *,
+    workers: int,
+    initial_loss: float,
+    smoothness: float,
+    rounds: int,
+    learning_rate: float,
+    gradient_variance: float,
+) -> float:
+    """sqrt(N f(x1) / (L H eta^2 sigma^2)); gradient_variance is sigma^2 already. NaN if unknown."""
+    denominator = smoothness * rounds * learning_rate**2 * gradient_variance
+    if not (np.isfinite(denominator) and denominator > 0 and np.isfinite(initial_loss)):
+        return float("nan")
+    return float(np.sqrt(workers * max(initial_loss, 0.0) / denominator))
+
+
+def objective(
+    local_steps: IntArray, worker_time: FloatArray, waiting_tolerance: float | None
+) -> FloatArray:
+    """J = R / mean(local_steps) over the last axis, with the soft waiting constraint if set."""
+    round_time = worker_time.max(axis=-1)
+    cost = round_time / local_steps.mean(axis=-1)
+    if waiting_tolerance is not None:
+        waiting = (round_time[..., None] - worker_time).mean(axis=-1) / round_time
+        cost = cost * (1 + PENALTY * np.maximum(0.0, waiting - waiting_tolerance))
+    return np.asarray(cost, dtype=np.float64)
+
+
+def fill(
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    *,
+    pace_steps: float,
+    max_steps: int,
+    waiting_tolerance: float | None = None,
+) -> Assignment:
+    """T = max(min_i(pace mu_i + b_i), max_i(b_i + mu_i)): the slowest needs one step anyway,
+    so everyone else fills the time."""
+    paced = float((pace_steps * step_time + communication_time).min())
+    needed = float((communication_time + step_time).max())
+    rule = (
+        "fill: the fastest worker's pace sets the deadline"
+        if paced >= needed
+        else "fill: the slowest worker needs this long for one step, the others fill the time"
+    )
+    return _assign(
+        max(paced, needed), step_time, communication_time, max_steps, waiting_tolerance, rule
+    )
+
+
+def opt(
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    *,
+    max_steps: int,
+    waiting_tolerance: float | None = None,
+) -> Assignment:
+    """The deadline, of 25 between the least and the most useful one, with the least J."""
+    low = float((communication_time + step_time).max())
+    high = float((communication_time + max_steps * step_time).max())
+    deadlines = np.linspace(low, high, DEADLINE_POINTS)
+    steps = steps_within(deadlines[:, None], step_time, communication_time, max_steps=max_steps)
+    cost = objective(steps, steps * step_time + communication_time, waiting_tolerance)
+    best = float(deadlines[int(np.argmin(cost))])
+    rule = f"opt: the deadline with the least time per step of {DEADLINE_POINTS} tried"
+    return _assign(best, step_time, communication_time, max_steps, waiting_tolerance, rule)
+
+
+def literal(
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    *,
+    pace_steps: float,
+    max_steps: int,
+) -> Assignment:
+    """The paper as printed: all at the formula's tau, the fastest worker's time T_l is what
+    is minimised, and the others get the steps that fit T_l."""
+    tau = max(1, int(pace_steps))
+    fastest = float((tau * step_time + communication_time).min())
+    steps = steps_within(fastest, step_time, communication_time, max_steps=max_steps)
+    return Assignment(
+        local_steps=steps,
+        deadline=fastest,
+        objective=fastest,
+        round_time=float((steps * step_time + communication_time).max()),
+        rule="literal: the fastest worker's completion time is minimised",
+    )
+
+
+def _assign(
+    deadline: float,
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    max_steps: int,
+    waiting_tolerance: float | None,
+    rule: str,
+) -> Assignment:
+    steps = steps_within(deadline, step_time, communication_time, max_steps=max_steps)
+    worker_time = steps * step_time + communication_time
+    return Assignment(
+        local_steps=steps,
+        deadline=deadline,
+        objective=float(objective(steps, worker_time, waiting_tolerance)),
+        round_time=float(worker_time.max()),
+        rule=rule,
+    )

@@ -1,0 +1,228 @@
+"""fedhp data: fetch a data set, check files, see who gets what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedhp.config import Experiment
+    from fedhp.data.check import Finding
+    from fedhp.types import IntArray
+
+app = typer.Typer(
+    help="Data sets: fetch them, check files, see who gets what.", no_args_is_help=True
+)
+
+_WIDEST = 20  # classes with a column each; beyond that a worker's largest ones are listed
+_TALLEST = 60  # workers with a row each
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="mnist, emnist, cifar10 or tiny_imagenet")],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to put it in; default: the cache folder.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option("--from", help="Another address that holds the same files.")
+    ] = None,
+) -> None:
+    """Download the official files, check their published checksums, unpack them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from fedhp.data.fetch import fetch as fetch_data
+
+    console = Console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=console) as bars:
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total)
+
+        result = fetch_data(name, to=to, mirror=mirror, progress=show)
+    for file in result.present:
+        console.print(f"{file}: already there, checksum right", highlight=False)
+    for file in result.downloaded:
+        console.print(f"{file}: downloaded, checksum right", highlight=False)
+    console.print(f"[bold]{name}[/] is in {result.place}", highlight=False, soft_wrap=True)
+    console.print(f'use it with: data.name = "{name}"', highlight=False)
+    if to is not None:
+        console.print(f'             data.path = "{result.place}"', highlight=False, soft_wrap=True)
+
+
+@app.command()
+def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> None:
+    """Say what a file or folder holds, whether it is whole, and how to use it."""
+    from rich.console import Console
+
+    from fedhp.data.check import check as check_path
+
+    console = Console(soft_wrap=True, highlight=False)
+    findings = check_path(path)
+    for finding in findings:
+        _print_finding(console, finding)
+    problems = [finding.problem for finding in findings if finding.problem is not None]
+    if problems:
+        raise problems[0]
+
+
+@app.command()
+def split(
+    experiment: Annotated[
+        str | None, typer.Argument(help="Experiment file; default: the default experiment.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings as key=value, for example data.skew=0.8")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
+    ] = None,
+) -> None:
+    """Show which worker gets how many samples of which class."""
+    from rich.console import Console
+
+    from fedhp.data import class_counts, load_data, partition
+
+    settings, source = _experiment(experiment, overrides or [])
+    data = settings.data
+    dataset = load_data(data, source=source)
+    parts = partition(
+        dataset.train_targets,
+        classes=dataset.classes,
+        workers=settings.workers,
+        config=data,
+        seed=settings.seed,
+        source=source,
+    )
+    import numpy as np
+
+    sizes = np.array([len(part) for part in parts])
+    counts = None
+    if dataset.classes is not None:
+        labels = dataset.train_targets.astype(np.int64)
+        counts = class_counts(parts, labels, dataset.classes)
+    title = f"{dataset.name}: {len(dataset.train_inputs)} samples, {_rule(settings)}"
+    console = Console(highlight=False)
+    names = dataset.class_names or tuple(map(str, range(dataset.classes or 0)))
+    if len(names) <= _WIDEST and sum(len(name) + 3 for name in names) + 20 > console.width:
+        legend = ", ".join(f"{label} {name}" for label, name in enumerate(names))
+        console.print(f"classes: {legend}", markup=False)
+        names = tuple(map(str, range(len(names))))
+    console.print(_split_table(sizes, counts, names=names, title=title))
+    if len(sizes) > _TALLEST:
+        console.print(f"... and {len(sizes) - _TALLEST} more workers; --plot shows all")
+    console.print(
+        f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}"
+    )
+    if plot is not None:
+        from fedhp.data.plot import plot_split
+
+        plot_split(sizes, counts, path=plot, title=title, names=dataset.class_names)
+        console.print(f"plot: {plot}", soft_wrap=True)
+
+
+def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
+    """The experiment and where it came from; a first key=value means no file was given."""
+    from fedhp.components import make_importable
+    from fedhp.config import load, parse
+
+    make_importable(str(Path.cwd()))
+    if name is not None and "=" in name and not Path(name).exists():
+        overrides = [name, *overrides]
+        name = None
+    if name is None:
+        return parse({}, overrides, source="command line"), "command line"
+    make_importable(str(Path(name).resolve().parent))
+    return load(name, overrides), name
+
+
+def _rule(settings: Experiment) -> str:
+    data, workers = settings.data, settings.workers
+    values = {
+        "skew": f"skew p = {3 / workers if data.skew is None else data.skew:.3g}",
+        "dirichlet": f"Dirichlet, alpha = {data.alpha:g}",
+        "shards": f"{data.shards_per_worker} shards each",
+        "quantity": f"sizes by Dirichlet, alpha = {data.alpha:g}",
+        "iid": "IID",
+    }
+    return f"{workers} workers, {values[data.partition]}, seed {settings.seed}"
+
+
+def _split_table(
+    sizes: IntArray, counts: IntArray | None, *, names: Sequence[str], title: str
+) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("worker", justify="right")
+    table.add_column("samples", justify="right")
+    wide = counts is not None and counts.shape[1] > _WIDEST
+    if wide:
+        table.add_column("classes", justify="right")
+        table.add_column("most of")
+    elif counts is not None:
+        for name in names:
+            table.add_column(escape(name), justify="right")
+    for worker, size in enumerate(sizes[:_TALLEST]):
+        cells: list[str] = []
+        if counts is not None and wide:
+            row = counts[worker]
+            largest = [label for label in (-row).argsort(kind="stable")[:6] if row[label]]
+            cells = [
+                str((row > 0).sum()),
+                escape(", ".join(f"{names[i]} {row[i]}" for i in largest)),
+            ]
+        elif counts is not None:
+            cells = [str(count) if count else "·" for count in counts[worker]]
+        table.add_row(str(worker), str(size), *cells)
+    return table
+
+
+def _print_finding(console: Any, finding: Finding) -> None:
+    from rich.markup import escape
+
+    console.print(f"[bold]{escape(finding.title)}[/]  {escape(str(finding.path))}")
+    if finding.problem is not None:
+        console.print(f"  [red]wrong:[/] {escape(finding.problem.problem)}")
+        return
+    images = f"{finding.train_images}"
+    if finding.test_images is not None:
+        images += f" for training, {finding.test_images} for test"
+    console.print(f"  samples: {images}")
+    if finding.shape:
+        console.print(f"  shape:   {'x'.join(map(str, finding.shape))}")
+    kinds = "none: values to predict" if finding.classes is None else str(finding.classes)
+    if finding.classes is not None or finding.test_images is not None:
+        console.print(f"  classes: {kinds}")
+    for title, counts in (("training", finding.train_counts), ("test", finding.test_counts)):
+        if counts is not None:
+            console.print(f"  {title}: {escape(_per_class(finding, counts))}")
+    if finding.official:
+        console.print(f"  {finding.official}")
+    for line in finding.lines:
+        console.print(f"  {escape(line)}")
+
+
+def _per_class(finding: Finding, counts: IntArray) -> str:
+    names = finding.class_names or tuple(map(str, range(len(counts))))
+    if len(set(counts.tolist())) == 1:
+        return f"{counts[0]} of each class"
+    if len(counts) > 2 * _WIDEST:
+        return f"{counts.min()} to {counts.max()} per class"
+    return ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))

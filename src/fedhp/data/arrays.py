@@ -1,0 +1,234 @@
+"""Arrays already in memory or in an .npz file: the digits of scikit-learn, one's own.
+
+Axes are told apart by rule: [n, features]; [n, height, width]; of [n, a, b, c] the
+channels are the axis (first or last) that has 1, 3 or 4 entries, the first if both or
+neither has. data.options.layout overrides the rule.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from fedhp.data.places import require_path
+from fedhp.data.raw import AnyArray, Raw, Request, refuse_split, split_off
+from fedhp.errors import ConfigError, DataError
+
+Layout = Literal["auto", "channels_first", "channels_last"]
+
+_DIVIDED = ("x_train", "y_train", "x_test", "y_test")
+_UNDIVIDED = ("x", "y")
+_NPZ = "keys x_train, y_train, x_test, y_test (or x and y, then split 80 / 20)"
+
+
+def read_digits(request: Request) -> Raw:
+    """scikit-learn's 1797 digits of 8x8, the small set that is always there."""
+    refuse_split(request, "digits")
+    if request.path is not None:
+        raise ConfigError(
+            f"the value {str(request.path)!r} has no meaning for digits",
+            key="data.path",
+            source=request.source,
+            allowed="no path: scikit-learn brings the digits along",
+            fix="remove data.path, or set data.name to what the path holds",
+        )
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    scaled = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # the ink goes up to 16
+    names = tuple(str(digit) for digit in range(10))
+    return split_off(scaled, labels.astype(np.int64), classes=10, class_names=names)
+
+
+def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
+    """Arrays of one's own from an .npz file."""
+    refuse_split(request, "npz")
+    path = require_path(request, "npz", wants=f"an .npz file with the {_NPZ}")
+    try:
+        # object arrays would be pickles, which can run anything
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(
+                    f"{path}: is a single array",
+                    allowed=f"an .npz file with the {_NPZ}",
+                    fix="save with numpy.savez(path, x_train=..., y_train=..., ...)",
+                )
+            keys = (*_DIVIDED, *_UNDIVIDED, "class_names")
+            content = {key: archive[key] for key in keys if key in archive.files}
+            present = archive.files
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path}: cannot be read as .npz: {error}",
+            allowed="a file written by numpy.savez, without object arrays",
+            fix="save it again with plain number arrays",
+        ) from error
+    names = tuple(map(str, content["class_names"])) if "class_names" in content else ()
+    if all(key in content for key in _DIVIDED):
+        train = content["x_train"], content["y_train"]
+        test = content["x_test"], content["y_test"]
+        return from_arrays(train, test, layout=layout, class_names=names, where=str(path))
+    if all(key in content for key in _UNDIVIDED):
+        return from_one_set(content, layout=layout, class_names=names, where=str(path))
+    raise DataError(
+        f"{path}: has the keys {', '.join(present) or '(none)'}",
+        allowed=_NPZ,
+        fix="save the arrays under these names",
+    )
+
+
+def from_one_set(
+    content: Mapping[str, AnyArray], *, layout: Layout, class_names: tuple[str, ...], where: str
+) -> Raw:
+    """Arrays x and y, divided here."""
+    targets, classes = _targets([("y", content["y"])], where)
+    inputs = _inputs("x", content["x"], samples=len(targets[0]), layout=layout, where=where)
+    classes, names = _named(class_names, classes, where=where)
+    return split_off(inputs, targets[0], classes=classes, class_names=names)
+
+
+def from_arrays(
+    training: tuple[AnyArray, AnyArray],
+    testing: tuple[AnyArray, AnyArray],
+    *,
+    layout: Layout = "auto",
+    class_names: tuple[str, ...] = (),
+    where: str,
+) -> Raw:
+    """Inputs and targets, checked and put into the order [n, channels, height, width]."""
+    pairs = [("y_train", training[1]), ("y_test", testing[1])]
+    (train, test), classes = _targets(pairs, where)
+    train_inputs = _inputs("x_train", training[0], samples=len(train), layout=layout, where=where)
+    test_inputs = _inputs("x_test", testing[0], samples=len(test), layout=layout, where=where)
+    if train_inputs.shape[1:] != test_inputs.shape[1:]:
+        raise DataError(
+            f"{where}: x_train has samples of {train_inputs.shape[1:]}, x_test of"
+            f" {test_inputs.shape[1:]}",
+            allowed="one shape for both",
+            fix="bring them to one shape (and set data.options.layout if axes were mistaken)",
+        )
+    classes, names = _named(class_names, classes, where=where)
+    return Raw(train_inputs, train, test_inputs, test, classes, names)
+
+
+def check_numbers(name: str, array: AnyArray, *, where: str) -> None:
+    """Refuse what cannot be trained on: no numbers, none at all, NaN or infinity."""
+    if array.dtype.kind not in "buif":
+        raise DataError(
+            f"{where}: {name} has the type {array.dtype}",
+            allowed="numbers: uint8, other whole numbers, or floats",
+            fix=f"convert {name}",
+        )
+    if array.ndim == 0 or len(array) == 0:
+        raise DataError(f"{where}: {name} holds no samples", fix=f"fill {name}")
+    # a comparison with NaN is false, so this refuses NaN, infinity and too large alike
+    largest = np.finfo(np.float32).max
+    if array.dtype.kind == "f" and not (np.abs(array) <= largest).all():
+        raise DataError(
+            f"{where}: {name} holds NaN, infinite or too large values",
+            allowed=f"numbers from {-largest:.3g} to {largest:.3g}",
+            fix="clean the array first",
+        )
+
+
+def check_labels(name: str, labels: AnyArray, *, classes: int, where: str) -> None:
+    """Refuse class numbers outside 0..classes-1."""
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DataError(
+            f"{where}: {name} has labels from {labels.min()} to {labels.max()}",
+            allowed=f"0 to {classes - 1}",
+            fix="number the classes from 0",
+        )
+
+
+def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArray], int | None]:
+    """Whole numbers are classes; floats are values to predict, [n, k]."""
+    arrays = []
+    for name, given in pairs:
+        array = np.asarray(given)
+        check_numbers(name, array, where=where)
+        if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
+            array = array[:, 0]
+        arrays.append(array)
+    kinds = {array.dtype.kind == "f" for array in arrays}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{where}: y_train is {arrays[0].dtype}, y_test {arrays[1].dtype}",
+            allowed="both whole numbers (classes) or both floats (values to predict)",
+            fix="convert one of them",
+        )
+    if kinds == {True}:
+        return _values([name for name, _ in pairs], arrays, where=where), None
+    for (name, _), array in zip(pairs, arrays, strict=True):
+        if array.ndim != 1:
+            raise DataError(
+                f"{where}: {name} has the shape {array.shape}",
+                allowed="[n] whole numbers (classes), or [n] or [n, k] floats",
+                fix="for one-hot labels use y.argmax(axis=1)",
+            )
+        if array.min() < 0 or array.max() >= 2**31:
+            raise DataError(
+                f"{where}: {name} has labels from {array.min()} to {array.max()}",
+                allowed="0 to classes - 1",
+                fix="number the classes from 0",
+            )
+    return [array.astype(np.int64) for array in arrays], 1 + max(int(a.max()) for a in arrays)
+
+
+def _values(names: list[str], arrays: list[AnyArray], *, where: str) -> list[AnyArray]:
+    shaped = [array.reshape(len(array), -1).astype(np.float32) for array in arrays]
+    for name, array in zip(names, shaped, strict=True):
+        if array.shape[1] != shaped[0].shape[1] or array.shape[1] == 0:
+            raise DataError(
+                f"{where}: {name} has {array.shape[1]} value(s) per sample",
+                allowed="the same number, at least one, in training and test",
+                fix="bring them to one shape",
+            )
+    return shaped
+
+
+def _inputs(name: str, given: AnyArray, *, samples: int, layout: Layout, where: str) -> AnyArray:
+    array = np.asarray(given)
+    check_numbers(name, array, where=where)
+    if len(array) != samples:
+        raise DataError(
+            f"{where}: {len(array)} samples in {name}, but {samples} targets",
+            allowed="one target per sample",
+            fix="save arrays that belong together",
+        )
+    if array.ndim not in (2, 3, 4) or 0 in array.shape:
+        raise DataError(
+            f"{where}: {name} has the shape {array.shape}",
+            allowed="[n, features], [n, height, width], [n, height, width, channels] or"
+            " [n, channels, height, width]",
+            fix="reshape the array",
+        )
+    if array.ndim == 3:
+        return array[:, None]
+    if array.ndim == 4 and _channels_last(array, layout):
+        return np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+    return array
+
+
+def _channels_last(array: AnyArray, layout: Layout) -> bool:
+    if layout != "auto":
+        return layout == "channels_last"
+    usual = (1, 3, 4)
+    return array.shape[3] in usual and array.shape[1] not in usual
+
+
+def _named(
+    names: tuple[str, ...], classes: int | None, *, where: str
+) -> tuple[int | None, tuple[str, ...]]:
+    """Names may announce classes that do not occur, but not leave one out."""
+    if not names:
+        return classes, ()
+    if classes is None or len(names) < classes:
+        raise DataError(
+            f"{where}: {len(names)} class_names for {classes or 'no'} classes",
+            allowed="one name per class",
+            fix="correct or leave out class_names",
+        )
+    return len(names), names

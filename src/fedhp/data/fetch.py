@@ -1,0 +1,176 @@
+"""fetch: the official files of a data set, brought into the folder where load_data looks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fedhp.data.download import Manners, Progress, download, unwritable
+from fedhp.data.files import file_md5
+from fedhp.data.places import cache_folder
+from fedhp.data.unpack import unpack
+from fedhp.errors import ConfigError
+
+_RECEIPT = ".fetched.json"  # what an archive held, so that a complete set is known again
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a set is published: files with their MD5, and where they go."""
+
+    base: str
+    files: tuple[tuple[str, str], ...]
+    folder: str  # below the target; "" for the target itself
+    archive: bool = False  # unpack the one file into the folder
+
+
+SOURCES = {
+    "mnist": Source(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        (
+            ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+            ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+            ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+        ),
+        "mnist",
+    ),
+    "emnist": Source(
+        "https://biometrics.nist.gov/cs_links/EMNIST",
+        (("gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),),
+        "emnist",
+        archive=True,
+    ),
+    "cifar10": Source(
+        "https://www.cs.toronto.edu/~kriz",
+        (("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
+        "cifar-10-batches-bin",
+        archive=True,
+    ),
+    # its 110000 small pictures are read from the zip as they are
+    "tiny_imagenet": Source(
+        "http://cs231n.stanford.edu",
+        (("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+        "",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch did."""
+
+    name: str
+    place: Path  # for data.path
+    downloaded: tuple[str, ...]
+    present: tuple[str, ...]  # was there already, and right
+
+
+def fetch(
+    name: str,
+    *,
+    to: Path | None = None,
+    mirror: str | None = None,
+    manners: Manners | None = None,
+    progress: Progress | None = None,
+    source: Source | None = None,
+) -> Fetched:
+    """Download what is not there yet, check it, unpack it; safe to repeat."""
+    if source is None:
+        source = _source(name)
+    if mirror is not None:
+        source = replace(source, base=_checked_mirror(mirror))
+    target = cache_folder() if to is None else to
+    folder = target / source.folder if source.folder else target
+    _make(folder)
+    if source.archive:
+        return _fetch_archive(name, source, folder=folder, manners=manners, progress=progress)
+    got, present = [], []
+    for file, md5 in source.files:
+        path = folder / file
+        if path.is_file() and file_md5(path) == md5:
+            present.append(file)
+        else:
+            download(f"{source.base}/{file}", path, md5=md5, manners=manners, progress=progress)
+            got.append(file)
+    place = folder if source.folder else folder / source.files[0][0]
+    return Fetched(name, place, tuple(got), tuple(present))
+
+
+def _fetch_archive(
+    name: str,
+    source: Source,
+    *,
+    folder: Path,
+    manners: Manners | None,
+    progress: Progress | None,
+) -> Fetched:
+    (file, md5), archive = source.files[0], folder / source.files[0][0]
+    if _complete(folder, md5):
+        return Fetched(name, folder, (), (file,))
+    here = archive.is_file() and file_md5(archive) == md5
+    if not here:
+        download(f"{source.base}/{file}", archive, md5=md5, manners=manners, progress=progress)
+    written = unpack(archive, folder, manners=manners)
+    content = {
+        path.relative_to(folder).as_posix(): [path.stat().st_size, file_md5(path)]
+        for path in written
+    }
+    # the receipt comes last: without it the archive is unpacked again
+    text = json.dumps({"archive": md5, "files": content}, indent=1)
+    try:
+        receipt = folder / (_RECEIPT + ".new")
+        receipt.write_text(text, encoding="utf-8")
+        receipt.replace(folder / _RECEIPT)
+        archive.unlink()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return Fetched(name, folder, () if here else (file,), (file,) if here else ())
+
+
+def _complete(folder: Path, md5: str) -> bool:
+    """Whether everything an archive held is there, unchanged."""
+    try:
+        receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
+        if receipt["archive"] != md5:
+            return False
+        return all(
+            (folder / file).stat().st_size == size and file_md5(folder / file) == digest
+            for file, (size, digest) in receipt["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise ConfigError(
+            f"{name!r} is not a data set that can be fetched",
+            key="NAME",
+            source="command line",
+            allowed=", ".join(SOURCES),
+            fix="digits needs no download; for your own files set data.path",
+        )
+    return SOURCES[name]
+
+
+def _checked_mirror(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"{url!r} is not a web address",
+            key="--from",
+            source="command line",
+            allowed="http://... or https://..., the folder that holds the files",
+            fix="give the address without the file name",
+        )
+    return url.rstrip("/")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error

@@ -1,0 +1,217 @@
+"""load_data: a data section of an experiment -> prepared, read-only arrays.
+
+Readers are found by built-in name or dotted path; the last few data sets stay in memory,
+since a comparison runs many runs with the same data in one process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhp.components import check_settings, is_dotted, resolve
+from fedhp.config import DataConfig
+from fedhp.data.arrays import check_labels, check_numbers, from_arrays
+from fedhp.data.prepare import prepare
+from fedhp.data.raw import Raw, Request
+from fedhp.errors import ConfigError, DataError, FedhpError
+from fedhp.types import Dataset
+
+BUILTINS = {
+    "digits": "fedhp.data.arrays:read_digits",
+    "mnist": "fedhp.data.idx:read_mnist",
+    "emnist": "fedhp.data.idx:read_emnist",
+    "cifar10": "fedhp.data.cifar:read_cifar10",
+    "image_folder": "fedhp.data.images:read_image_folder",
+    "tiny_imagenet": "fedhp.data.images:read_tiny_imagenet",
+    "npz": "fedhp.data.arrays:read_npz",
+}
+
+_KEPT = 2  # data sets; CIFAR-10 takes 0.7 GB
+_PREPARATION = ("name", "path", "split", "pool", "standardize", "train_images", "test_images")
+_lock = threading.Lock()
+_memory: OrderedDict[str, Dataset] = OrderedDict()
+
+
+def load_data(config: DataConfig, *, source: str = "") -> Dataset:
+    """The data set of an experiment, read, checked and prepared; its arrays are read-only."""
+    key = _memory_key(config)
+    with _lock:
+        if key in _memory:
+            _memory.move_to_end(key)
+            return _memory[key]
+        dataset = prepare(read(config, source=source), config, source=source)
+        _memory[key] = dataset
+        while len(_memory) > _KEPT:
+            _memory.popitem(last=False)
+        return dataset
+
+
+def clear_memory() -> None:
+    """Forget the data sets kept in memory."""
+    with _lock:
+        _memory.clear()
+
+
+def read(config: DataConfig, *, source: str = "") -> Raw:
+    """The data as they lie in the files, checked but not prepared."""
+    reader = resolve(config.name, BUILTINS, key="data.name", source=source)
+    if is_dotted(config.name):
+        return _read_own(reader, config, source=source)
+    settings = check_settings(reader, config.options, prefix="data.options", source=source)
+    request = Request(
+        path=None if config.path is None else Path(config.path),
+        split=config.split,
+        train_images=config.train_images,
+        test_images=config.test_images,
+        source=source,
+    )
+    try:
+        raw: Raw = reader(request, **settings)
+    except DataError as error:
+        if "data.path" in error.problem:
+            raise
+        path = "not set" if config.path is None else config.path
+        raise DataError(
+            f"{error.problem} (data.name = {config.name!r}, data.path = {path})",
+            allowed=error.allowed,
+            fix=error.fix,
+        ) from error
+    return raw
+
+
+def _memory_key(config: DataConfig) -> str:
+    fields: dict[str, Any] = {name: getattr(config, name) for name in _PREPARATION}
+    fields["options"] = config.options
+    fields["places"] = [
+        os.environ.get(name, "") for name in ("FEDHP_DATA", "FEDHP_CACHE", "XDG_CACHE_HOME", "HOME")
+    ]
+    if config.path is not None and os.path.exists(config.path):
+        # a file that was written anew is read anew
+        stat = os.stat(config.path)
+        fields["written"] = [stat.st_mtime_ns, stat.st_size, stat.st_ino]
+    return json.dumps(fields, sort_keys=True, default=repr)
+
+
+def _read_own(loader: Callable[..., Any], config: DataConfig, *, source: str) -> Raw:
+    if config.split is not None:
+        raise ConfigError(
+            f"the value {config.split!r} has no meaning for a loader of one's own",
+            key="data.split",
+            source=source,
+            allowed="data.split goes with data.name = 'emnist' only",
+            fix="hand it over as data.options.split",
+        )
+    settings = dict(config.options)
+    given = _path_argument(loader, config, source=source)
+    keyword_only = given is not None and given.kind is inspect.Parameter.KEYWORD_ONLY
+    if keyword_only and config.path is not None:
+        settings["path"] = config.path
+    checked = check_settings(loader, settings, prefix="data.options", source=source)
+    if given is not None and not keyword_only and config.path is not None:
+        checked["path"] = Path(config.path) if given.annotation is Path else config.path
+    try:
+        result = loader(**checked)
+    except FedhpError:
+        raise
+    except Exception as error:  # the user's code may fail in any way
+        raise DataError(
+            f"data.name = {config.name!r}: the loader failed: {type(error).__name__}: {error}"
+            f" (data.path = {config.path or 'not set'})",
+            fix="mend the loader, or check data.path and data.options",
+        ) from error
+    return _checked(result, config.name)
+
+
+def _path_argument(
+    loader: Callable[..., Any], config: DataConfig, *, source: str
+) -> inspect.Parameter | None:
+    """The loader's parameter `path`, if it takes one and the settings agree with it."""
+    if "path" in config.options:
+        raise ConfigError(
+            "path is a setting of its own",
+            key="data.options.path",
+            source=source,
+            fix="move it to data.path",
+        )
+    given = inspect.signature(loader, eval_str=True).parameters.get("path")
+    if given is None and config.path is not None:
+        raise ConfigError(
+            f"{config.name!r} takes no path",
+            key="data.path",
+            source=source,
+            allowed="a path only for loaders with a parameter called path",
+            fix="remove data.path, or add the parameter",
+        )
+    if given is not None and given.default is inspect.Parameter.empty and config.path is None:
+        raise ConfigError(
+            f"is required by {config.name!r} but missing",
+            key="data.path",
+            source=source,
+            fix="add data.path = '...'",
+        )
+    return given
+
+
+def _checked(result: Any, name: str) -> Raw:
+    where = f"data.name = {name!r}"
+    if isinstance(result, Dataset):
+        raw = Raw(
+            np.asarray(result.train_inputs),
+            np.asarray(result.train_targets),
+            np.asarray(result.test_inputs),
+            np.asarray(result.test_targets),
+            result.classes,
+            tuple(result.class_names),
+        )
+        _check_dataset(raw, where)
+        return raw
+    if isinstance(result, tuple) and len(result) == 4:
+        parts = [np.asarray(part) for part in result]
+        return from_arrays((parts[0], parts[1]), (parts[2], parts[3]), where=where)
+    what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+    raise DataError(
+        f"{where}: the loader returned {what}",
+        allowed="a fedhp.types.Dataset, or (x_train, y_train, x_test, y_test)",
+        fix="return one of these",
+    )
+
+
+def _check_dataset(raw: Raw, where: str) -> None:
+    for part, inputs, targets in (
+        ("train", raw.train_inputs, raw.train_targets),
+        ("test", raw.test_inputs, raw.test_targets),
+    ):
+        check_numbers(f"{part}_inputs", inputs, where=where)
+        check_numbers(f"{part}_targets", targets, where=where)
+        if len(inputs) != len(targets) or inputs.ndim < 2:
+            raise DataError(
+                f"{where}: {part}_inputs has the shape {inputs.shape}, {part}_targets"
+                f" {targets.shape}",
+                allowed="[n, ...] inputs and as many targets",
+                fix="return arrays that belong together",
+            )
+        if raw.classes is None:
+            continue
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise DataError(
+                f"{where}: {part}_targets is {targets.dtype} of shape {targets.shape}",
+                allowed="[n] whole numbers, or classes = None for values to predict",
+                fix="return class numbers from 0",
+            )
+        check_labels(f"{part}_targets", targets, classes=raw.classes, where=where)
+    if raw.train_inputs.shape[1:] != raw.test_inputs.shape[1:]:
+        raise DataError(
+            f"{where}: training samples have the shape {raw.train_inputs.shape[1:]}, test samples"
+            f" {raw.test_inputs.shape[1:]}",
+            allowed="one shape for both",
+            fix="bring them to one shape",
+        )

@@ -1,0 +1,274 @@
+"""Who gets which training samples: the paper's skew p, Dirichlet, shards, quantity, IID.
+
+Every sample goes to exactly one worker and every worker gets at least one; the same seed
+gives the same split. Internally a split is `owner` [n]: the worker of each sample.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhp.config import DataConfig
+from fedhp.errors import ConfigError
+from fedhp.seeds import Purpose, generator
+from fedhp.types import BoolArray, FloatArray, IntArray
+
+HOME = 3  # workers at which a class is at home
+# What a random stream of a split is for; part of every result.
+_ORDER, _TIES, _SHARES, _REPAIR = range(4)
+
+
+def partition(
+    dataset_targets: NDArray[Any],
+    *,
+    classes: int | None,
+    workers: int,
+    config: DataConfig,
+    seed: int,
+    source: str = "",
+) -> list[IntArray]:
+    """Ascending sample indices of each worker; disjoint, complete, none empty."""
+    samples = len(dataset_targets)
+    if workers > samples:
+        raise ConfigError(
+            f"{workers} workers cannot share {samples} training samples",
+            key="workers",
+            source=source,
+            allowed=f"1 to {samples}, so that every worker has a sample",
+            fix="lower workers, or use more data (data.train_images)",
+        )
+    kind = config.partition
+    if kind == "skew":
+        owner = _skew(
+            dataset_targets, classes, workers=workers, skew=config.skew, seed=seed, source=source
+        )
+    elif kind == "dirichlet":
+        owner = _dirichlet(
+            dataset_targets, classes, workers=workers, alpha=config.alpha, seed=seed, source=source
+        )
+    elif kind == "shards":
+        owner = _shards(
+            dataset_targets, workers, each=config.shards_per_worker, seed=seed, source=source
+        )
+    elif kind == "quantity":
+        rng = generator(seed, Purpose.PARTITION, _SHARES)
+        owner = _by_size(samples, _shares(config.alpha, workers, rng=rng), seed=seed)
+    else:
+        owner = _by_size(samples, np.full(workers, 1 / workers), seed=seed)
+    _fill_empty(owner, workers, seed=seed)
+    order = np.argsort(owner, kind="stable")
+    cuts = np.cumsum(np.bincount(owner, minlength=workers))[:-1]
+    return [part.astype(np.int64) for part in np.split(order, cuts)]
+
+
+def class_counts(parts: Sequence[IntArray], targets: NDArray[np.int64], classes: int) -> IntArray:
+    """How many samples of each class each worker has, [N, classes]."""
+    counts = np.zeros((len(parts), classes), dtype=np.int64)
+    for worker, part in enumerate(parts):
+        counts[worker] = np.bincount(targets[part], minlength=classes)
+    return counts
+
+
+def home_workers(label: int, workers: int) -> list[int]:
+    """The three workers at which a class is at home (all of them, if there are at most 3)."""
+    return sorted({(HOME * label + k) % workers for k in range(HOME)})
+
+
+def skew_shares(label: int, workers: int, *, skew: float | None) -> FloatArray:
+    """The share of a class that each worker gets under the paper's p, [N]."""
+    if workers <= HOME:
+        return np.full(workers, 1 / workers)
+    p = HOME / workers if skew is None else skew
+    shares = np.full(workers, (1 - p) / (workers - HOME))
+    shares[home_workers(label, workers)] = p / HOME
+    return shares
+
+
+def apportion(
+    total: int, shares: FloatArray, *, prior: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """Whole numbers closest to total * shares (largest remainder).
+
+    Equal remainders go to whoever has least so far (prior), then by lot; remainders are
+    rounded, so that the noise of floating point decides nothing.
+    """
+    quota = total * shares
+    counts = np.floor(np.round(quota, 6)).astype(np.int64)
+    remainder = np.round(quota - counts, 6)
+    order = np.lexsort((rng.random(len(shares)), prior, -remainder))
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def _skew(
+    targets: NDArray[Any],
+    classes: int | None,
+    *,
+    workers: int,
+    skew: float | None,
+    seed: int,
+    source: str,
+) -> IntArray:
+    # with at most 3 workers everyone is at home everywhere, whatever p
+    as_iid = skew is None or workers <= HOME or abs(skew - HOME / workers) < 1e-9
+    if classes is None and skew is None:
+        return _by_size(len(targets), np.full(workers, 1 / workers), seed=seed)
+    if classes is None or (classes < 2 and not as_iid):
+        raise ConfigError(
+            f"the value {skew} needs classes to share out, but the data have"
+            f" {'none (values to predict)' if classes is None else 'only one'}",
+            key="data.skew",
+            source=source,
+            allowed="no skew, for data of fewer than 2 classes",
+            fix="remove data.skew, or set data.partition to 'iid', 'quantity' or 'shards'",
+        )
+    shares = np.stack([skew_shares(label, workers, skew=skew) for label in range(classes)])
+    owner = _by_class(targets, shares, seed=seed)
+    held = np.bincount(owner, minlength=workers)
+    if not as_iid and not held.all():
+        _refuse_empty(targets, held == 0, shares=shares, skew=skew, source=source)
+    return owner
+
+
+def _refuse_empty(
+    targets: NDArray[Any],
+    empty: BoolArray,
+    *,
+    shares: FloatArray,
+    skew: float | None,
+    source: str,
+) -> None:
+    """A worker left empty by rounding is filled later; one left out by the rule is refused."""
+    classes, workers = shares.shape
+    sizes = np.bincount(targets, minlength=classes)
+    settled = np.zeros(workers, dtype=np.bool_)
+    for label in np.flatnonzero(sizes):
+        settled[home_workers(int(label), workers)] = True
+    due = np.round(sizes @ shares, 6)
+    left_out = np.flatnonzero(empty & (~settled | (due == 0)))
+    if left_out.size:
+        raise ConfigError(
+            f"the value {skew} leaves {left_out.size} of {workers} workers without a sample (the"
+            f" first is worker {left_out[0]}): skew with too few classes. Each class is at home"
+            f" with {HOME} workers, and {np.count_nonzero(sizes)} classes settle"
+            f" {np.count_nonzero(settled)} of them",
+            key="data.skew",
+            source=source,
+            allowed=f"a value that leaves the others something, or at most {HOME * classes}"
+            " workers",
+            fix=f"move data.skew towards {HOME / workers:.3g} (IID), lower workers, or set"
+            " data.partition = 'dirichlet'",
+        )
+
+
+def _dirichlet(
+    targets: NDArray[Any],
+    classes: int | None,
+    *,
+    workers: int,
+    alpha: float,
+    seed: int,
+    source: str,
+) -> IntArray:
+    if classes is None:
+        _needs_classes("dirichlet", source)
+    rng = generator(seed, Purpose.PARTITION, _SHARES)
+    shares = np.stack([_shares(alpha, workers, rng=rng) for _ in range(classes)])
+    return _by_class(targets, shares, seed=seed)
+
+
+def _needs_classes(kind: str, source: str) -> NoReturn:
+    raise ConfigError(
+        f"the value {kind!r} needs classes, but the data have none (values to predict)",
+        key="data.partition",
+        source=source,
+        allowed="iid, quantity, shards (by the value to predict), or skew without data.skew",
+        fix="set data.partition to one of these",
+    )
+
+
+def _shares(alpha: float, workers: int, *, rng: np.random.Generator) -> FloatArray:
+    """Symmetric Dirichlet; at the ends of floating point its limits, never NaN."""
+    shares = rng.dirichlet(np.full(workers, alpha))
+    lucky = int(rng.integers(workers))
+    if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
+        return np.asarray(shares, dtype=np.float64)
+    if alpha > 1:
+        return np.full(workers, 1 / workers)
+    shares = np.zeros(workers)
+    shares[lucky] = 1.0
+    return shares
+
+
+def _shards(targets: NDArray[Any], workers: int, *, each: int, seed: int, source: str) -> IntArray:
+    """Samples sorted by class (or value), cut into equal shards, dealt out by lot."""
+    samples, shards = len(targets), workers * each
+    if shards > samples:
+        raise ConfigError(
+            f"{workers} workers with {each} shards each need {shards} samples, but there"
+            f" are {samples}",
+            key="data.shards_per_worker",
+            source=source,
+            allowed=f"1 to {samples // workers}",
+            fix="lower data.shards_per_worker or workers",
+        )
+    rng = generator(seed, Purpose.PARTITION, _ORDER)
+    shuffled = rng.permutation(samples)
+    values = targets.reshape(samples, -1)[shuffled, 0]
+    order = shuffled[np.argsort(values, kind="stable")]
+    owners = generator(seed, Purpose.PARTITION, _SHARES).permutation(shards) % workers
+    owner = np.empty(samples, dtype=np.int64)
+    sizes = samples // shards + (np.arange(shards) < samples % shards)
+    owner[order] = np.repeat(owners, sizes)
+    return owner
+
+
+def _by_size(samples: int, shares: FloatArray, *, seed: int) -> IntArray:
+    """Samples in random order, cut into parts of these shares."""
+    ties = generator(seed, Purpose.PARTITION, _TIES)
+    sizes = apportion(samples, shares, prior=np.zeros(len(shares), dtype=np.int64), rng=ties)
+    owner = np.empty(samples, dtype=np.int64)
+    order = generator(seed, Purpose.PARTITION, _ORDER).permutation(samples)
+    owner[order] = np.repeat(np.arange(len(shares)), sizes)
+    return owner
+
+
+def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArray:
+    """Each class dealt out by its row of shares [classes, N]."""
+    classes, workers = shares.shape
+    owner = np.empty(len(targets), dtype=np.int64)
+    held = np.zeros(workers, dtype=np.int64)
+    by_class = np.argsort(targets, kind="stable")
+    ends = np.cumsum(np.bincount(targets, minlength=classes))
+    for label, members in enumerate(np.split(by_class, ends[:-1])):
+        ties = generator(seed, Purpose.PARTITION, _TIES, label)
+        counts = apportion(len(members), shares[label], prior=held, rng=ties)
+        # a class keeps its order whatever the shares: splits of one seed resemble each other
+        order = generator(seed, Purpose.PARTITION, _ORDER, label).permutation(len(members))
+        owner[members[order]] = np.repeat(np.arange(workers), counts)
+        held += counts
+    return owner
+
+
+def _fill_empty(owner: IntArray, workers: int, *, seed: int) -> None:
+    """Give each worker without a sample one of the largest holder's."""
+    sizes = np.bincount(owner, minlength=workers)
+    empty = np.flatnonzero(sizes == 0)
+    if not empty.size:
+        return
+    rng = generator(seed, Purpose.PARTITION, _REPAIR)
+    order = rng.permutation(len(owner))
+    order = order[np.argsort(owner[order], kind="stable")]
+    ends = np.cumsum(sizes)
+    largest = [(-int(size), worker) for worker, size in enumerate(sizes) if size > 1]
+    heapq.heapify(largest)
+    for worker in empty.tolist():
+        size, donor = heapq.heappop(largest)
+        ends[donor] -= 1
+        owner[order[ends[donor]]] = worker
+        heapq.heappush(largest, (size + 1, donor))

@@ -1,0 +1,117 @@
+"""Preparation, in this order: the first n samples, pooling, scale to [0, 1], standardise.
+
+Mean and deviation are the training set's, one pair per channel (per column for
+[n, features]); the test set is put on the same scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhp.config import DataConfig
+from fedhp.data.raw import AnyArray, Raw
+from fedhp.errors import ConfigError
+from fedhp.types import Dataset, FloatArray
+
+_CHUNK = 1 << 18  # numbers at a time: they fit the processor's cache, and no copy is large
+
+
+def prepare(raw: Raw, config: DataConfig, *, source: str = "") -> Dataset:
+    """Arrays as read, turned into what models train on; read-only."""
+    train_rows = _first(raw.train_inputs, config.train_images, key="train_images", source=source)
+    test_rows = _first(raw.test_inputs, config.test_images, key="test_images", source=source)
+    if config.pool > 1:
+        _check_pool(raw.train_inputs.shape[1:], config.pool, source=source)
+    train = _numbers(raw.train_inputs[:train_rows], config.pool)
+    test = _numbers(raw.test_inputs[:test_rows], config.pool)
+    if config.standardize:
+        mean, deviation = _moments(train)
+        for array in (train, test):
+            for rows in _chunks(array):
+                array[rows] -= mean
+                array[rows] /= deviation
+    train_targets = np.array(raw.train_targets[:train_rows])
+    test_targets = np.array(raw.test_targets[:test_rows])
+    for array in (train, test, train_targets, test_targets):
+        array.setflags(write=False)
+    return Dataset(
+        config.name, train, train_targets, test, test_targets, raw.classes, raw.class_names
+    )
+
+
+def _first(inputs: AnyArray, limit: int | None, *, key: str, source: str) -> int:
+    if limit is not None and limit > len(inputs):
+        raise ConfigError(
+            f"the value {limit} is more than there is",
+            key=f"data.{key}",
+            source=source,
+            allowed=f"1 to {len(inputs)}",
+            fix=f"lower data.{key}, or leave it out to use all",
+        )
+    return len(inputs) if limit is None else limit
+
+
+def _check_pool(shape: tuple[int, ...], pool: int, *, source: str) -> None:
+    if len(shape) != 3:
+        raise ConfigError(
+            f"the value {pool} needs images, but samples have the shape {shape}",
+            key="data.pool",
+            source=source,
+            allowed="1 for data that are not images",
+            fix="remove data.pool",
+        )
+    height, width = shape[1:]
+    if height % pool or width % pool:
+        divisors = [n for n in range(1, 17) if height % n == 0 and width % n == 0]
+        raise ConfigError(
+            f"the value {pool} does not divide the images of {height}x{width}",
+            key="data.pool",
+            source=source,
+            allowed=", ".join(map(str, divisors)),
+            fix="choose a number that divides height and width",
+        )
+
+
+def _numbers(inputs: AnyArray, pool: int) -> NDArray[np.float32]:
+    """float32, pooled, bytes scaled to [0, 1]; always an array of its own."""
+    shape = inputs.shape
+    if pool > 1:
+        shape = (*shape[:2], shape[2] // pool, shape[3] // pool)
+    result = np.empty(shape, dtype=np.float32)
+    # in float32 whole sums up to 16 * 16 * 255 are exact
+    scale = np.float32(pool * pool * (255 if inputs.dtype == np.uint8 else 1))
+    for rows in _chunks(inputs):
+        part = inputs[rows].astype(np.float32)
+        if pool > 1:
+            # strided sums: several times faster than a reduction over short axes
+            corners = [(row, column) for row in range(pool) for column in range(pool)]
+            part = np.add.reduce([part[:, :, row::pool, column::pool] for row, column in corners])
+        np.divide(part, scale, out=result[rows])
+    return result
+
+
+def _chunks(array: AnyArray) -> Iterator[slice]:
+    rows = max(1, _CHUNK // max(1, array[0].size))
+    return (slice(start, start + rows) for start in range(0, len(array), rows))
+
+
+def _moments(inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and deviation of each channel, shaped to broadcast over a sample."""
+    axes = (0, *range(2, inputs.ndim))
+    count = inputs.size // inputs.shape[1]
+    total: FloatArray = np.zeros(inputs.shape[1])
+    for rows in _chunks(inputs):
+        total += inputs[rows].sum(axis=axes, dtype=np.float64)
+    mean = total / count
+    shape = (-1, *(1 for _ in range(inputs.ndim - 2)))
+    total = np.zeros(inputs.shape[1])
+    for rows in _chunks(inputs):
+        part = inputs[rows].astype(np.float64) - mean.reshape(shape)
+        total += np.square(part, out=part).sum(axis=axes)
+    deviation = np.sqrt(total / count)
+    # a channel that never changes stays at zero instead of becoming noise or NaN
+    deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0
+    return mean.astype(np.float32).reshape(shape), deviation.astype(np.float32).reshape(shape)

@@ -1,0 +1,98 @@
+"""What a reader returns before preparation, and the fixed hold-out split.
+
+The hold-out split depends on the labels alone, never on the run's seed: every run of
+every experiment is tested on the same samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhp.errors import ConfigError, DataError
+from fedhp.seeds import Purpose, generator
+from fedhp.types import IntArray
+
+AnyArray: TypeAlias = NDArray[Any]
+
+HOLDOUT = 0.2  # share of the samples that becomes the test set
+_HOLDOUT_KEY = 1_000  # apart from the keys that partition uses
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a reader is asked for."""
+
+    path: Path | None = None
+    split: str | None = None
+    train_images: int | None = None  # a reader may stop after so many
+    test_images: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Arrays as read: uint8 (0..255) or numbers of one's own scale."""
+
+    train_inputs: AnyArray  # [n, channels, height, width], or [n, ...]
+    train_targets: AnyArray  # [n] int64 classes, or [n, k] float32 numbers
+    test_inputs: AnyArray
+    test_targets: AnyArray
+    classes: int | None
+    class_names: tuple[str, ...] = ()
+
+
+def refuse_split(request: Request, name: str) -> None:
+    """Complain about data.split where a data set has none."""
+    if request.split is not None:
+        raise ConfigError(
+            f"the value {request.split!r} has no meaning for {name}",
+            key="data.split",
+            source=request.source,
+            allowed="data.split goes with data.name = 'emnist' only",
+            fix="remove data.split",
+        )
+
+
+def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArray]:
+    """Indices of the training and the test part, 80 / 20, stratified by class, shuffled."""
+    samples = len(targets)
+    if samples < 2:
+        raise DataError(
+            f"{samples} sample(s) cannot be split into training and test",
+            allowed="at least 2 samples, or separate training and test files",
+            fix="add samples",
+        )
+    rng = generator(0, Purpose.PARTITION, _HOLDOUT_KEY)
+    order = rng.permutation(samples)
+    if classes is None:
+        cut = max(1, round(samples * HOLDOUT))
+        return order[cut:].astype(np.int64), order[:cut].astype(np.int64)
+    held = np.zeros(samples, dtype=np.bool_)
+    by_class = order[np.argsort(targets[order], kind="stable")]
+    counts = np.bincount(targets, minlength=classes)
+    start = 0
+    for count in counts.tolist():
+        # a class of one sample is for training; any other is tested on at least one
+        take = 0 if count < 2 else max(1, round(count * HOLDOUT))
+        held[by_class[start : start + take]] = True
+        start += count
+    if not held.any():
+        held[by_class[-1]] = True
+    return order[~held[order]].astype(np.int64), order[held[order]].astype(np.int64)
+
+
+def split_off(
+    inputs: AnyArray,
+    targets: AnyArray,
+    *,
+    classes: int | None,
+    class_names: tuple[str, ...] = (),
+) -> Raw:
+    """One set of samples as training and test by the fixed hold-out split."""
+    train, test = holdout(targets, classes=classes)
+    return Raw(inputs[train], targets[train], inputs[test], targets[test], classes, class_names)

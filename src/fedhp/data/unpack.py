@@ -1,0 +1,146 @@
+"""Unpacking an archive of which nothing is trusted: plain files, inside the target only."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from fedhp.data.download import Manners, no_room, unwritable
+from fedhp.errors import DataError
+
+_SYMLINK = 0o120000
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive, with its path checked and the top folder taken off."""
+
+    path: PurePosixPath
+    size: int
+    open: Callable[[], IO[bytes]]
+
+
+def unpack(archive: Path, target: Path, *, manners: Manners | None = None) -> list[Path]:
+    """Write an archive's files below target; all of them, or none is left half-written."""
+    manners = manners or Manners()
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    try:
+        with _members(archive) as members:
+            total, free = sum(member.size for member in members), manners.free(target)
+            if total > free:
+                no_room(target, total, free=free)
+            with tempfile.TemporaryDirectory(dir=target, prefix=".unpacking-") as name:
+                staging = Path(name)
+                for member in members:
+                    _extract(member, staging / member.path, archive=archive)
+                for member in members:
+                    final = target / member.path
+                    final.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(staging / member.path, final)
+                    written.append(final)
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        RuntimeError,  # a password, or a kind of compression that zipfile does not know
+    ) as error:
+        raise DataError(
+            f"{archive}: cannot be unpacked: {error}",
+            allowed="a complete .zip or .tar.gz",
+            fix="delete it and fetch it again",
+        ) from error
+    except OSError as error:
+        raise unwritable(target, error) from error
+    return written
+
+
+def _extract(member: Member, path: Path, *, archive: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with member.open() as stream, path.open("xb") as sink:
+        shutil.copyfileobj(stream, sink, 1 << 20)
+    if path.stat().st_size != member.size:
+        raise DataError(
+            f"{archive}: {member.path} is cut short", fix="delete the archive and fetch it again"
+        )
+
+
+@contextmanager
+def _members(archive: Path) -> Iterator[list[Member]]:
+    """The files of an archive; anything that is not a plain file inside is refused."""
+    found: list[Member] = []
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for entry in zipped.infolist():
+                if (entry.external_attr >> 16) & 0o170000 == _SYMLINK:
+                    raise _unsafe(archive, entry.filename, "is a link")
+                if not entry.is_dir():
+                    path = _inside(archive, entry.filename)
+                    found.append(Member(path, entry.file_size, _opener(zipped, entry)))
+            yield _without_top(found, archive)
+        return
+    with tarfile.open(archive, "r:*") as tarred:
+        for info in tarred:
+            if info.isdir():
+                continue
+            if not info.isreg():
+                raise _unsafe(archive, info.name, "is a link or a device")
+            path = _inside(archive, info.name)
+            found.append(Member(path, info.size, _tar_opener(tarred, info)))
+        yield _without_top(found, archive)
+
+
+def _opener(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
+    return lambda: zipped.open(entry)
+
+
+def _tar_opener(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
+    def opened() -> IO[bytes]:
+        stream = tarred.extractfile(info)
+        if stream is None:
+            raise tarfile.ReadError(f"{info.name} has no content")
+        return stream
+
+    return opened
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
+        raise _unsafe(archive, name, "points outside the target folder")
+    if not path.parts:
+        raise _unsafe(archive, name, "has no name")
+    return path
+
+
+def _without_top(members: list[Member], archive: Path) -> list[Member]:
+    """Members without the folder that they all share, as official archives have one."""
+    tops = {member.path.parts[0] for member in members}
+    if len(tops) == 1 and all(len(member.path.parts) > 1 for member in members):
+        members = [
+            Member(PurePosixPath(*member.path.parts[1:]), member.size, member.open)
+            for member in members
+        ]
+    if len({member.path for member in members}) != len(members):
+        raise _unsafe(archive, archive.name, "holds two files of one name")
+    return members
+
+
+def _unsafe(archive: Path, name: str, why: str) -> DataError:
+    return DataError(
+        f"{archive}: {name!r} {why}; nothing was unpacked",
+        allowed="plain files inside the archive's own folder",
+        fix="this is not the official archive: delete it and fetch it again",
+    )

@@ -1,0 +1,161 @@
+"""The accounts of a synchronous round: times, bytes, the record and the workers' reports.
+
+worker_time = sum of the step times + max over neighbors of link_time, and so on (SPEC 1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedhp.algorithms import Observation
+from fedhp.config import Experiment
+from fedhp.engine.local import Exchanged, Training
+from fedhp.engine.prepare import Prepared
+from fedhp.learn.local import PROBE_BATCHES, VARIANCE_BATCHES
+from fedhp.timing import Network, learning_rate, slowest_link, timing
+from fedhp.types import (
+    Evaluation,
+    FloatArray,
+    IntArray,
+    PeerScoring,
+    Plan,
+    Reports,
+    RoundRecord,
+)
+from fedhp.world import World
+
+# The estimators' gradients in units of local steps, where they are charged to the clock.
+ESTIMATE_STEPS = 2 * PROBE_BATCHES + VARIANCE_BATCHES
+
+
+def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
+    """The learning rate of a round."""
+    training = experiment.training
+    return learning_rate(
+        training.learning_rate,
+        training.decay,
+        round_index=round_index,
+        clock=clock,
+        seconds=training.decay_seconds if training.decay_by == "time" else None,
+    )
+
+
+def evaluate_now(experiment: Experiment, round_index: int) -> bool:
+    """Every so many rounds, and after the last."""
+    return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
+
+
+def calibration(world: World) -> Reports:
+    """One timed step on every worker, told as the reports of round 0."""
+    missing = np.full(world.workers, np.nan)
+    times = [float(world.step_times(i, 0, steps=1, time=0.0)[0]) for i in range(world.workers)]
+    return Reports(
+        round_index=0,
+        step_time=np.array(times),
+        update_norm=missing,
+        links=np.empty((0, 2), dtype=np.int64),
+        distance=np.empty(0),
+        smoothness=missing,
+        gradient_variance=missing,
+        start_loss=missing,
+        selected=np.empty((world.workers, 0), dtype=np.int64),
+    )
+
+
+def account(
+    prepared: Prepared,
+    *,
+    plan: Plan,
+    observation: Observation,
+    network: Network,
+    local_steps: IntArray,
+    training: Training,
+    exchanged: Exchanged,
+    evaluation: Evaluation | None,
+    wall: dict[str, float],
+) -> RoundRecord:
+    """What the round cost. `network` is the true one; the observation may be late."""
+    world, start = prepared.world, observation.clock
+    workers = world.workers
+    stepping = world.compute_times(local_steps, observation.round_index, time=start)
+    with np.errstate(invalid="ignore"):
+        step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
+    extra = _extra_steps(prepared.experiment, plan, workers) * np.nan_to_num(step_time)
+    links = exchanged.links
+    transfers = np.bincount(links.ravel(), minlength=workers)
+    link_time = network.link_time(links, transfers)
+    communication = (
+        _slowest_pull(workers, links, link_time)
+        if exchanged.directed
+        else slowest_link(workers, links, link_time)
+    )
+    times = timing(stepping + extra, communication, observation.available)
+    directions = 1 if exchanged.directed else 2
+    return RoundRecord(
+        round_index=observation.round_index,
+        clock=start + times.round_time,
+        learning_rate=observation.learning_rate,
+        local_steps=local_steps,
+        step_time=step_time,
+        timing=times,
+        links=links,
+        link_time=link_time,
+        link_bytes=np.full(len(links), directions * prepared.model_bytes, dtype=np.int64),
+        link_distance=exchanged.distance,
+        decision=plan.decision,
+        train_loss=training.loss,
+        update_norm=training.update_norm,
+        smoothness=training.smoothness,
+        gradient_variance=training.gradient_variance,
+        bandwidth=mean_bandwidth(network),
+        evaluation=evaluation,
+        wall=wall,
+    )
+
+
+def reports_of(record: RoundRecord, training: Training, exchanged: Exchanged) -> Reports:
+    """What the workers tell the coordinator."""
+    first = record.round_index == 1
+    return Reports(
+        round_index=record.round_index,
+        step_time=record.step_time,
+        update_norm=record.update_norm,
+        links=exchanged.links,
+        distance=exchanged.distance,
+        smoothness=training.smoothness,
+        gradient_variance=training.gradient_variance,
+        start_loss=training.start_loss if first else np.full(len(record.step_time), np.nan),
+        selected=exchanged.selected,
+    )
+
+
+def mean_bandwidth(network: Network) -> FloatArray:
+    """Bytes per second of every worker; its mean over links where they differ, [N]."""
+    bandwidth = network.bandwidth
+    if bandwidth.ndim == 2:
+        others = ~np.eye(len(bandwidth), dtype=np.bool_)
+        bandwidth = np.array(
+            [
+                row[mask].mean() if mask.any() else row.mean()
+                for row, mask in zip(bandwidth, others, strict=True)
+            ]
+        )
+    return np.asarray(bandwidth / 8)
+
+
+def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray:
+    """Work beside the local steps, in units of a worker's step time, [N]."""
+    extra = np.zeros(workers)
+    if isinstance(plan.exchange, PeerScoring):
+        scored = (plan.exchange.candidates >= 0).sum(axis=1)
+        extra += plan.exchange.cost_per_candidate * scored
+    if plan.estimate and experiment.world.charge_estimators:
+        extra += ESTIMATE_STEPS
+    return extra
+
+
+def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
+    """The longest transfer each receiver waits for, [N]; links are (receiver, sender)."""
+    slowest = np.zeros(workers)
+    np.maximum.at(slowest, links[:, 0], link_time)
+    return slowest

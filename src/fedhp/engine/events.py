@@ -1,0 +1,309 @@
+"""The asynchronous twin of the round loop: an event heap instead of a barrier (AD-PSGD).
+
+Snapshot, train, add the change to the current model, transfer to a partner, both average on
+arrival: no locks, no waiting. A "round" is N averaging events. Every worker has exactly one
+event ahead of it, so the heap is two columns of the worker table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.engine.account import evaluate_now, mean_bandwidth, rate_at
+from fedhp.engine.local import LocalEngine, Turn, check_finite
+from fedhp.engine.stopwatch import Stopwatch
+from fedhp.record.checkpoint import Checkpoint
+from fedhp.record.packing import pack, unpack
+from fedhp.types import (
+    BoolArray,
+    Decision,
+    FloatArray,
+    IntArray,
+    LinkVerdict,
+    RoundRecord,
+    Timing,
+)
+
+COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
+RULE = "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
+
+
+@dataclass(slots=True)
+class Table:
+    """What every worker is doing, one row each."""
+
+    due: FloatArray  # [N] virtual time of its next event
+    phase: IntArray  # [N] COMPUTING, TRANSFERRING or AWAY
+    turn: IntArray  # [N] how many turns it has begun, minus one
+    partner: IntArray  # [N] -1: nobody
+    steps: IntArray  # [N] of the turn
+    duration: FloatArray  # [N] of the current phase, s
+    rate: FloatArray  # [N] learning rate of the turn
+    untrained: BoolArray  # [N] in_flight holds a snapshot; else the change made by training
+    loss: FloatArray  # [N] of the last trained turn
+
+    def copy(self) -> Table:
+        """An independent copy."""
+        return Table(*(getattr(self, field.name).copy() for field in fields(self)))
+
+
+class _Tally:
+    """What happened in the current round."""
+
+    def __init__(self, workers: int) -> None:
+        self.events = 0
+        self.steps = np.zeros(workers, dtype=np.int64)
+        self.compute = np.zeros(workers)
+        self.communication = np.zeros(workers)
+        self.norm = np.full(workers, np.nan)
+        self.links: dict[tuple[int, int], list[tuple[float, float]]] = {}
+
+
+class EventLoop:
+    """Drives an asynchronous algorithm."""
+
+    def __init__(self, engine: LocalEngine, algorithm: AsyncAlgorithm) -> None:
+        self.engine = engine
+        self.algorithm = algorithm
+        self.world = engine.prepared.world
+        self.experiment = engine.prepared.experiment
+        self.workers = n = self.experiment.workers
+        self.round_index = 0
+        self.clock = 0.0
+        self.state: Any = algorithm.start(engine.prepared.federation)
+        self.in_flight = engine.after
+        self.flight_counters = engine.after_counters
+        self.table = Table(
+            due=np.full(n, np.inf),
+            phase=np.full(n, AWAY, dtype=np.int64),
+            turn=np.full(n, -1, dtype=np.int64),
+            partner=np.full(n, -1, dtype=np.int64),
+            steps=np.zeros(n, dtype=np.int64),
+            duration=np.zeros(n),
+            rate=np.zeros(n),
+            untrained=np.zeros(n, dtype=np.bool_),
+            loss=np.full(n, np.nan),
+        )
+        self._safe = self._capture()
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """Run the rounds that are left; state at each yield is that of a round's end."""
+        self._wake()
+        while self.round_index < self.experiment.rounds:
+            watch = Stopwatch()
+            started, tally = self.clock, _Tally(self.workers)
+            network = self.world.network(started)
+            rate = rate_at(self.experiment, self.round_index + 1, started)
+            last = -1
+            while tally.events < self.workers:
+                last = self._step(tally)
+            watch.lap("train")
+            self.round_index += 1
+            evaluation = None
+            if evaluate_now(self.experiment, self.round_index):
+                evaluation = self.engine.evaluate(self.engine.models)
+            watch.lap("evaluate")
+            self._begin(last)
+            self._wake()
+            record = self._record(tally, started, rate, mean_bandwidth(network))
+            record = replace(record, evaluation=evaluation, wall=watch.laps)
+            self._safe = self._capture()
+            yield record
+
+    def _step(self, tally: _Tally) -> int:
+        """Handle the next event; returns the worker that ended a turn with it, or -1."""
+        table = self.table
+        worker = int(np.argmin(table.due))
+        self.clock = float(table.due[worker])
+        if table.phase[worker] == COMPUTING:
+            self._finish_training(worker, tally)
+            if table.partner[worker] >= 0:
+                self._send(worker)
+                return -1
+        else:
+            self._average(worker, tally)
+        tally.events += 1
+        if tally.events < self.workers:
+            self._begin(worker)
+        return worker
+
+    def _begin(self, worker: int) -> None:
+        """Take a snapshot and start a turn, if the worker is there."""
+        table, coming = self.table, self.round_index + 1
+        available = self.world.available(coming)
+        if not available[worker]:
+            table.phase[worker], table.due[worker] = AWAY, np.inf
+            return
+        table.turn[worker] += 1
+        turn = int(table.turn[worker])
+        rate = rate_at(self.experiment, coming, self.clock)
+        observation = Observation(
+            coming, self.clock, rate, available, self.world.network(self.clock)
+        )
+        self.state, action = self.algorithm.act(self.state, worker, observation, turn=turn)
+        times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
+        table.phase[worker] = COMPUTING
+        table.partner[worker] = -1 if action.partner is None else action.partner
+        table.steps[worker] = action.local_steps
+        table.rate[worker] = rate
+        table.duration[worker] = times.sum()
+        table.due[worker] = self.clock + float(times.sum())
+        table.untrained[worker] = True
+        self.in_flight[worker] = self.engine.models[worker]
+        self.flight_counters[worker] = self.engine.counters[worker]
+
+    def _wake(self) -> None:
+        """Start the workers that are away and may be back."""
+        for worker in np.flatnonzero(self.table.phase == AWAY).tolist():
+            self._begin(worker)
+
+    def _finish_training(self, worker: int, tally: _Tally) -> None:
+        """Add the change that training made to the current model."""
+        table = self.table
+        if table.untrained[worker]:
+            self._train_waiting()
+        change = self.in_flight[worker]
+        norm = float(torch.linalg.vector_norm(change[: self.engine.prepared.layout.trainable]))
+        self._check(worker, norm)
+        self.engine.models[worker] += change
+        self.engine.counters[worker] = self.flight_counters[worker]
+        tally.steps[worker] += table.steps[worker]
+        tally.compute[worker] += table.duration[worker]
+        tally.norm[worker] = norm
+
+    def _train_waiting(self) -> None:
+        """Train all snapshots taken so far in one go: they depend on nothing later."""
+        table = self.table
+        turns = {
+            worker: Turn(
+                int(table.turn[worker]) + 1, int(table.steps[worker]), float(table.rate[worker])
+            )
+            for worker in np.flatnonzero(table.untrained).tolist()
+        }
+        snapshots = {worker: self.in_flight[worker].clone() for worker in turns}
+        losses = self.engine.train_rows(turns, self.in_flight, self.flight_counters)
+        for worker, snapshot in snapshots.items():
+            self.in_flight[worker] -= snapshot
+            table.loss[worker] = losses[worker]
+            table.untrained[worker] = False
+
+    def _check(self, worker: int, norm: float) -> None:
+        only = np.arange(self.workers) == worker
+        check_finite(
+            self.table.loss,
+            np.where(only, norm, 0.0),
+            only,
+            self.round_index + 1,
+            float(self.table.rate[worker]),
+        )
+
+    def _send(self, worker: int) -> None:
+        """Start the transfer to the partner; shared links are divided as of now."""
+        table = self.table
+        pair = np.array([[worker, int(table.partner[worker])]], dtype=np.int64)
+        table.phase[worker] = TRANSFERRING
+        active = np.flatnonzero(table.phase == TRANSFERRING)
+        ends = np.concatenate([active, table.partner[active]])
+        transfers = np.bincount(ends, minlength=self.workers)
+        time = float(self.world.network(self.clock).link_time(pair, transfers)[0])
+        table.duration[worker] = time
+        table.due[worker] = self.clock + time
+
+    def _average(self, worker: int, tally: _Tally) -> None:
+        """On arrival both take the mean of their current models: the mean of all stays."""
+        partner = int(self.table.partner[worker])
+        columns = slice(0, self.engine.prepared.layout.mixed)
+        mine, theirs = self.engine.models[worker, columns], self.engine.models[partner, columns]
+        trainable = self.engine.prepared.layout.trainable
+        apart = float(torch.linalg.vector_norm((mine - theirs)[:trainable]))
+        middle = (mine + theirs) * 0.5
+        mine.copy_(middle)
+        theirs.copy_(middle)
+        time = float(self.table.duration[worker])
+        tally.communication[worker] += time
+        key = (min(worker, partner), max(worker, partner))
+        tally.links.setdefault(key, []).append((time, apart))
+
+    def _record(
+        self, tally: _Tally, started: float, rate: float, bandwidth: FloatArray
+    ) -> RoundRecord:
+        n = self.workers
+        took = self.clock - started
+        pairs = sorted(tally.links)
+        links = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        events = [tally.links[pair] for pair in pairs]
+        times = np.array([np.mean([time for time, _ in each]) for each in events])
+        size = 2 * self.engine.prepared.model_bytes
+        worked = tally.steps > 0
+        with np.errstate(invalid="ignore"):
+            step_time = np.where(worked, tally.compute / np.maximum(tally.steps, 1), np.nan)
+        missing = np.full(n, np.nan)
+        return RoundRecord(
+            round_index=self.round_index,
+            clock=self.clock,
+            learning_rate=rate,
+            local_steps=tally.steps,
+            step_time=step_time,
+            timing=Timing(
+                compute_time=tally.compute,
+                communication_time=tally.communication,
+                worker_time=np.full(n, took),
+                waiting_time=np.zeros(n),
+                round_time=took,
+            ),
+            links=links,
+            link_time=times,
+            link_bytes=np.array([size * len(each) for each in events], dtype=np.int64),
+            link_distance=np.array([each[-1][1] for each in events]),
+            decision=Decision(
+                links=links,
+                verdicts=np.full(len(links), LinkVerdict.DRAWN, dtype=np.int64),
+                link_time=times,
+                rule=RULE,
+            ),
+            train_loss=np.where(worked, self.table.loss, np.nan),
+            update_norm=tally.norm,
+            smoothness=missing,
+            gradient_variance=missing,
+            bandwidth=bandwidth,
+            evaluation=None,
+            wall={},
+        )
+
+    def _capture(self) -> Checkpoint:
+        """A copy of everything, taken between rounds: what an interrupt may fall back on."""
+        table_arrays, _ = pack("table", self.table.copy())
+        state_arrays, state_scalars = pack("state", self.state)
+        return Checkpoint(
+            round_index=self.round_index,
+            arrays={
+                "models": self.engine.models.cpu().numpy().copy(),
+                "counters": self.engine.counters.cpu().numpy().copy(),
+                "in_flight": self.in_flight.cpu().numpy().copy(),
+                "flight_counters": self.flight_counters.cpu().numpy().copy(),
+                **table_arrays,
+                **state_arrays,
+            },
+            scalars={"clock": self.clock, **state_scalars},
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything needed to go on from the last round's end."""
+        return self._safe
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        self.engine.load(saved.arrays["models"], saved.arrays["counters"])
+        self.in_flight.copy_(torch.from_numpy(saved.arrays["in_flight"]))
+        self.flight_counters.copy_(torch.from_numpy(saved.arrays["flight_counters"]))
+        self.table = unpack("table", Table, saved.arrays, saved.scalars)
+        self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
+        self.round_index = saved.round_index
+        self.clock = saved.scalars["clock"]
+        self._safe = saved

@@ -1,0 +1,160 @@
+"""The gate: everything an experiment needs, built and checked before any work starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedhp import components
+from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
+from fedhp.config import Experiment
+from fedhp.data import load_data, partition
+from fedhp.errors import ConfigError
+from fedhp.graph import base_topology
+from fedhp.learn.params import Layout, layout_of
+from fedhp.learn.task import Task, TaskFacts, check_task, initial_model, make_task
+from fedhp.types import Dataset, IntArray
+from fedhp.world import World, build_world
+
+# Below this size a step is mostly Python: a second thread would only wait for the first.
+PARALLEL_PARAMETERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An experiment ready to run."""
+
+    experiment: Experiment
+    algorithm: Algorithm | AsyncAlgorithm
+    federation: Federation
+    task: Task
+    facts: TaskFacts
+    dataset: Dataset
+    parts: list[IntArray]  # training samples of each worker
+    layout: Layout
+    world: World
+    device: torch.device
+    executors: int
+
+    @property
+    def model_bytes(self) -> int:
+        """What one transfer counts, by the world's size of the model."""
+        return round(self.world.model_bits / 8)
+
+
+def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
+    """Build and check all parts; every mistake is found here, with its key."""
+    folder = str(Path(source).resolve().parent) if source else os.getcwd()
+    components.make_importable(folder, os.getcwd())
+    device = choose_device(experiment.device, source=source)
+    algorithm = load_algorithm(
+        experiment.algorithm.name, experiment.algorithm.settings, source=source
+    )
+    topology = base_topology(
+        experiment.topology.name,
+        experiment.topology.settings,
+        workers=experiment.workers,
+        seed=experiment.seed,
+        source=source,
+    )
+    task = _build_task(experiment, source)
+    dataset = task.data()
+    facts = check_task(
+        task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
+    )
+    parts = partition(
+        dataset.train_targets,
+        classes=dataset.classes,
+        workers=experiment.workers,
+        config=experiment.data,
+        seed=experiment.seed,
+    )
+    layout = layout_of(
+        initial_model(task, experiment.seed), batch_norm=experiment.training.batch_norm
+    )
+    world = build_world(
+        experiment.world,
+        workers=experiment.workers,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        model_bits=32.0 * layout.mixed,
+        source=source,
+    )
+    return Prepared(
+        experiment=experiment,
+        algorithm=algorithm,
+        federation=Federation(
+            workers=experiment.workers,
+            rounds=experiment.rounds,
+            seed=experiment.seed,
+            local_steps=experiment.training.local_steps,
+            base_topology=topology,
+        ),
+        task=task,
+        facts=facts,
+        dataset=dataset,
+        parts=parts,
+        layout=layout,
+        world=world,
+        device=device,
+        executors=_executors(experiment, facts, device),
+    )
+
+
+def choose_device(name: str, *, source: str = "") -> torch.device:
+    """The device to train on; auto takes a GPU when there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"{name!r} was asked for, but this machine has {torch.cuda.device_count()} GPUs",
+            key="device",
+            source=source,
+            allowed="auto, cpu, or cuda:N of a GPU that is there",
+            fix="set device = 'auto'",
+        )
+    return device
+
+
+def _build_task(experiment: Experiment, source: str) -> Task:
+    default = Experiment()
+    if experiment.task.name != default.task.name:
+        for section in ("model", "data"):
+            given = getattr(experiment, section).name
+            if given != getattr(default, section).name:
+                raise ConfigError(
+                    f"{given!r} is set, but the task {experiment.task.name!r} brings its own",
+                    key=f"{section}.name",
+                    source=source,
+                    allowed="either task.name of one's own, or model.name and data.name",
+                    fix=f"remove {section}.name or task.name",
+                )
+    return make_task(
+        experiment.task,
+        experiment.model,
+        lambda: load_data(experiment.data, source=source),
+        source=source,
+    )
+
+
+def _executors(experiment: Experiment, facts: TaskFacts, device: torch.device) -> int:
+    """Threads that train workers side by side. The numbers do not depend on it."""
+    if device.type != "cpu" or facts.stochastic:
+        return 1
+    if experiment.executors != "auto":
+        return min(experiment.executors, experiment.workers)
+    if facts.parameters < PARALLEL_PARAMETERS:
+        return 1
+    return min(cores(), experiment.workers)
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Learning: models, tasks, rows of parameters, local SGD, estimators, mixing, evaluation."""

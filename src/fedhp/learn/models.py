@@ -1,0 +1,235 @@
+"""The built-in models: factories (shape, classes, *, settings) -> module.
+
+The paper's CNN, its AlexNet for 32x32 and VGG-16 for 64x64, and three small ones. None
+draws random numbers after its creation. Max-pooling comes before ReLU: the two commute
+bit for bit, and ReLU then has a quarter of the work.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from fedhp import components
+from fedhp.config import Part
+from fedhp.errors import ConfigError
+
+Width = Annotated[float, Field(gt=0, le=8)]
+Hidden = Annotated[Sequence[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=16)]
+
+MODELS: dict[str, str] = {
+    name: f"fedhp.learn.models:{name}"
+    for name in ("alexnet", "cnn", "logistic", "mlp", "small_cnn", "vgg16")
+}
+
+
+def model_factory(
+    part: Part, shape: tuple[int, ...], classes: int, *, source: str = ""
+) -> Callable[[], nn.Module]:
+    """A factory without arguments for the model an experiment names, its settings checked.
+
+    It can be pickled; each call builds a new module from torch's default generator.
+    """
+    factory = components.resolve(part.name, MODELS, key="model.name", source=source)
+    settings = components.check_settings(factory, part.settings, prefix="model", source=source)
+    try:
+        inspect.signature(factory).bind(shape, classes, **settings)
+    except TypeError as error:
+        raise ConfigError(
+            f"{part.name!r} cannot be called as a model factory: {error}",
+            key="model.name",
+            source=source,
+            allowed="a callable (shape, classes, *, settings...) that returns a torch.nn.Module",
+            fix=f"write it as def {part.name.rpartition(':')[2].rpartition('.')[2]}"
+            "(shape, classes, *, width=1.0): settings come after the star",
+        ) from None
+    return functools.partial(
+        components.build,
+        factory,
+        shape,
+        classes,
+        settings=settings,
+        prefix="model",
+        source=source,
+    )
+
+
+def cnn(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:
+    """The paper's CNN for 28x28: two 5x5 convolutions (32, 64), each pooled, dense 512.
+
+    1,690,046 parameters for one channel and 62 classes.
+    """
+    channels, height, side = _image("cnn", shape, least=4)
+    first, second, hidden = (_scaled(size, width) for size in (32, 64, 512))
+    return _network(
+        conv1=nn.Conv2d(channels, first, 5, padding=2),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(first, second, 5, padding=2),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        dense1=nn.Linear(second * (height // 4) * (side // 4), hidden),
+        relu3=nn.ReLU(),
+        output=nn.Linear(hidden, classes),
+    )
+
+
+def alexnet(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:
+    """AlexNet for 32x32: convolutions 11x11, 7x7 and three 3x3, two hidden dense layers.
+
+    4,874,058 parameters for 3x32x32 and 10 classes.
+    """
+    channels, height, side = _image("alexnet", shape, least=15)
+    one, two, three, four, five = (_scaled(size, width) for size in (64, 192, 384, 256, 256))
+    hidden = _scaled(1024, width)
+    height, side = (math.ceil(size / 2) // 8 for size in (height, side))
+    return _network(
+        conv1=nn.Conv2d(channels, one, 11, stride=2, padding=5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(one, two, 7, padding=3),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        conv3=nn.Conv2d(two, three, 3, padding=1),
+        relu3=nn.ReLU(),
+        conv4=nn.Conv2d(three, four, 3, padding=1),
+        relu4=nn.ReLU(),
+        conv5=nn.Conv2d(four, five, 3, padding=1),
+        pool5=nn.MaxPool2d(2),
+        relu5=nn.ReLU(),
+        flatten=nn.Flatten(),
+        dense1=nn.Linear(five * height * side, hidden),
+        relu6=nn.ReLU(),
+        dense2=nn.Linear(hidden, hidden),
+        relu7=nn.ReLU(),
+        output=nn.Linear(hidden, classes),
+    )
+
+
+_VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+def vgg16(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: Width = 1.0,
+    norm: Literal["batch", "none"] = "batch",
+) -> nn.Module:
+    """VGG-16 for 64x64: 13 3x3 convolutions in five pooled groups, two dense layers of 512.
+
+    With norm = "none" it does not train from scratch at learning rate 0.1.
+    """
+    channels, height, side = _image("vgg16", shape, least=32)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for group, sizes in enumerate(_VGG16, start=1):
+        for position, size in enumerate(sizes, start=1):
+            tag = f"{group}_{position}"
+            out = _scaled(size, width)
+            # Batch normalisation has a shift of its own.
+            layers[f"conv{tag}"] = nn.Conv2d(channels, out, 3, padding=1, bias=norm == "none")
+            if norm == "batch":
+                layers[f"norm{tag}"] = nn.BatchNorm2d(out)
+            if position == len(sizes):
+                layers[f"pool{group}"] = nn.MaxPool2d(2)
+            layers[f"relu{tag}"] = nn.ReLU()
+            channels = out
+    hidden = _scaled(512, width)
+    return _network(
+        **layers,
+        flatten=nn.Flatten(),
+        dense1=nn.Linear(channels * (height // 32) * (side // 32), hidden),
+        relu6=nn.ReLU(),
+        dense2=nn.Linear(hidden, hidden),
+        relu7=nn.ReLU(),
+        output=nn.Linear(hidden, classes),
+    )
+
+
+def small_cnn(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:
+    """For small images (8x8 digits, 16x16 colour): two 3x3 convolutions (16, 32), dense 64."""
+    channels, height, side = _image("small_cnn", shape, least=4)
+    first, second, hidden = (_scaled(size, width) for size in (16, 32, 64))
+    return _network(
+        conv1=nn.Conv2d(channels, first, 3, padding=1),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(first, second, 3, padding=1),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        dense1=nn.Linear(second * (height // 4) * (side // 4), hidden),
+        relu3=nn.ReLU(),
+        output=nn.Linear(hidden, classes),
+    )
+
+
+def mlp(shape: tuple[int, ...], classes: int, *, hidden: Hidden = (32,)) -> nn.Module:
+    """Dense layers with ReLU between them, for inputs of any shape."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    size = math.prod(shape)
+    for position, out in enumerate(hidden, start=1):
+        layers[f"dense{position}"] = nn.Linear(size, out)
+        layers[f"relu{position}"] = nn.ReLU()
+        size = out
+    return _network(**layers, output=nn.Linear(size, classes))
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Logistic regression: one linear layer, for inputs of any shape."""
+    return _network(flatten=nn.Flatten(), output=nn.Linear(math.prod(shape), classes))
+
+
+def _network(**layers: nn.Module) -> nn.Sequential:
+    """The layers in order, initialised for plain SGD at learning rate 0.1.
+
+    He initialisation doubles the variance to make up for the half that ReLU takes away.
+    A max-pool before the ReLU already makes up for it; doubling as well lets the
+    activations grow with every pool, and AlexNet then diverges at 0.1. The small output
+    layer starts the loss at log(classes).
+    """
+    names = list(layers)
+    for name, following in zip(names, [*names[1:], ""], strict=True):
+        layer = layers[name]
+        if not isinstance(layer, nn.Conv2d | nn.Linear):
+            continue
+        gain = 1.0 if following.startswith("pool") else math.sqrt(2)
+        if name == "output":
+            gain = 0.1
+        nn.init.normal_(layer.weight, std=gain / math.sqrt(layer.weight[0].numel()))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(OrderedDict(layers))
+
+
+def _scaled(size: int, width: float) -> int:
+    return max(1, round(size * width))
+
+
+def _image(model: str, shape: tuple[int, ...], *, least: int) -> tuple[int, int, int]:
+    """Channels, height and width of an input, or why it does not fit the model."""
+    text = "x".join(map(str, shape)) or "()"
+    if len(shape) != 3:
+        raise ConfigError(
+            f"{model} is for images, but one input of this data has the shape {text}",
+            key="model.name",
+            allowed="inputs of the shape channels x height x width",
+            fix="use model.name = 'mlp' or 'logistic', or data of images",
+        )
+    channels, height, width = shape
+    if min(height, width) < least:
+        raise ConfigError(
+            f"images of the shape {text} are too small for {model}",
+            key="model.name",
+            allowed=f"channels x height x width of at least {channels}x{least}x{least}",
+            fix="use a smaller model (small_cnn, mlp), or a smaller data.pool",
+        )
+    return channels, height, width

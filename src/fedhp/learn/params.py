@@ -1,0 +1,119 @@
+"""A model as one flat row: every worker's parameters are a row of one fp32 matrix.
+
+Columns: trainable parameters, then frozen ones and float buffers (BatchNorm's running
+statistics). The first `mixed` columns travel to neighbors; the rest stay at home. Integer
+buffers (BatchNorm's counters) always stay at home, in a matrix of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one tensor lives in a row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a module's tensors are laid out in a row."""
+
+    slots: tuple[Slot, ...]
+    counters: tuple[Slot, ...]  # integer buffers, in the counter row
+    trainable: int  # columns with a gradient
+    mixed: int  # columns that are exchanged
+    width: int  # all columns
+    counter_width: int
+
+
+def layout_of(module: nn.Module, *, batch_norm: str) -> Layout:
+    """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm)."""
+    parameters = list(module.named_parameters())
+    trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
+    frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
+    buffers = list(module.named_buffers())
+    floats = [(name, tensor) for name, tensor in buffers if tensor.is_floating_point()]
+    whole = [(name, tensor) for name, tensor in buffers if not tensor.is_floating_point()]
+    slots = _place(trainable + frozen + floats)
+    counters = _place(whole)
+    width = slots[-1].stop if slots else 0
+    trained = slots[len(trainable) - 1].stop if trainable else 0
+    fixed = slots[len(parameters) - 1].stop if parameters else 0
+    return Layout(
+        slots=slots,
+        counters=counters,
+        trainable=trained,
+        mixed=width if batch_norm == "mixed" else fixed,
+        width=width,
+        counter_width=counters[-1].stop if counters else 0,
+    )
+
+
+def _place(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
+    slots, start = [], 0
+    for name, tensor in tensors:
+        shape = tuple(tensor.shape)
+        slots.append(Slot(name, shape, start, start + prod(shape)))
+        start += prod(shape)
+    return tuple(slots)
+
+
+class Replica:
+    """One module that can be pointed at any worker's row; each executor has its own."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self.module = module
+        self.layout = layout
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        self._tensors = [tensors[slot.name] for slot in layout.slots]
+        self._counters = [tensors[slot.name] for slot in layout.counters]
+        self.trained = [tensor for tensor in self._tensors if tensor.requires_grad]
+
+    def bind(self, row: Tensor, counters: Tensor) -> None:
+        """Make the module's tensors views of this row: what it learns is written there."""
+        for tensor, slot in zip(self._tensors, self.layout.slots, strict=True):
+            # .data gives the module its own version counter: threads never share one.
+            tensor.data = row[slot.start : slot.stop].view(slot.shape)
+        for tensor, slot in zip(self._counters, self.layout.counters, strict=True):
+            tensor.data = counters[slot.start : slot.stop].view(slot.shape)
+
+    def gradient(self) -> Tensor:
+        """The gradient of the trainable columns as one vector."""
+        return torch.cat(
+            [(torch.zeros_like(t) if t.grad is None else t.grad).reshape(-1) for t in self.trained]
+        )
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for tensor in self.trained:
+            tensor.grad = None
+
+
+def row_of(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
+    """A module's tensors as a row and a counter row."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    row = torch.empty(layout.width)
+    counters = torch.zeros(layout.counter_width, dtype=torch.int64)
+    for slot in layout.slots:
+        row[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
+    for slot in layout.counters:
+        counters[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
+    return row, counters
+
+
+def rows_of(matrix: Tensor) -> list[Tensor]:
+    """The rows as tensors that share memory with the matrix but no version counter."""
+    if matrix.device.type != "cpu":
+        return [matrix[i] for i in range(len(matrix))]
+    array = matrix.numpy()
+    return [torch.from_numpy(array[i]) for i in range(len(matrix))]

@@ -1,0 +1,180 @@
+"""The task door: data, model, loss and metric, all that a run needs to know of learning.
+
+Classification is built in; a user's own class enters by its dotted path. check_task tries
+everything once on a few samples, so that a misfit is named before any work starts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedhp import components
+from fedhp.config import Part
+from fedhp.errors import ConfigError
+from fedhp.learn.models import model_factory
+from fedhp.learn.trial import TaskFacts, Trial
+from fedhp.seeds import Purpose, number
+from fedhp.types import Dataset
+
+__all__ = [
+    "TASKS",
+    "Classification",
+    "Task",
+    "TaskFacts",
+    "check_task",
+    "initial_model",
+    "load_task",
+    "make_task",
+    "task_data",
+]
+
+TASKS: dict[str, str] = {"classification": "fedhp.learn.task:Classification"}
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What a run learns. State between calls is not allowed outside the model's tensors."""
+
+    metric_name: str
+
+    def data(self) -> Dataset:
+        """The training and test data; called once per run and process."""
+        ...
+
+    def model(self) -> nn.Module:
+        """A new module, initialised from torch's default generator."""
+        ...
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss over a batch, a scalar with a gradient."""
+        ...
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> float:
+        """The quality over the whole evaluated set; higher is better."""
+        ...
+
+
+_MEMBERS = ("metric_name", "data", "model", "loss", "metric")
+
+
+class Classification:
+    """One class per sample: cross-entropy and accuracy."""
+
+    metric_name = "accuracy"
+
+    def __init__(self, dataset: Dataset, factory: Callable[[], nn.Module]) -> None:
+        self._dataset = dataset
+        self._factory = factory
+
+    def data(self) -> Dataset:
+        """The data set it was built with."""
+        return self._dataset
+
+    def model(self) -> nn.Module:
+        """A new module from the factory."""
+        return self._factory()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of outputs [batch, classes] and targets [batch]."""
+        return functional.cross_entropy(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of samples whose largest output is the right class."""
+        return int((outputs.argmax(dim=1) == targets).sum()) / len(targets)
+
+
+def make_task(task: Part, model: Part, load: Callable[[], Dataset], *, source: str = "") -> Task:
+    """The task of an experiment: a user's own, or classification of what `load` returns."""
+    if components.is_dotted(task.name):
+        return load_task(task, source=source)
+    kind = components.resolve(task.name, TASKS, key="task.name", source=source)
+    settings = components.check_settings(kind, task.settings, prefix="task", source=source)
+    dataset = load()
+    if dataset.classes is None:
+        raise ConfigError(
+            f"{task.name} needs classes, but the targets of {dataset.name} are plain numbers",
+            key="task.name",
+            source=source,
+            allowed="data with one class per sample, or a task of your own",
+            fix="write a task with your loss and metric (docs/own-parts.md), or use other data",
+        )
+    factory = model_factory(model, dataset.shape, dataset.classes, source=source)
+    built: Task = kind(dataset, factory, **settings)
+    return built
+
+
+def load_task(part: Part, *, source: str = "") -> Task:
+    """A user's own task by its dotted path, built with its settings."""
+    kind = components.resolve(part.name, TASKS, key="task.name", source=source)
+    positional = _required_positional(kind)
+    if positional:
+        raise ConfigError(
+            f"{part.name!r} needs arguments that an experiment cannot give: "
+            + ", ".join(positional),
+            key="task.name",
+            source=source,
+            allowed="a class or function whose parameters are all settings, after a star",
+            fix=f"write def __init__(self, *, {positional[0]}: int = 1) with a type and a default",
+        )
+    task = components.build(kind, settings=part.settings, prefix="task", source=source)
+    wrong = [problem for name in _MEMBERS if (problem := _member_problem(task, name))]
+    if wrong:
+        raise ConfigError(
+            f"{part.name!r} is not a task: {', '.join(wrong)}",
+            key="task.name",
+            source=source,
+            allowed="metric_name (text) and the methods data(), model(), loss(outputs, targets)"
+            " and metric(outputs, targets)",
+            fix="add what is missing; examples/diabetes.py is a whole task",
+        )
+    loaded: Task = task
+    return loaded
+
+
+def task_data(task: Task, *, source: str = "") -> Dataset:
+    """The data of a task; an error in the user's code is explained, the arrays are checked."""
+    trial = Trial(task, built_in=type(task) is Classification, source=source)
+    return trial.checked(trial.data())
+
+
+def initial_model(task: Task, seed: int) -> nn.Module:
+    """The model all workers start from: a function of the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(number(seed, Purpose.INITIAL_MODEL))
+        return task.model()
+
+
+def check_task(
+    task: Task, *, batch_size: int, dataset: Dataset | None = None, source: str = ""
+) -> TaskFacts:
+    """Try a task on a few samples: one training step's gradient, one evaluation.
+
+    A ConfigError names what does not fit. Pass the data set if task_data() was called
+    already. Torch's random state is as before afterwards.
+    """
+    trial = Trial(task, built_in=type(task) is Classification, source=source)
+    return trial.run(batch_size, dataset)
+
+
+def _member_problem(task: object, name: str) -> str:
+    if not hasattr(task, name):
+        return f"{name} is missing"
+    member = getattr(task, name)
+    if name == "metric_name":
+        return "" if isinstance(member, str) and member else f"metric_name is {member!r}, not text"
+    return "" if callable(member) else f"{name} is not a method"
+
+
+def _required_positional(kind: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+    ]

@@ -1,0 +1,1 @@
+"""What a run leaves behind: SQLite records, checkpoints, and how to read them."""

@@ -1,0 +1,46 @@
+"""One process at a time per run folder; the lock dies with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from fedhp.errors import RunError
+
+FILE = "lock"
+
+
+class FolderLock:
+    """Hold a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._handle = -1
+
+    def __enter__(self) -> FolderLock:
+        try:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            raise RunError(
+                f"{self._path.parent}: another process is working on this run",
+                allowed="one process per run folder",
+                fix="wait for it to end, or choose another --out",
+            ) from None
+        except OSError as error:
+            raise RunError(
+                f"{self._path.parent}: cannot be locked: {error.strerror}",
+                fix="mend the folder's permissions",
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._handle)

@@ -1,0 +1,342 @@
+"""The record of a run in SQLite (WAL): committing a round here is the round's end.
+
+Tables: rounds, workers, links, evaluations, worker_evaluations, facts are the result (they
+repeat with the seed); wall holds real seconds and is no part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhp.errors import RunError, StorageFull
+from fedhp.types import RoundRecord
+
+FILE = "record.sqlite"
+VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE rounds (
+  round INTEGER PRIMARY KEY, clock REAL NOT NULL, round_time REAL NOT NULL,
+  mean_waiting_time REAL NOT NULL, mean_local_steps REAL NOT NULL, learning_rate REAL NOT NULL,
+  links INTEGER NOT NULL, bytes_sent INTEGER NOT NULL, train_loss REAL, rule TEXT NOT NULL,
+  pace_setter INTEGER
+);
+CREATE TABLE workers (
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, local_steps INTEGER NOT NULL,
+  step_time REAL, compute_time REAL, communication_time REAL, worker_time REAL,
+  waiting_time REAL, train_loss REAL, update_norm REAL, smoothness REAL,
+  gradient_variance REAL, bandwidth REAL,
+  PRIMARY KEY (round, worker)
+) WITHOUT ROWID;
+CREATE TABLE links (
+  round INTEGER NOT NULL, a INTEGER NOT NULL, b INTEGER NOT NULL, used INTEGER NOT NULL,
+  bytes INTEGER NOT NULL, link_time REAL, distance REAL,
+  verdict INTEGER, planned_link_time REAL, estimated_distance REAL,
+  PRIMARY KEY (round, a, b)
+) WITHOUT ROWID;
+CREATE TABLE facts (
+  round INTEGER NOT NULL, name TEXT NOT NULL, value REAL,
+  PRIMARY KEY (round, name)
+) WITHOUT ROWID;
+CREATE TABLE evaluations (
+  round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
+  mean_model_accuracy REAL NOT NULL, images INTEGER NOT NULL, standard_error REAL
+);
+CREATE TABLE worker_evaluations (
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
+  PRIMARY KEY (round, worker)
+) WITHOUT ROWID;
+CREATE TABLE wall (
+  round INTEGER NOT NULL, phase TEXT NOT NULL, seconds REAL NOT NULL,
+  PRIMARY KEY (round, phase)
+) WITHOUT ROWID;
+"""
+
+# The tables that make up the result, in the order the digest reads them.
+RESULT_TABLES = (
+    "rounds",
+    "workers",
+    "links",
+    "facts",
+    "evaluations",
+    "worker_evaluations",
+)
+ROUND_TABLES = (*RESULT_TABLES, "wall")
+
+
+class Store:
+    """An open record."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self.path = path
+
+    @classmethod
+    def create(cls, folder: Path) -> Store:
+        """A new, empty record."""
+        path = folder / FILE
+        with _clear_errors(path):
+            connection = _connect(path, "rwc")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(SCHEMA)
+        store = cls(connection, path)
+        store.set_meta("version", VERSION)
+        return store
+
+    @classmethod
+    def open(cls, folder: Path, *, write: bool = False) -> Store:
+        """An existing record."""
+        path = folder / FILE
+        if not path.is_file():
+            raise RunError(
+                f"{folder} is not a run folder: it has no {FILE}",
+                allowed="a folder made by `fedhp run`, or one of the runs inside a comparison",
+                fix="check the path; `ls` the folder to see the runs in it",
+            )
+        with _clear_errors(path):
+            connection = _connect(path, "rw" if write else "ro")
+            store = cls(connection, path)
+            version = store.meta("version")
+        if version != VERSION:
+            raise RunError(
+                f"{path}: the record has version {version}, this program reads {VERSION}",
+                fix="read it with the version of fedhp that wrote it",
+            )
+        return store
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def meta(self, key: str) -> Any:
+        """A value of the run's own description, None if absent."""
+        with _clear_errors(self.path):
+            row = self._connection.execute(
+                "SELECT value FROM meta WHERE key = ?", (key,)
+            ).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Set a value, at once durable."""
+        with _clear_errors(self.path), self._transaction():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
+            )
+
+    def commit(self, record: RoundRecord) -> None:
+        """Append a round: all of it or nothing."""
+        with _clear_errors(self.path), self._transaction():
+            self._delete_from(record.round_index)
+            for table, rows in _rows(record).items():
+                if rows:
+                    marks = ", ".join("?" * len(rows[0]))
+                    self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    def truncate(self, last_round: int) -> None:
+        """Forget the rounds after this one (they will run again, bit for bit)."""
+        with _clear_errors(self.path), self._transaction():
+            self._delete_from(last_round + 1)
+
+    def last_round(self) -> int:
+        """The last committed round, 0 if none."""
+        with _clear_errors(self.path):
+            row = self._connection.execute("SELECT max(round) FROM rounds").fetchone()
+        return int(row[0] or 0)
+
+    def columns(
+        self, table: str, *, where: str = "", values: tuple[Any, ...] = ()
+    ) -> dict[str, list[Any]]:
+        """A table as columns, ordered by its key: ready for pandas or numpy."""
+        if table not in (*ROUND_TABLES, "meta"):
+            raise RunError(
+                f"there is no table {table!r}",
+                allowed=", ".join(ROUND_TABLES),
+                fix="ask for one of these",
+            )
+        condition = f"WHERE {where}" if where else ""
+        with _clear_errors(self.path):
+            cursor = self._connection.execute(
+                f"SELECT * FROM {table} {condition} ORDER BY 1, 2", values
+            )
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def digest(self) -> str:
+        """A hash of every number of the result: equal for equal runs, bit for bit."""
+        digest = hashlib.sha256()
+        with _clear_errors(self.path):
+            for table in RESULT_TABLES:
+                digest.update(table.encode())
+                order = "1, 2, 3" if table == "links" else "1, 2"
+                for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
+                    for value in row:
+                        digest.update(_bits(value))
+        return digest.hexdigest()
+
+    def _delete_from(self, round_index: int) -> None:
+        for table in ROUND_TABLES:
+            self._connection.execute(f"DELETE FROM {table} WHERE round >= ?", (round_index,))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # The first error is the one to tell; a failed rollback adds nothing.
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30
+    )
+    # FULL: a round that was reported as done survives a power cut.
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+@contextlib.contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "full" in str(error) or "disk I/O" in str(error):
+            raise StorageFull(
+                f"{path}: cannot be written: {error}",
+                fix="free some space and go on with --resume; earlier rounds are kept",
+            ) from None
+        raise RunError(
+            f"{path}: {error}", fix="check the folder's permissions and that no other run uses it"
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise RunError(
+            f"{path}: the record is damaged: {error}", fix="start the run anew in another folder"
+        ) from None
+
+
+def _rows(record: RoundRecord) -> dict[str, list[tuple[Any, ...]]]:
+    h = record.round_index
+    timing, decision, evaluation = record.timing, record.decision, record.evaluation
+    present = ~np.isnan(timing.worker_time)
+    losses = record.train_loss[np.isfinite(record.train_loss)]
+    rows: dict[str, list[tuple[Any, ...]]] = {
+        "rounds": [
+            (
+                h,
+                record.clock,
+                timing.round_time,
+                timing.mean_waiting_time,
+                float(record.local_steps[present].mean()) if present.any() else 0.0,
+                record.learning_rate,
+                len(record.links),
+                record.bytes_sent,
+                float(losses.mean()) if losses.size else None,
+                decision.rule,
+                decision.pace_setter,
+            )
+        ],
+        "workers": [
+            (h, worker, *values)
+            for worker, values in enumerate(
+                zip(
+                    record.local_steps.tolist(),
+                    *(
+                        _nullable(array)
+                        for array in (
+                            record.step_time,
+                            timing.compute_time,
+                            timing.communication_time,
+                            timing.worker_time,
+                            timing.waiting_time,
+                            record.train_loss,
+                            record.update_norm,
+                            record.smoothness,
+                            record.gradient_variance,
+                            record.bandwidth,
+                        )
+                    ),
+                    strict=True,
+                )
+            )
+        ],
+        "links": _link_rows(record),
+        "facts": [(h, name, _null(value)) for name, value in sorted(decision.facts.items())],
+        "wall": [(h, phase, seconds) for phase, seconds in sorted(record.wall.items())],
+    }
+    if evaluation is not None:
+        accuracy = float(evaluation.accuracy.mean())
+        rows["evaluations"] = [
+            (
+                h,
+                record.clock,
+                accuracy,
+                evaluation.mean_model_accuracy,
+                evaluation.images,
+                _null(evaluation.standard_error),
+            )
+        ]
+        rows["worker_evaluations"] = [
+            (h, worker, value) for worker, value in enumerate(evaluation.accuracy.tolist())
+        ]
+    return rows
+
+
+def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
+    """Links used, with their cost, and links considered, with their verdict."""
+    h = record.round_index
+    decision = record.decision
+    estimated = (
+        [None] * len(decision.links) if decision.distance is None else _nullable(decision.distance)
+    )
+    considered = {
+        (a, b): reasons
+        for (a, b), *reasons in zip(
+            decision.links.tolist(),
+            decision.verdicts.tolist(),
+            _nullable(decision.link_time),
+            estimated,
+            strict=True,
+        )
+    }
+    unknown = [None, None, None]
+    used = [
+        (h, a, b, 1, size, time, distance, *considered.pop((a, b), unknown))
+        for (a, b), time, distance, size in zip(
+            record.links.tolist(),
+            _nullable(record.link_time),
+            _nullable(record.link_distance),
+            record.link_bytes.tolist(),
+            strict=True,
+        )
+    ]
+    unused = [(h, a, b, 0, 0, None, None, *reasons) for (a, b), reasons in considered.items()]
+    return used + unused
+
+
+def _nullable(array: np.ndarray[Any, Any]) -> list[float | None]:
+    return [_null(value) for value in array.tolist()]
+
+
+def _null(value: float) -> float | None:
+    return None if value != value else float(value)
+
+
+def _bits(value: Any) -> bytes:
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return repr(value).encode()

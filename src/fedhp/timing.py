@@ -1,0 +1,91 @@
+"""Time: what a link and a worker need, how many steps fit a deadline, the learning rate.
+
+t_i = tau_i * mu_i + max_j beta_ij, t = max t_i, waiting = mean(t - t_i), and the step rule
+that takes the place of the paper's linear program (one integer variable: a closed form).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp.types import BoolArray, FloatArray, IntArray, Timing, Topology
+
+# (T - b) / mu is often a whole number up to rounding; without this a step would be lost.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The links as monitored at one moment, and the model of sharing that holds.
+
+    Bandwidth in bits per second: per worker [N], or per link [N, N] symmetric.
+    """
+
+    bandwidth: FloatArray
+    model_bits: float
+    sharing: bool = False
+    latency: float = 0.0
+
+    def link_time(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
+        """Seconds to move a model over each link [E], given how many transfers each
+        worker has at once [N] (counts only with sharing)."""
+        a, b = links[:, 0], links[:, 1]
+        if self.bandwidth.ndim == 1:
+            left, right = self.bandwidth[a], self.bandwidth[b]
+        else:
+            left = right = self.bandwidth[a, b]
+        if self.sharing and degrees is not None:
+            left, right = left / np.maximum(degrees[a], 1), right / np.maximum(degrees[b], 1)
+        time: FloatArray = self.model_bits / np.minimum(left, right) + self.latency
+        return time
+
+    def communication_time(self, topology: Topology) -> FloatArray:
+        """b_i = max over neighbors of link_time, 0 without neighbors, [N]."""
+        return slowest_link(
+            topology.workers, topology.links, self.link_time(topology.links, topology.degrees)
+        )
+
+
+def slowest_link(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
+    """The longest link time at each worker, [N]."""
+    slowest = np.zeros(workers)
+    np.maximum.at(slowest, links[:, 0], link_time)
+    np.maximum.at(slowest, links[:, 1], link_time)
+    return slowest
+
+
+def steps_within(
+    deadline: FloatArray | float,
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    *,
+    max_steps: int,
+) -> IntArray:
+    """The most steps that fit the deadline: clip(floor((T - b_i) / mu_i), 1, max_steps)."""
+    fitting = np.floor((deadline - communication_time) / step_time + ROUNDING)
+    return np.clip(fitting, 1, max_steps).astype(np.int64)
+
+
+def timing(compute_time: FloatArray, communication_time: FloatArray, present: BoolArray) -> Timing:
+    """Worker, round and waiting time of a synchronous round; NaN for workers away."""
+    compute = np.where(present, compute_time, np.nan)
+    communication = np.where(present, communication_time, np.nan)
+    worker_time = compute + communication
+    round_time = float(np.nanmax(worker_time)) if present.any() else 0.0
+    return Timing(
+        compute_time=compute,
+        communication_time=communication,
+        worker_time=worker_time,
+        waiting_time=round_time - worker_time,
+        round_time=round_time,
+    )
+
+
+def learning_rate(
+    start: float, decay: float, *, round_index: int, clock: float, seconds: float | None
+) -> float:
+    """The rate of a round: one decay per round, or per so many seconds of virtual time."""
+    exponent = round_index - 1 if seconds is None else clock / seconds
+    return float(start * decay**exponent)
