@@ -164,11 +164,14 @@ def _path_argument(
 def _checked(result: Any, name: str) -> Raw:
     where = f"data.name = {name!r}"
     if isinstance(result, Dataset):
+        train, test = np.asarray(result.train_targets), np.asarray(result.test_targets)
+        if result.classes is None and train.ndim == test.ndim == 1:
+            train, test = train[:, None], test[:, None]
         raw = Raw(
             np.asarray(result.train_inputs),
-            np.asarray(result.train_targets),
+            train,
             np.asarray(result.test_inputs),
-            np.asarray(result.test_targets),
+            test,
             result.classes,
             tuple(result.class_names),
         )

@@ -33,8 +33,9 @@ def prepare(raw: Raw, config: DataConfig, *, source: str = "") -> Dataset:
             for rows in _chunks(array):
                 array[rows] -= mean
                 array[rows] /= deviation
-    train_targets = np.array(raw.train_targets[:train_rows])
-    test_targets = np.array(raw.test_targets[:test_rows])
+    kind = np.float32 if raw.classes is None else np.int64
+    train_targets = np.array(raw.train_targets[:train_rows], dtype=kind)
+    test_targets = np.array(raw.test_targets[:test_rows], dtype=kind)
     for array in (train, test, train_targets, test_targets):
         array.setflags(write=False)
     return Dataset(

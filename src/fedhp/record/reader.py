@@ -1,0 +1,167 @@
+"""Reading a finished or unfinished run: arrays, tables, and the numbers that sum it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhp.errors import RunError
+from fedhp.record.checkpoint import read_checkpoint
+from fedhp.record.store import FILE, Store
+from fedhp.types import FloatArray
+
+Columns = dict[str, list[Any]]
+
+
+class RunReader:
+    """A run folder, read only."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._store = Store.open(self.folder)
+
+    def close(self) -> None:
+        """Close the record."""
+        self._store.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def meta(self, key: str) -> Any:
+        """A value of the run's description: label, algorithm, seed, devices, status, ..."""
+        return self._store.meta(key)
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds are committed."""
+        return self._store.last_round()
+
+    def table(self, name: str, *, round_index: int | None = None) -> Columns:
+        """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
+
+        Tables: rounds, workers, links, facts, evaluations, worker_evaluations, wall.
+        """
+        if round_index is None:
+            return self._store.columns(name)
+        return self._store.columns(name, where="round = ?", values=(round_index,))
+
+    def array(self, table: str, column: str) -> FloatArray:
+        """One column as numbers; missing values are NaN. For `workers`: [rounds, workers]."""
+        columns = self._store.columns(table)
+        if column not in columns:
+            raise RunError(
+                f"the table {table!r} has no column {column!r}",
+                allowed=", ".join(columns),
+                fix="ask for one of these",
+            )
+        values = np.array(
+            [np.nan if value is None else value for value in columns[column]], dtype=np.float64
+        )
+        if table in ("workers", "worker_evaluations"):
+            return values.reshape(-1, int(self.meta("workers")))
+        return values
+
+    def models(self) -> FloatArray | None:
+        """Every worker's model as of the last checkpoint, [N, parameters]; None before it."""
+        saved = read_checkpoint(self.folder)
+        return None if saved is None else saved.arrays["models"]
+
+    def digest(self) -> str:
+        """A hash of all numbers of the run, models included: equal runs have equal digests."""
+        saved = read_checkpoint(self.folder)
+        return self._store.digest(None if saved is None else saved.arrays["models"])
+
+    def summary(self) -> RunSummary:
+        """The numbers that sum the run up."""
+        return summarize(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run in numbers; the fields of `--json`."""
+
+    algorithm: str
+    seed: int
+    status: str
+    rounds: int
+    final_accuracy: float | None
+    best_accuracy: float | None
+    mean_model_accuracy: float | None
+    completion_time: float
+    round_time: float | None
+    mean_waiting_time: float | None
+    mean_local_steps: float | None
+    bytes_sent: int
+    time_to_target: dict[str, float | None]
+    digest: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def summarize(run: RunReader) -> RunSummary:
+    """Final = mean of the last evaluations; time to target = clock at the first that reaches it."""
+    rounds, tests = run.table("rounds"), run.table("evaluations")
+    evaluation = run.meta("experiment")["evaluation"]
+    last = evaluation["final_mean"]
+    return RunSummary(
+        algorithm=run.meta("label"),
+        seed=run.meta("seed"),
+        status=run.meta("status"),
+        rounds=len(rounds["round"]),
+        final_accuracy=mean(tests["accuracy"][-last:]),
+        best_accuracy=max(tests["accuracy"], default=None),
+        mean_model_accuracy=mean(tests["mean_model_accuracy"][-last:]),
+        completion_time=rounds["clock"][-1] if rounds["clock"] else 0.0,
+        round_time=mean(rounds["round_time"]),
+        mean_waiting_time=mean(rounds["mean_waiting_time"]),
+        mean_local_steps=mean(rounds["mean_local_steps"]),
+        bytes_sent=sum(rounds["bytes_sent"]),
+        time_to_target={
+            target_key(target): time_to(target, tests) for target in evaluation["targets"]
+        },
+        digest=run.digest(),
+    )
+
+
+def target_key(target: float) -> str:
+    """How a target is written: two decimals, or more where it has them."""
+    short = f"{target:.2f}"
+    return short if float(short) == target else repr(float(target))
+
+
+def time_to(target: float, tests: Columns) -> float | None:
+    """Virtual time of the first evaluation that reaches the target."""
+    for clock, accuracy in zip(tests["clock"], tests["accuracy"], strict=True):
+        if accuracy >= target:
+            return float(clock)
+    return None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are there."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The run folders at or below a folder, sorted."""
+    top = Path(folder)
+    if (top / FILE).is_file():
+        return [top]
+    found = sorted(path.parent for path in top.glob(f"**/{FILE}") if ".tmp" not in path.parts)
+    if not found:
+        raise RunError(
+            f"{top} holds no run",
+            allowed="a run folder, or a folder with runs in it",
+            fix="check the path; `fedhp run` prints where it writes",
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Means and 95 % intervals over seeds, for tables, plots and --json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from fedhp.record.reader import RunSummary
+
+FIELDS = (
+    "final_accuracy",
+    "best_accuracy",
+    "mean_model_accuracy",
+    "completion_time",
+    "round_time",
+    "mean_waiting_time",
+    "mean_local_steps",
+    "bytes_sent",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and its 95 % interval (Student's t over the seeds); none from a single value."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "count": self.count}
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """The mean of the values with its interval; None without values."""
+    if not values:
+        return None
+    center = float(np.mean(values))
+    if len(values) == 1:
+        return Interval(center, None, None, 1)
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    reach = float(student.ppf(0.975, len(values) - 1)) * error
+    return Interval(center, center - reach, center + reach, len(values))
+
+
+def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
+    """Per algorithm: an interval for every number, and for each target how many reached it.
+
+    The time to a target is averaged over the seeds that reached it.
+    """
+    summary: dict[str, dict[str, Any]] = {}
+    for label in dict.fromkeys(run.algorithm for run in runs):
+        mine = [run for run in runs if run.algorithm == label]
+        entry: dict[str, Any] = {"seeds": [run.seed for run in mine]}
+        for field in FIELDS:
+            found = interval([v for run in mine if (v := getattr(run, field)) is not None])
+            entry[field] = found.as_json() if found else None
+        entry["time_to_target"] = {
+            target: _target(target, mine) for target in mine[0].time_to_target
+        }
+        summary[label] = entry
+    return summary
+
+
+def _target(target: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
+    times = [t for run in runs if (t := run.time_to_target.get(target)) is not None]
+    found = interval(times)
+    return {
+        **(found.as_json() if found else {"mean": None, "low": None, "high": None}),
+        "count": len(times),
+        "reached": f"{len(times)}/{len(runs)}",
+    }
