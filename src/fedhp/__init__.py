@@ -1,3 +1,79 @@
-"""fedhp: decentralized federated learning among unequal participants."""
+"""fedhp: decentralized federated learning among unequal participants.
+
+Public names are imported when first used: `import fedhp` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "load_experiment": "fedhp.api",
+    "make_experiment": "fedhp.api",
+    "run": "fedhp.api",
+    "start": "fedhp.api",
+    "compare": "fedhp.api",
+    "open_run": "fedhp.api",
+    "Experiment": "fedhp.config",
+    "FedhpError": "fedhp.errors",
+    "Dataset": "fedhp.types",
+    "Plan": "fedhp.types",
+    "Decision": "fedhp.types",
+    "NeighborMixing": "fedhp.types",
+    "DirectedMixing": "fedhp.types",
+    "Reports": "fedhp.types",
+    "RoundRecord": "fedhp.types",
+    "Topology": "fedhp.types",
+    "Federation": "fedhp.algorithms",
+    "Observation": "fedhp.algorithms",
+    "Task": "fedhp.learn.task",
+}
+
+__all__ = [
+    "Dataset",
+    "Decision",
+    "DirectedMixing",
+    "Experiment",
+    "Federation",
+    "FedhpError",
+    "NeighborMixing",
+    "Observation",
+    "Plan",
+    "Reports",
+    "RoundRecord",
+    "Task",
+    "Topology",
+    "__version__",
+    "compare",
+    "load_experiment",
+    "make_experiment",
+    "open_run",
+    "run",
+    "start",
+]
+
+if TYPE_CHECKING:
+    from fedhp.algorithms import Federation, Observation
+    from fedhp.api import compare, load_experiment, make_experiment, open_run, run, start
+    from fedhp.config import Experiment
+    from fedhp.errors import FedhpError
+    from fedhp.learn.task import Task
+    from fedhp.types import (
+        Dataset,
+        Decision,
+        DirectedMixing,
+        NeighborMixing,
+        Plan,
+        Reports,
+        RoundRecord,
+        Topology,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fedhp' has no attribute {name!r}")

@@ -8,8 +8,10 @@ neither has. data.options.layout overrides the rule.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal
 
 import numpy as np
 
@@ -48,18 +50,10 @@ def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
     refuse_split(request, "npz")
     path = require_path(request, "npz", wants=f"an .npz file with the {_NPZ}")
     try:
-        # object arrays would be pickles, which can run anything
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(
-                    f"{path}: is a single array",
-                    allowed=f"an .npz file with the {_NPZ}",
-                    fix="save with numpy.savez(path, x_train=..., y_train=..., ...)",
-                )
-            keys = (*_DIVIDED, *_UNDIVIDED, "class_names")
-            content = {key: archive[key] for key in keys if key in archive.files}
-            present = archive.files
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        # opened here, since numpy leaves the file open when it is broken
+        with path.open("rb") as stream:
+            present, content = _arrays(stream, path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read as .npz: {error}",
             allowed="a file written by numpy.savez, without object arrays",
@@ -77,6 +71,20 @@ def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
         allowed=_NPZ,
         fix="save the arrays under these names",
     )
+
+
+def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArray]]:
+    """All keys of an .npz file, and the arrays under those that have a meaning."""
+    # object arrays would be pickles, which can run anything
+    archive = np.load(stream, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise DataError(
+            f"{path}: is a single array",
+            allowed=f"an .npz file with the {_NPZ}",
+            fix="save with numpy.savez(path, x_train=..., y_train=..., ...)",
+        )
+    keys = (*_DIVIDED, *_UNDIVIDED, "class_names")
+    return archive.files, {key: archive[key] for key in keys if key in archive.files}
 
 
 def from_one_set(

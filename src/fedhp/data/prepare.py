@@ -33,14 +33,17 @@ def prepare(raw: Raw, config: DataConfig, *, source: str = "") -> Dataset:
             for rows in _chunks(array):
                 array[rows] -= mean
                 array[rows] /= deviation
-    kind = np.float32 if raw.classes is None else np.int64
-    train_targets = np.array(raw.train_targets[:train_rows], dtype=kind)
-    test_targets = np.array(raw.test_targets[:test_rows], dtype=kind)
-    for array in (train, test, train_targets, test_targets):
-        array.setflags(write=False)
+    train_targets = _targets(raw.train_targets[:train_rows], raw.classes)
+    test_targets = _targets(raw.test_targets[:test_rows], raw.classes)
+    for finished in (train, test, train_targets, test_targets):
+        finished.setflags(write=False)
     return Dataset(
         config.name, train, train_targets, test, test_targets, raw.classes, raw.class_names
     )
+
+
+def _targets(targets: AnyArray, classes: int | None) -> NDArray[np.int64] | NDArray[np.float32]:
+    return targets.astype(np.float32) if classes is None else targets.astype(np.int64)
 
 
 def _first(inputs: AnyArray, limit: int | None, *, key: str, source: str) -> int:

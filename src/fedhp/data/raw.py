@@ -83,7 +83,9 @@ def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArr
         start += count
     if not held.any():
         held[by_class[-1]] = True
-    return order[~held[order]].astype(np.int64), order[held[order]].astype(np.int64)
+    # shuffled afresh: in `order` the test samples of each class come before all others
+    train, test = rng.permutation(np.flatnonzero(~held)), rng.permutation(np.flatnonzero(held))
+    return train.astype(np.int64), test.astype(np.int64)
 
 
 def split_off(

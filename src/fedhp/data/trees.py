@@ -106,10 +106,10 @@ def is_picture(name: str) -> bool:
     return name.lower().endswith(_PICTURES)
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, int, str]]:
     """A sorting key by which image_2 comes before image_10."""
     return [
-        (int(part), "") if part.isdigit() else (-1, part)
+        (0, int(part), part) if part.isdigit() else (1, 0, part)
         for part in re.split(r"([0-9]+)", name)
         if part
     ]

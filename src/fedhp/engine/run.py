@@ -26,7 +26,6 @@ from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
-from fedhp.record.checkpoint import FILE as CHECKPOINT
 from fedhp.record.checkpoint import read_checkpoint, sync_folder, write_checkpoint
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store
@@ -51,6 +50,14 @@ class Run:
     def num_rounds(self) -> int:
         """How many rounds the experiment has."""
         return self.prepared.experiment.rounds
+
+    def rounds_done(self) -> int:
+        """How many rounds the folder already holds."""
+        store = Store.open(self.folder)
+        try:
+            return store.last_round()
+        finally:
+            store.close()
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Carry out the rounds that are left; each is committed before it is yielded."""
@@ -104,8 +111,6 @@ class Run:
             store.set_meta("status", "diverged")
             store.set_meta("message", str(error))
             raise
-        except StorageFull:
-            raise
         self._save(loop)
         store.set_meta("status", "finished")
 
@@ -135,14 +140,14 @@ def start_run(
 ) -> Run:
     """A new run in this folder, or with resume the one that is there."""
     target = Path(folder)
-    if (target / EXPERIMENT).exists():
+    if is_run(target):
         if not resume:
             raise RunError(
                 f"{target} already holds a run",
                 allowed="a folder that does not exist yet, or --resume to go on with it",
                 fix="add --resume, choose another --out, or delete the folder",
             )
-        _check_unchanged(experiment, target)
+        check_unchanged(experiment, target)
         return Run(prepare(experiment, source=source), target, stop=stop)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(
@@ -157,9 +162,14 @@ def start_run(
     return Run(prepared, target, stop=stop)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / EXPERIMENT).is_file()
+
+
 def is_finished(folder: Path) -> bool:
     """Whether a run folder holds a finished run."""
-    if not (folder / EXPERIMENT).exists():
+    if not is_run(folder):
         return False
     store = Store.open(folder)
     try:
@@ -248,7 +258,8 @@ def _description(prepared: Prepared, label: str) -> dict[str, Any]:
     }
 
 
-def _check_unchanged(experiment: Experiment, folder: Path) -> None:
+def check_unchanged(experiment: Experiment, folder: Path) -> None:
+    """Refuse to resume a run under other settings."""
     store = Store.open(folder)
     try:
         recorded = store.meta("experiment")
@@ -276,6 +287,3 @@ def _unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
         allowed="a writable folder",
         fix="choose another --out, or mend the permissions",
     )
-
-
-__all__ = ["CHECKPOINT", "Run", "check_writable", "is_finished", "start_run"]

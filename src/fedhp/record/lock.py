@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 
 from fedhp.errors import RunError
 
 FILE = "lock"
+PATIENCE = 3.0  # s
 
 
 class FolderLock:
@@ -22,7 +24,7 @@ class FolderLock:
     def __enter__(self) -> FolderLock:
         try:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except BlockingIOError:
             os.close(self._handle)
             raise RunError(
@@ -36,6 +38,18 @@ class FolderLock:
                 fix="mend the folder's permissions",
             ) from None
         return self
+
+    def _take(self) -> None:
+        # A job whose parent was just killed needs a moment to notice and let go.
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def __exit__(
         self,

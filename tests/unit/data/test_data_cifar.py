@@ -45,7 +45,8 @@ def python2(images: NDArray[np.uint8], labels: list[int]) -> bytes:
     numbers = b"".join(b"K" + bytes([label]) for label in labels)
     shape = b"".join(b"M" + struct.pack("<H", size) for size in images.shape) + b"\x86"
     empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-    kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    layout = b"(K\x03U\x01|NNN" + 2 * b"J\xff\xff\xff\xff" + b"K\x00tb"
+    kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R" + layout
     content = b"T" + struct.pack("<I", images.size) + images.tobytes()
     array = empty + b"(K\x01" + shape + kind + b"\x89" + content + b"tb"
     return b"\x80\x02}(U\x06labels](" + numbers + b"eU\x04data" + array + b"u."
@@ -71,9 +72,9 @@ def check(data: Any, batches: Batches) -> None:
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
 def test_binary_batches(tmp_path: Path, batches: Batches, ending: str) -> None:
-    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[ending]
+    packers: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
     for name, batch in batches.items():
-        (tmp_path / f"{name}.bin{ending}").write_bytes(pack(binary(*batch)))
+        (tmp_path / f"{name}.bin{ending}").write_bytes(packers[ending](binary(*batch)))
     check(load(tmp_path), batches)
 
 
@@ -190,8 +191,9 @@ def test_a_forged_array_state_is_refused(batches: Batches) -> None:
 def test_a_pickle_cannot_tamper_with_later_ones(batches: Batches) -> None:
     images, labels = batches["data_batch_1"]
     # BUILD sets attributes on the stand-in for _reconstruct itself
-    tamper = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nN}U\x08__name__U\x03badsb0\x86b."
-    with pytest.raises(DataError):
+    state = b"N}X\x07\0\0\0__doc__X\x03\0\0\0bads\x86"
+    tamper = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n" + state + b"b."
+    with pytest.raises(DataError, match="holds a function"):
         read_batch(tamper, file="data_batch_1")
     read, numbers = read_batch(python2(images, labels), file="data_batch_1")
     np.testing.assert_array_equal(read, images)

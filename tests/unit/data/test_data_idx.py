@@ -6,6 +6,7 @@ import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,8 @@ def test_every_spelling_and_compression(mnist_folder: Path, spelling: str, endin
         old = mnist_folder / f"{stem}-images-idx3-ubyte.gz"
         content = gzip.decompress(old.read_bytes())
         old.unlink()
-        pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[ending]
-        (mnist_folder / (spelling.format(stem) + ending)).write_bytes(pack(content))
+        packers: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+        (mnist_folder / (spelling.format(stem) + ending)).write_bytes(packers[ending](content))
     np.testing.assert_array_equal(load_data(mnist(mnist_folder)).train_inputs, expected)
 
 

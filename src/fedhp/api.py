@@ -1,0 +1,82 @@
+"""The same from Python: load an experiment, run it, iterate over rounds, compare, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import Experiment, load, parse, read_toml, to_tables
+from fedhp.engine.campaign import check_cells, plan_cells, run_cells
+from fedhp.engine.run import Run, start_run
+from fedhp.record.reader import RunReader
+
+
+def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:
+    """Read an experiment file; overrides as on the command line ("data.skew=0.8").
+
+    Top-level settings may be given by name: load_experiment("demo.toml", seed=3).
+    """
+    given = [f"{key}={_toml(value)}" for key, value in settings.items()]
+    return load(path, [*overrides, *given])
+
+
+def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
+    """An experiment from nested dictionaries; what is not given has its default."""
+    return parse(tables or {})
+
+
+def run(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> RunReader:
+    """Run an experiment to its end and open the result."""
+    for _ in start(experiment, out, resume=resume).rounds():
+        pass
+    return RunReader(out)
+
+
+def start(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> Run:
+    """Prepare a run; iterate over its .rounds() to carry it out, record by record."""
+    if isinstance(experiment, Experiment):
+        return start_run(experiment, out, resume=resume)
+    return start_run(load(experiment), out, resume=resume, source=str(experiment))
+
+
+def compare(
+    experiment: Experiment | str | Path,
+    out: str | Path,
+    *,
+    algorithms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    resume: bool = False,
+) -> list[RunReader]:
+    """Run algorithms x seeds in the same worlds, a process per core; the opened runs.
+
+    Raises the first error if a run fails; the others are carried out all the same.
+    """
+    given = isinstance(experiment, Experiment)
+    source = "" if given else str(experiment)
+    cells = plan_cells(
+        to_tables(experiment) if isinstance(experiment, Experiment) else read_toml(experiment),
+        overrides=overrides,
+        algorithms=algorithms,
+        seeds=seeds,
+        out=Path(out),
+        source=source,
+    )
+    check_cells(cells, resume=resume, source=source)
+    errors = run_cells(cells, source=source, jobs=jobs)
+    if errors:
+        raise errors[0]
+    return [RunReader(cell.folder) for cell in cells]
+
+
+def open_run(folder: str | Path) -> RunReader:
+    """Open a run folder to read its tables, arrays and models."""
+    return RunReader(folder)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,41 @@
+"""The commands of `fedhp`, mounted. Their modules import heavy libraries only when called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedhp import __version__
+from fedhp.cli.compare import compare
+from fedhp.cli.data import app as data_app
+from fedhp.cli.explain import explain
+from fedhp.cli.export import export
+from fedhp.cli.run import run
+from fedhp.cli.show import show
+
+app = typer.Typer(
+    help="Decentralized federated learning among unequal participants.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (run, compare, show, explain, export):
+    app.command()(command)
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedhp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say and exit.")
+    ] = False,
+) -> None:
+    """Decentralized federated learning among unequal participants."""

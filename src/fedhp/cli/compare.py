@@ -1,0 +1,136 @@
+"""`fedhp compare`: several algorithms in the same worlds, over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedhp.cli.parameters import ExperimentFile, Json, Out, Overrides, Resume, choose_folder
+from fedhp.errors import ConfigError, FedhpError
+
+if TYPE_CHECKING:
+    from fedhp.engine.campaign import Cell
+    from fedhp.record.reader import RunSummary
+
+
+def compare(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(help="For example fedhp,fedhp:deadline=fill,adpsgd:steps=100."),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="For example 0,1,2.")] = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs side by side. Default: one per core.")
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the pictures.")] = True,
+) -> None:
+    """Run several algorithms on one experiment and compare them."""
+    from fedhp.cli.stopping import StopRequest
+    from fedhp.config import read_toml
+    from fedhp.engine.campaign import check_cells, plan_cells, split_algorithms
+
+    folder = choose_folder(out, experiment, resume=resume)
+    cells = plan_cells(
+        read_toml(experiment),
+        overrides=overrides or [],
+        algorithms=None if algorithms is None else split_algorithms(algorithms),
+        seeds=None if seeds is None else _numbers(seeds),
+        out=folder,
+        source=str(experiment),
+    )
+    check_cells(cells, resume=resume, source=str(experiment))
+    with StopRequest() as stop:
+        errors = _run(cells, source=str(experiment), jobs=jobs, stop=stop)
+    _finish(cells, folder, as_json=as_json, figures=figures)
+    if errors:
+        raise _worst(errors)
+
+
+def _run(
+    cells: list[Cell], *, source: str, jobs: int | None, stop: Callable[[], bool]
+) -> list[FedhpError]:
+    from fedhp.console import CampaignProgress
+    from fedhp.engine.campaign import run_cells
+
+    with CampaignProgress(total=len(cells)) as display:
+        started: set[Path] = set()
+
+        def tell(cell: Cell, event: dict[str, Any]) -> None:
+            name = f"{cell.label} seed {cell.seed}"
+            if event["event"] != "round":
+                display.end(name, event.get("message") or event["event"])
+                return
+            if cell.folder not in started:
+                started.add(cell.folder)
+                display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
+            display.update(name, event)
+
+        return run_cells(cells, source=source, jobs=jobs, tell=tell, stop=stop)
+
+
+def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
+    from fedhp.engine.run import is_run
+    from fedhp.record.checkpoint import write_atomically
+    from fedhp.record.reader import RunReader
+    from fedhp.record.statistics import summarize_runs
+    from fedhp.report.tables import comparison_markdown, comparison_table
+
+    summaries: list[RunSummary] = []
+    folders = [cell.folder for cell in cells if is_run(cell.folder)]
+    for place in folders:
+        with RunReader(place) as reader:
+            summaries.append(reader.summary())
+    result = {
+        "runs": [summary.as_json() for summary in summaries],
+        "summary": summarize_runs(summaries),
+    }
+    write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
+    write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
+    pictures: list[Path] = []
+    if figures:
+        from fedhp.report.figures import save_comparison_figures
+
+        pictures = save_comparison_figures(folders, folder / "figures")
+    if as_json:
+        print(json.dumps(result))
+        return
+    from rich.console import Console
+
+    Console().print(comparison_table(summaries))
+    print(f"runs, table and numbers: {folder}")
+    if pictures:
+        print(f"pictures: {folder / 'figures'} ({len(pictures)} files; start with overview.png)")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or any(not 0 <= number < 2**32 for number in numbers):
+        raise ConfigError(
+            f"{text!r} is not a list of seeds",
+            key="seeds",
+            source="--seeds",
+            allowed="whole numbers of at least 0, parted by commas",
+            fix="write --seeds 0,1,2",
+        )
+    return numbers
+
+
+def _worst(errors: list[FedhpError]) -> FedhpError:
+    """One error for all: its text names every failed run."""
+    worst = max(errors, key=lambda error: error.exit_code)
+    text = "\n".join(str(error) for error in errors)
+    combined = FedhpError(f"{len(errors)} runs failed:\n{text}")
+    combined.exit_code = worst.exit_code
+    return combined

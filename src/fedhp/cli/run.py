@@ -1,0 +1,45 @@
+"""`fedhp run`: one experiment."""
+
+from __future__ import annotations
+
+import json
+
+from fedhp.cli.parameters import ExperimentFile, Json, Out, Overrides, Resume, choose_folder
+
+
+def run(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment."""
+    from fedhp.cli.stopping import StopRequest
+    from fedhp.config import load
+    from fedhp.console import RunProgress
+    from fedhp.engine.job import round_event
+    from fedhp.engine.run import start_run
+    from fedhp.record.reader import RunReader
+    from fedhp.record.statistics import summarize_runs
+
+    folder = choose_folder(out, experiment, resume=resume)
+    settings = load(experiment, overrides or [])
+    stop = StopRequest()
+    started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
+    label = settings.algorithm.name
+    with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:
+        for record in started.rounds():
+            display.update(round_event(record))
+    with RunReader(folder) as reader:
+        summary = reader.summary()
+    if as_json:
+        print(json.dumps({"runs": [summary.as_json()], "summary": summarize_runs([summary])}))
+    else:
+        from rich.console import Console
+
+        from fedhp.report.tables import comparison_table
+
+        Console().print(comparison_table([summary]))
+        print(f"run: {folder}")
+        print(f"look closer: fedhp show {folder}; fedhp explain {folder} --round 2")

@@ -1,0 +1,287 @@
+"""Many runs as one campaign: algorithms x seeds in the same worlds, a process per core.
+
+Each job process takes cells from the parent over its standard input and tells of every round
+on its standard output (job.py); when the parent dies, so do they. Finished cells never run
+again; unfinished ones go on from their checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import Experiment, parse, parse_override, set_key, to_tables
+from fedhp.engine.prepare import cores, prepare
+from fedhp.engine.run import check_unchanged, check_writable, is_finished, is_run
+from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An algorithm with settings: "fedhp:deadline=fill"."""
+
+    label: str
+    name: str
+    settings: dict[str, Any]  # of the algorithm
+    overrides: dict[str, Any]  # of the experiment: keys with a dot
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a campaign."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+
+
+Event = dict[str, Any]
+Tell = Callable[[Cell, Event], None]
+
+
+def parse_variant(text: str) -> Variant:
+    """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
+    first, *rest = text.strip().split(":")
+    if rest and "=" not in rest[0]:  # package.module:Class
+        first, rest = f"{first}:{rest[0]}", rest[1:]
+    settings: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    for item in rest:
+        key, value = parse_override(item)
+        (overrides if "." in key else settings)[key] = value
+    if not first:
+        raise ConfigError(
+            f"{text!r} names no algorithm",
+            key="algorithms",
+            source="--algorithms",
+            allowed="names such as fedhp,dpsgd,adpsgd:steps=100",
+            fix="write the name before the first colon",
+        )
+    return Variant(text.strip(), first, settings, overrides)
+
+
+def split_algorithms(text: str) -> list[str]:
+    """The entries of --algorithms: commas part them, except inside brackets."""
+    entries, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            entries.append(current)
+            current = ""
+        else:
+            current += letter
+    return [entry.strip() for entry in [*entries, current] if entry.strip()]
+
+
+def plan_cells(
+    tables: Mapping[str, Any],
+    *,
+    overrides: Sequence[str],
+    algorithms: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    out: Path,
+    source: str,
+) -> list[Cell]:
+    """All runs of a comparison, every configuration checked."""
+    folder = Path(source).parent if source else None
+    base = parse(tables, overrides, source=source, folder=folder)
+    labels = list(algorithms or base.compare.algorithms)
+    for name, values in (("algorithms", labels), ("seeds", list(seeds or base.compare.seeds))):
+        repeated = [value for i, value in enumerate(values) if value in values[:i]]
+        if repeated or not values:
+            raise ConfigError(
+                f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
+                key=f"compare.{name}",
+                source=source,
+                allowed="a list without repetitions",
+                fix=f"mend --{name} or [compare] in the file",
+            )
+    cells = []
+    for variant in map(parse_variant, labels):
+        changed = to_tables(base)
+        same = variant.name == base.algorithm.name
+        kept = dict(base.algorithm.settings) if same else {}
+        changed["algorithm"] = {**kept, "name": variant.name, **variant.settings}
+        for key, value in variant.overrides.items():
+            set_key(changed, key, value)
+        for seed in seeds or base.compare.seeds:
+            changed["seed"] = seed
+            experiment = parse(changed, source=source)
+            place = out / _file_name(variant.label) / f"seed-{seed}"
+            cells.append(Cell(variant.label, seed, experiment, place))
+    return cells
+
+
+def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
+    """Find every mistake before the first run: settings, data, models, folders."""
+    seen: set[str] = set()
+    for cell in cells:
+        if is_run(cell.folder):
+            if not resume:
+                raise RunError(
+                    f"{cell.folder} already holds a run",
+                    allowed="a new folder, or --resume to go on with what is there",
+                    fix="add --resume, choose another --out, or delete the folder",
+                )
+            check_unchanged(cell.experiment, cell.folder)
+        check_writable(cell.folder)
+        if cell.label not in seen:
+            seen.add(cell.label)
+            prepare(cell.experiment, source=source)
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    source: str = "",
+    jobs: int | None = None,
+    tell: Tell = lambda cell, event: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[FedhpError]:
+    """Run what is not finished yet; the errors of runs that failed. Raises Interrupted."""
+    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    left = [cell for cell in cells if not is_finished(cell.folder)]
+    for cell in cells:
+        if cell not in left:
+            tell(cell, {"event": "finished"})
+    for cell in left:
+        waiting.put(cell)
+    count = max(1, min(jobs or cores(), len(left)))
+    errors: list[FedhpError] = []
+    workers = [
+        _Worker(waiting, tell, errors, source, jobs=count) for _ in range(count if left else 0)
+    ]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            worker.join(timeout=0.1)
+        if stop():
+            for worker in workers:
+                worker.halt()
+    if stop():
+        raise Interrupted(
+            "stopped; every run is saved", fix="go on with the same command and --resume"
+        )
+    return errors
+
+
+class _Worker(threading.Thread):
+    """Feeds one job process and listens to it."""
+
+    def __init__(
+        self,
+        waiting: queue.SimpleQueue[Cell],
+        tell: Tell,
+        errors: list[FedhpError],
+        source: str,
+        *,
+        jobs: int,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._waiting, self._tell, self._errors = waiting, tell, errors
+        self._source, self._jobs = source, jobs
+        self._halted = threading.Event()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedhp.engine.job"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks us to stop
+        )
+
+    def halt(self) -> None:
+        """Ask the job to save and end."""
+        if not self._halted.is_set():
+            self._halted.set()
+            self._send({"stop": True})
+
+    def run(self) -> None:
+        """Hand out cells until none is left."""
+        try:
+            while not self._halted.is_set():
+                try:
+                    cell = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                self._carry_out(cell)
+        finally:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _carry_out(self, cell: Cell) -> None:
+        self._send(
+            {
+                "experiment": to_tables(cell.experiment),
+                "folder": str(cell.folder),
+                "label": cell.label,
+                "source": self._source,
+                "executors": max(1, cores() // self._jobs),
+            }
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            self._tell(cell, event)
+            if event["event"] == "failed":
+                self._errors.append(
+                    rebuild_error(
+                        event["kind"], f"{cell.label}, seed {cell.seed}: {event['message']}"
+                    )
+                )
+            if event["event"] in ("finished", "failed", "interrupted"):
+                return
+        if not self._halted.is_set():
+            message = f"{cell.label}, seed {cell.seed}: the job process ended unexpectedly"
+            fix = "see the messages above; go on with --resume"
+            self._errors.append(RunError(message, fix=fix))
+            self._tell(cell, {"event": "failed", "message": message, "kind": "RunError"})
+            self._halted.set()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            self._halted.set()
+
+
+def rebuild_error(kind: str, message: str) -> FedhpError:
+    """An error of the same class, from its name and text."""
+    for known in FedhpError.__subclasses__():
+        if known.__name__ == kind and known is not ConfigError:
+            return known(message)
+    return FedhpError(message)
+
+
+def _file_name(label: str) -> str:
+    """A label as a folder name."""
+    kept = [letter if letter.isalnum() or letter in "._-=+" else "," for letter in label]
+    return "".join(kept)
+
+
+def labels_of(cells: Iterable[Cell]) -> list[str]:
+    """The labels in order."""
+    return list(dict.fromkeys(cell.label for cell in cells))
+
+
+__all__ = [
+    "Cell",
+    "Variant",
+    "check_cells",
+    "labels_of",
+    "parse_variant",
+    "plan_cells",
+    "run_cells",
+    "split_algorithms",
+]

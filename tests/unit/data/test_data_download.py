@@ -1,0 +1,325 @@
+"""Downloads from a server on this machine that cuts, stalls, lies and refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhp.data.download import Manners, download
+from fedhp.errors import DataError, StorageFull
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+@dataclass
+class Shop:
+    """What the server does; each list is used up request by request."""
+
+    content: bytes = CONTENT
+    ranges: bool = True
+    etag: str = '"v1"'
+    cuts: list[int] = field(default_factory=list)  # close after so many bytes
+    stalls: list[int] = field(default_factory=list)  # fall silent after so many bytes
+    statuses: list[int] = field(default_factory=list)
+    length: bool = True
+    wrong_range: bool = False
+    requests: list[dict[str, str]] = field(default_factory=list)
+    silence: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is part of the tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        shop = self.server.shop
+        shop.requests.append(dict(self.headers))
+        if shop.statuses and (status := shop.statuses.pop(0)) != 200:
+            self.send_error(status)
+            return
+        start, content = 0, shop.content
+        asked = self.headers.get("Range", "")
+        mark = self.headers.get("If-Range")
+        if shop.ranges and asked and mark in (None, shop.etag):
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.end_headers()
+                return
+            first = start + 1 if shop.wrong_range else start
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        body = content[start:]
+        if shop.etag:
+            self.send_header("ETag", shop.etag)
+        if shop.length:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if shop.cuts:
+            self.wfile.write(body[: shop.cuts.pop(0)])
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_WR)
+        elif shop.stalls:
+            self.wfile.write(body[: shop.stalls.pop(0)])
+            self.wfile.flush()
+            shop.silence.wait(20)
+        else:
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    shop = Shop()
+    server = Server(shop)
+    shop.url = f"http://127.0.0.1:{server.server_port}/file.bin"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield shop
+    shop.silence.set()
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+@dataclass
+class Patience:
+    """Manners that note pauses instead of taking them."""
+
+    pauses: list[float] = field(default_factory=list)
+
+    def manners(self, **settings: Any) -> Manners:
+        settings = {"timeout": 5.0, "sleep": self.pauses.append, "attempts": 3, **settings}
+        return Manners(**settings)
+
+
+@pytest.fixture
+def patience() -> Patience:
+    return Patience()
+
+
+def left_over(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_plain_download(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    target = tmp_path / "file.bin"
+    download(
+        shop.url,
+        target,
+        md5=MD5,
+        manners=patience.manners(),
+        progress=lambda *event: seen.append(event),
+    )
+    assert target.read_bytes() == CONTENT
+    assert left_over(tmp_path) == ["file.bin"]
+    assert seen[0] == ("file.bin", 0, len(CONTENT))
+    assert seen[-1] == ("file.bin", len(CONTENT), len(CONTENT))
+    assert "Range" not in shop.requests[0]
+
+
+def test_a_cut_is_resumed_where_it_happened(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.cuts = [100_000, 200_000]
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    ranges = [request.get("Range") for request in shop.requests]
+    assert ranges == [None, "bytes=100000-", "bytes=300000-"]
+    assert [request.get("If-Range") for request in shop.requests] == [None, '"v1"', '"v1"']
+    assert patience.pauses == [1.0, 2.0]
+
+
+def test_a_later_run_goes_on(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.cuts = [1000, 1000, 1000]
+    with pytest.raises(DataError, match=r"gave up after 3 attempts: .*cut after 3000 of 1048576"):
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert left_over(tmp_path) == ["file.bin.part", "file.bin.part.tag"]
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert shop.requests[-1]["Range"] == "bytes=3000-"
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    assert left_over(tmp_path) == ["file.bin"]
+
+
+def test_progress_forgives_earlier_failures(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.content = CONTENT * 6
+    shop.cuts = [10, 1 << 20, 10, 1 << 20, 10, 1 << 20]
+    md5 = hashlib.md5(shop.content).hexdigest()
+    download(shop.url, tmp_path / "file.bin", md5=md5, manners=patience.manners())
+    assert patience.pauses == [1.0, 1.0, 2.0, 1.0, 2.0, 1.0]
+
+
+def test_pauses_are_bounded(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.statuses = [503] * 9
+    manners = patience.manners(attempts=9)
+    with pytest.raises(DataError, match="gave up after 9 attempts: the server answered 503"):
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+    assert patience.pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert left_over(tmp_path) == []
+
+
+def test_a_server_without_ranges_starts_over(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    shop.ranges = False
+    shop.cuts = [500_000]
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_file_that_changed_meanwhile_starts_over(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    shop.cuts = [1000, 1, 1]
+    with pytest.raises(DataError, match="gave up"):
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    shop.content, shop.etag = CONTENT[::-1], '"v2"'
+    md5 = hashlib.md5(shop.content).hexdigest()
+    download(shop.url, tmp_path / "file.bin", md5=md5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == shop.content
+
+
+def test_an_old_beginning_without_a_mark_is_found_out_by_the_checksum(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    shop.etag = ""
+    (tmp_path / "file.bin.part").write_bytes(b"of another file")
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert [request.get("Range") for request in shop.requests] == ["bytes=15-", None]
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_complete_part_is_only_checked(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    (tmp_path / "file.bin.part").write_bytes(CONTENT)
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert len(shop.requests) == 1
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_part_that_is_too_long_starts_over(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    (tmp_path / "file.bin.part").write_bytes(CONTENT + b"more")
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_another_part_than_asked_for_starts_over(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    shop.wrong_range = True
+    shop.cuts = [1000]
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_no_length_given(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.length = False
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_wrong_checksum_keeps_nothing(
+    shop: Shop, patience: Patience, tmp_path: Path, resumed: bool
+) -> None:
+    if resumed:
+        (tmp_path / "file.bin.part").write_bytes(CONTENT[:100])
+    with pytest.raises(DataError) as caught:
+        download(shop.url, tmp_path / "file.bin", md5="0" * 32, manners=patience.manners())
+    assert f"expected MD5 {'0' * 32}, found {MD5} (1048576 bytes)" in str(caught.value)
+    assert "--from URL" in str(caught.value)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("status", [404, 403, 410])
+def test_a_refusal_is_final(shop: Shop, patience: Patience, tmp_path: Path, status: int) -> None:
+    shop.statuses = [status]
+    with pytest.raises(DataError, match=f"the server answered {status}"):
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert len(shop.requests) == 1
+    assert left_over(tmp_path) == []
+
+
+def test_a_passing_trouble_passes(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.statuses = [503, 429]
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_server_that_stalls_runs_into_the_timeout(
+    shop: Shop, patience: Patience, tmp_path: Path
+) -> None:
+    shop.stalls = [1000, 0, 1000]
+    with pytest.raises(DataError, match=r"gave up after 3 attempts: no answer within 0\.1 s"):
+        manners = patience.manners(timeout=0.1)
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+    assert (tmp_path / "file.bin.part").stat().st_size == 2000
+    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_nobody_listens(patience: Patience, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/file.bin"
+    with pytest.raises(DataError, match="gave up after 3 attempts: .*refused"):
+        download(url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+
+
+def test_a_full_disk_is_noticed_before(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    manners = patience.manners(free=lambda folder: 1 << 20)
+    with pytest.raises(StorageFull, match="1 MB are needed, 1 MB are free") as caught:
+        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+    assert caught.value.exit_code == 4
+    assert "--to DIR" in str(caught.value)
+    assert (tmp_path / "file.bin.part").exists() is False
+
+
+def test_a_disk_that_fills_up_on_the_way(shop: Shop, patience: Patience) -> None:
+    # /dev/full refuses every write, as a full disk does
+    target = Path("/dev/full")
+    if not target.exists():
+        pytest.skip("this system has no /dev/full")
+    from fedhp.data.download import _write
+
+    with target.open("wb", buffering=0) as sink, pytest.raises(StorageFull, match="disk is full"):
+        _write(sink, b"x")
+
+
+def test_two_fetches_do_not_mix(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / "file.bin.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another fetch is at work"):
+            download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    assert shop.requests == []
+
+
+def test_a_folder_that_cannot_be_written(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be written"):
+        download(shop.url, tmp_path / "no" / "file", md5=MD5, manners=patience.manners())
