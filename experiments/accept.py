@@ -8,6 +8,7 @@ seeds: python experiments/accept.py experiments/acceptance.toml data.path=... --
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 import time
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedhp.report.tables import comparison_table
 from rich.console import Console
 from rich.table import Table
 
 import fedhp
 from fedhp.record.reader import RunSummary
-from fedhp.report.tables import comparison_table
 
 RIVALS = ("dpsgd", "adpsgd", "ldsgd", "pens")
 FEDHP = {"opt": "fedhp", "fill": "fedhp:deadline=fill"}
@@ -147,7 +148,7 @@ def _checks(kind: str, iid: Results, skewed: Results) -> list[Check]:
             "C2 waiting: AD-PSGD < FedHP < LD-SGD < D-PSGD",
             " < ".join(f"{value:.2f}" for value in order),
             "in this order",
-            all(a < b for a, b in zip(order, order[1:], strict=False)),
+            all(a < b for a, b in itertools.pairwise(order)),
         )
     )
     checks.append(

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from fedhp.errors import ConfigError
+from fedhp.wording import allowed_at, default_at, names_at
 
 
 def is_dotted(name: str) -> bool:
@@ -151,39 +153,75 @@ def _settings_model(part: Callable[..., Any]) -> type[BaseModel]:
     )
 
 
+def wrong_setting(key: str, problem: str, *, allowed: str, fix: str) -> PydanticCustomError:
+    """What a section's own validator raises, to name the key that is at fault."""
+    details: dict[str, Any] = {"key": key, "problem": problem, "allowed": allowed, "fix": fix}
+    return PydanticCustomError("setting", "{problem}", details)
+
+
 def from_validation(
     error: ValidationError, schema: type[BaseModel], *, prefix: str = "", source: str = ""
 ) -> ConfigError:
     """The first of pydantic's complaints, in the words of this project."""
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"] if not _is_union_branch(str(part))]
-    key = ".".join([prefix, *path] if prefix else path) or "experiment"
-    value = first.get("input")
-    kind = first["type"]
-    if kind == "extra_forbidden":
-        names = _names_at(schema, path[:-1])
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    path = _key_path(first)
+    if first["type"] == "setting":
+        context = first["ctx"]
+        path = [*path, context["key"]]
+        return ConfigError(
+            context["problem"],
+            key=_dotted(prefix, path),
+            source=source,
+            allowed=context["allowed"],
+            fix=context["fix"],
+        )
+    key = _dotted(prefix, path)
+    value = _short(first.get("input"))
+    if first["type"] == "extra_forbidden":
+        names = names_at(schema, path[:-1])
         close = difflib.get_close_matches(path[-1], names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return ConfigError(
-            f"unknown key (value {_short(value)})",
+            f"unknown key (value {value})",
             key=key,
             source=source,
             allowed=", ".join(sorted(names)) or "nothing: this part takes no settings",
             fix=f"{hint}rename the key or remove it",
         )
-    if kind == "missing":
+    if first["type"] == "missing":
         return ConfigError(
-            "is required but missing", key=key, source=source, fix=f"add {key} = ..."
+            "is required but missing",
+            key=key,
+            source=source,
+            allowed=allowed_at(schema, path),
+            fix=f"add {key} = ...",
         )
-    message = first["msg"].removeprefix("Value error, ")
-    problem, _, fix = message.partition(" | fix: ")
+    # A union complains once per member: all of them together say what is allowed.
+    messages = [each["msg"] for each in complaints if _key_path(each) == path]
+    told = " or ".join(dict.fromkeys(_plain(message) for message in messages))
+    default = default_at(schema, path)
+    example = f", for example {_short(default)}" if isinstance(default, int | float | str) else ""
     return ConfigError(
-        f"the value {_short(value)} is wrong",
+        f"the value {value} is wrong",
         key=key,
         source=source,
-        allowed=problem[0].lower() + problem[1:],
-        fix=fix or f"set {key} to a value that is allowed",
+        allowed=allowed_at(schema, path) or told,
+        fix=f"set {key} to a value that is allowed{example}",
     )
+
+
+def _plain(message: str) -> str:
+    """Pydantic's wording with "Input should be" left out."""
+    return message.removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _key_path(complaint: Any) -> list[str]:
+    return [str(part) for part in complaint["loc"] if not _is_union_branch(str(part))]
+
+
+def _dotted(prefix: str, path: list[str]) -> str:
+    return ".".join([prefix, *path] if prefix else path) or "experiment"
 
 
 def _is_union_branch(part: str) -> bool:
@@ -192,17 +230,6 @@ def _is_union_branch(part: str) -> bool:
         or part in {"int", "float", "str", "bool", "none", "constrained-int"}
         or (part.startswith(("literal", "function-", "list", "dict", "tuple", "lax-or-strict")))
     )
-
-
-def _names_at(schema: type[BaseModel], path: list[str]) -> list[str]:
-    current: Any = schema
-    for part in path:
-        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
-        current = field.annotation if field is not None else None
-        for option in getattr(current, "__args__", ()):
-            if inspect.isclass(option) and issubclass(option, BaseModel):
-                current = option
-    return list(getattr(current, "model_fields", {}))
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedhp.components import from_validation
+from fedhp.components import from_validation, wrong_setting
 from fedhp.errors import ConfigError
 
 
@@ -58,9 +58,11 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _combination(self) -> DataConfig:
         if self.skew is not None and self.partition != "skew":
-            raise ValueError(
-                f"skew only goes with partition 'skew', not {self.partition!r}"
-                " | fix: remove data.skew or set data.partition = 'skew'"
+            raise wrong_setting(
+                "skew",
+                f"is {self.skew}, but data.partition is {self.partition!r}",
+                allowed="data.skew with data.partition = 'skew' only",
+                fix="remove data.skew or set data.partition = 'skew'",
             )
         return self
 
@@ -110,8 +112,11 @@ class BandwidthConfig(Section):
     @model_validator(mode="after")
     def _order(self) -> BandwidthConfig:
         if self.low > self.high:
-            raise ValueError(
-                f"low = {self.low} must not exceed high = {self.high} | fix: swap low and high"
+            raise wrong_setting(
+                "low",
+                f"is {self.low}, above high = {self.high}",
+                allowed=f"at most {self.high}",
+                fix="swap low and high",
             )
         return self
 
@@ -126,8 +131,11 @@ class AbsenceConfig(Section):
     @model_validator(mode="after")
     def _order(self) -> AbsenceConfig:
         if self.first > self.last:
-            raise ValueError(
-                f"first = {self.first} must not exceed last = {self.last} | fix: swap them"
+            raise wrong_setting(
+                "first",
+                f"is {self.first}, after last = {self.last}",
+                allowed=f"at most {self.last}",
+                fix="swap first and last",
             )
         return self
 
@@ -188,7 +196,10 @@ class Experiment(Section):
     workers: Annotated[int, Field(ge=1, le=100_000)] = 30
     rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 100
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[
+        str,
+        Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N"),
+    ] = "auto"
     executors: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
     algorithm: Part = Part(name="fedhp")
     model: Part = Part(name="mlp")
@@ -205,9 +216,11 @@ class Experiment(Section):
     def _absences_fit(self) -> Experiment:
         for absence in self.world.away:
             if absence.worker >= self.workers:
-                raise ValueError(
-                    f"world.away names worker {absence.worker}, but workers = {self.workers}"
-                    f" | fix: use workers 0 to {self.workers - 1} in world.away"
+                raise wrong_setting(
+                    "world.away",
+                    f"names worker {absence.worker}, but workers = {self.workers}",
+                    allowed=f"workers 0 to {self.workers - 1}",
+                    fix="use one of these, or raise workers",
                 )
         return self
 

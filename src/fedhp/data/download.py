@@ -164,7 +164,8 @@ class _Job:
         self.check_space(0 if total is None else total - have)
         with self.part.open("ab") as sink:
             self.progress(self.target.name, have, total)
-            while block := answer.read(_BLOCK):
+            # read1 hands out what has come, so that a stall loses none of it
+            while block := answer.read1(_BLOCK):
                 _write(sink, block)
                 have += len(block)
                 self.progress(self.target.name, have, total)

@@ -179,6 +179,14 @@ class LocalEngine:
 
     def _estimate(self, workers: list[int], round_index: int) -> dict[int, Estimate]:
         """Smoothness and gradient variance of these workers."""
+        if self.stack is not None:
+            probes = [
+                self._draw(Purpose.PROBE, worker, round_index, PROBE_BATCHES) for worker in workers
+            ]
+            found = self.stack.estimate(
+                self.models[workers], self.after[workers], self.samples, probe=torch.stack(probes)
+            )
+            return dict(zip(workers, found, strict=True))
 
         def job(worker: int, replica: Replica) -> Estimate:
             return estimate(

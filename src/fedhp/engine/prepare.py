@@ -16,7 +16,7 @@ from fedhp.data import load_data, partition
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
-from fedhp.learn.task import Task, TaskFacts, check_task, initial_model, make_task
+from fedhp.learn.task import Task, TaskFacts, check_task, initial_model, make_task, task_data
 from fedhp.types import Dataset, IntArray
 from fedhp.world import World, build_world
 
@@ -62,7 +62,7 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
         source=source,
     )
     task = _build_task(experiment, source)
-    dataset = task.data()
+    dataset = task_data(task, source=source)
     facts = check_task(
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )

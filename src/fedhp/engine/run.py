@@ -113,6 +113,7 @@ class Run:
             raise
         self._save(loop)
         store.set_meta("status", "finished")
+        store.fold()
 
     def _loop(self, engine: LocalEngine) -> RoundLoop | EventLoop:
         algorithm = self.prepared.algorithm
@@ -222,6 +223,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
         store = Store.create(temporary)
         for key, value in _description(prepared, label).items():
             store.set_meta(key, value)
+        store.fold()
         store.close()
         tables = to_tables(prepared.experiment)
         (temporary / EXPERIMENT).write_text(tomli_w.dumps(tables), encoding="utf-8")

@@ -7,13 +7,13 @@ models costs a few large products instead of thousands of small ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fedhp.learn.local import Samples
+from fedhp.learn.local import VARIANCE_BATCHES, Estimate, Samples, sample_variance
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
@@ -61,6 +61,40 @@ class DenseStack:
         losses[order] = total / steps.to(total)
         return losses
 
+    def estimate(
+        self, before: Tensor, after: Tensor, samples: Samples, *, probe: Tensor
+    ) -> list[Estimate]:
+        """The estimators of learn/local.estimate for all workers; probe is [A, batches, batch]."""
+        at_start, start_loss = self._gradients(before, samples, probe.flatten(1))
+        at_end, _ = self._gradients(after, samples, probe.flatten(1))
+        moved = torch.linalg.vector_norm(after - before, dim=1).clamp(min=1e-8)
+        bent = torch.linalg.vector_norm(at_end - at_start, dim=1)
+        minis = torch.stack(
+            [self._gradients(before, samples, probe[:, k])[0] for k in range(VARIANCE_BATCHES)],
+            dim=1,
+        )
+        return [
+            Estimate(float(bend) / float(move), sample_variance(mini), float(loss))
+            for bend, move, mini, loss in zip(bent, moved, minis, start_loss, strict=True)
+        ]
+
+    def _gradients(self, rows: Tensor, samples: Samples, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients [A, D] and mean losses [A] of all models on their batches [A, b]."""
+        everyone = torch.arange(len(rows))
+        layers = [
+            (_take(rows, everyone, weight), _take(rows, everyone, bias).unsqueeze(1))
+            for weight, bias in self.layers
+        ]
+        inputs = samples.inputs[batch].flatten(2)
+        targets = samples.targets[batch].unsqueeze(2)
+        activations, loss, error = _forward(inputs, targets, layers)
+        found = torch.empty_like(rows)
+        for index, part, below in _backward(error / batch.shape[1], activations, layers):
+            weight, bias = self.layers[index]
+            found[:, weight.start : weight.stop] = torch.bmm(part.transpose(1, 2), below).flatten(1)
+            found[:, bias.start : bias.stop] = part.sum(dim=1)
+        return found, loss
+
     def outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
         """The outputs of all models [A, D] on the same inputs, [A, n, classes]."""
         everyone = torch.arange(len(rows))
@@ -102,6 +136,18 @@ def _step(
     inputs: Tensor, targets: Tensor, layers: list[tuple[Tensor, Tensor]], scale: Tensor
 ) -> Tensor:
     """One SGD step of every model, in place; scale is -learning rate / batch. Mean losses."""
+    activations, loss, error = _forward(inputs, targets, layers)
+    for index, part, below in _backward(error * scale, activations, layers):
+        weight, bias = layers[index]
+        weight.baddbmm_(part.transpose(1, 2), below)
+        bias += part.sum(dim=1, keepdim=True)
+    return loss
+
+
+def _forward(
+    inputs: Tensor, targets: Tensor, layers: list[tuple[Tensor, Tensor]]
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Inputs of every layer, mean losses [A], and the gradient at the outputs times batch."""
     activations = [inputs]
     for index, (weight, bias) in enumerate(layers):
         output = torch.baddbmm(bias, activations[-1], weight.transpose(1, 2))
@@ -110,13 +156,18 @@ def _step(
     loss = -logs.gather(2, targets).mean(dim=1).squeeze(1)
     error = logs.exp_()
     error.scatter_add_(2, targets, error.new_full((), -1.0).expand_as(targets))
-    error *= scale
+    return activations, loss, error
+
+
+def _backward(
+    error: Tensor, activations: list[Tensor], layers: list[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Per layer, from the top: (index, error at its output, its input).
+
+    The error below is computed first, so the caller may change the weights in place.
+    """
     for index in reversed(range(len(layers))):
-        weight, bias = layers[index]
         below = activations[index]
-        passed = torch.bmm(error, weight) * (below > 0) if index else None
-        weight.baddbmm_(error.transpose(1, 2), below)
-        bias += error.sum(dim=1, keepdim=True)
-        if passed is not None:
-            error = passed
-    return loss
+        passed = torch.bmm(error, layers[index][0]) * (below > 0) if index else error
+        yield index, error, below
+        error = passed

@@ -107,6 +107,8 @@ class Store:
             connection = _connect(path, "rw" if write else "ro")
             store = cls(connection, path)
             version = store.meta("version")
+            if write:
+                connection.execute("PRAGMA journal_mode=WAL")
         if version != VERSION:
             raise RunError(
                 f"{path}: the record has version {version}, this program reads {VERSION}",
@@ -117,6 +119,11 @@ class Store:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def fold(self) -> None:
+        """Leave one plain file behind, readable from a read-only folder, if nobody reads now."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA journal_mode=DELETE")
 
     def meta(self, key: str) -> Any:
         """A value of the run's own description, None if absent."""

@@ -275,8 +275,8 @@ def test_a_server_that_stalls_runs_into_the_timeout(
     shop: Shop, patience: Patience, tmp_path: Path
 ) -> None:
     shop.stalls = [1000, 0, 1000]
+    manners = patience.manners(timeout=0.1)
     with pytest.raises(DataError, match=r"gave up after 3 attempts: no answer within 0\.1 s"):
-        manners = patience.manners(timeout=0.1)
         download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
     assert (tmp_path / "file.bin.part").stat().st_size == 2000
     download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
@@ -287,7 +287,7 @@ def test_nobody_listens(patience: Patience, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/file.bin"
-    with pytest.raises(DataError, match="gave up after 3 attempts: .*refused"):
+    with pytest.raises(DataError, match=r"gave up after 3 attempts: .*refused"):
         download(url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
 
 

@@ -1,0 +1,1 @@
+"""Runs turned into tables, figures and words; nothing here prints."""

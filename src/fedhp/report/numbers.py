@@ -1,0 +1,86 @@
+"""How numbers are written for people: seconds, sizes, shares, names of workers and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+ACCURACY = "accuracy"  # the metric that is a share, shown in percent
+MISSING = "–"
+NAMES = {
+    "fedhp": "FedHP",
+    "fedhp_plus": "FedHP+",
+    "dpsgd": "D-PSGD",
+    "adpsgd": "AD-PSGD",
+    "ldsgd": "LD-SGD",
+    "pens": "PENS",
+}
+
+
+def number(value: float | None) -> str:
+    """Three digits that matter, never an exponent for everyday sizes: 0.182, 9.27, 41.1, 518."""
+    if value is None or value != value:
+        return MISSING
+    size = abs(value)
+    if size and (size < 0.001 or size >= 1e7):
+        return f"{value:.2e}"
+    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:.{decimals}f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration with its unit."""
+    return MISSING if value is None else f"{number(value)} s"
+
+
+def score(value: float | None, metric: str = ACCURACY, *, unit: bool = True) -> str:
+    """A test result: percent for accuracies, a plain number for other metrics."""
+    if value is None or value != value:
+        return MISSING
+    if metric != ACCURACY:
+        return number(value)
+    return f"{100 * value:.1f}" + (" %" if unit else "")
+
+
+def target_name(key: str | float, metric: str = ACCURACY) -> str:
+    """A target as it was set: 90 %, 92.5 %, or the plain number."""
+    return f"{round(100 * float(key), 6):g} %" if metric == ACCURACY else f"{float(key):g}"
+
+
+def data_size(count: float | None) -> str:
+    """Bytes in decimal units: 950 B, 1.50 MB, 1.35 GB."""
+    if count is None:
+        return MISSING
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} B" if unit == "B" else f"{number(value)} {unit}"
+
+
+def count(amount: int, singular: str, plural: str = "") -> str:
+    """1 link, 2 links."""
+    return f"{amount} {singular if amount == 1 else plural or singular + 's'}"
+
+
+def listed(items: Iterable[str], *, most: int = 0) -> str:
+    """a, b and c; beyond `most`: a, b and 7 more."""
+    all_items = list(items)
+    if most and len(all_items) > most:
+        return f"{', '.join(all_items[:most])} and {len(all_items) - most} more"
+    if len(all_items) < 2:
+        return "".join(all_items)
+    return f"{', '.join(all_items[:-1])} and {all_items[-1]}"
+
+
+def worker_name(worker: int, devices: Sequence[str]) -> str:
+    """Worker 7 as its owner would call it."""
+    return f"worker {worker} ({devices[worker]})"
+
+
+def label_name(label: str) -> str:
+    """A run's label as figures and sentences write it: FedHP (deadline=fill)."""
+    base, separator, settings = label.partition(":")
+    if base not in NAMES:
+        return label
+    return f"{NAMES[base]} ({settings.replace(',', ', ')})" if separator else NAMES[base]

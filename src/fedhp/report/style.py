@@ -1,0 +1,172 @@
+"""How figures look: sizes for a paper column, Okabe-Ito colours, one look per label.
+
+A label's colour depends on the label alone, so that an algorithm looks the same everywhere;
+line style and marker tell apart what colour does not.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedhp.errors import RunError
+
+COLUMN, PAGE = 3.5, 7.2  # widths in inches
+FORMATS = ("png", "svg", "pdf")
+DPI = 200
+INK, QUIET, FAINT = "#222222", "#6b6b6b", "#d0d0d0"
+
+# Okabe and Ito (2008): told apart with every common kind of colour vision.
+VERMILLION, BLUE, GREEN, SKY = "#D55E00", "#0072B2", "#009E73", "#56B4E9"
+PURPLE, ORANGE, BLACK = "#CC79A7", "#E69F00", "#000000"
+
+Dashes: TypeAlias = str | tuple[int, tuple[int, ...]]
+SOLID: Dashes = "-"
+DASHES: tuple[Dashes, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h", "o")
+SHADES = (0.55, -0.35, 0.35, -0.55)  # towards white, towards black
+
+RC: dict[str, Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.5,
+    "pdf.fonttype": 42,  # editable text; publishers refuse Type 3
+    "svg.hashsalt": "fedhp",  # the same figure gives the same file
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one label is drawn."""
+
+    color: str
+    dashes: Dashes
+    marker: str
+    width: float = 1.3
+    order: float = 3.0
+
+
+KNOWN = {
+    "fedhp": Look(VERMILLION, SOLID, "o", 2.0, 5.0),
+    "fedhp_plus": Look(BLACK, SOLID, "*", 1.8, 4.0),
+    "dpsgd": Look(BLUE, DASHES[0], "s"),
+    "adpsgd": Look(GREEN, DASHES[1], "^"),
+    "ldsgd": Look(SKY, DASHES[2], "D"),
+    "pens": Look(PURPLE, DASHES[3], "v"),
+}
+OTHERS = (ORANGE, BLACK, "#7a5c00", "#5b5b9f")
+
+
+def looks(labels: Sequence[str]) -> dict[str, Look]:
+    """The look of every label; two that would be drawn alike get different markers."""
+    chosen: dict[str, Look] = {}
+    for label in labels:
+        look = _look(label)
+        taken = {(other.color, other.dashes) for other in chosen.values()}
+        if (look.color, look.dashes) in taken:
+            free = [d for d in (*DASHES, SOLID) if (look.color, d) not in taken]
+            look = replace(look, dashes=free[0] if free else look.dashes)
+        markers = {other.marker for other in chosen.values()}
+        if look.marker in markers:
+            unused = [marker for marker in MARKERS if marker not in markers]
+            look = replace(look, marker=unused[0] if unused else look.marker)
+        chosen[label] = look
+    return chosen
+
+
+def _look(label: str) -> Look:
+    """The look a label would like, from its name alone."""
+    if label in KNOWN:
+        return KNOWN[label]
+    base = label.partition(":")[0]
+    pick = zlib.crc32(label.encode())
+    dashes, marker = DASHES[pick % len(DASHES)], MARKERS[pick % len(MARKERS)]
+    if base in KNOWN:
+        shade = SHADES[pick // 64 % len(SHADES)]
+        return Look(_blend(KNOWN[base].color, shade), dashes, marker)
+    return Look(OTHERS[pick // 64 % len(OTHERS)], dashes, marker)
+
+
+def _blend(color: str, share: float) -> str:
+    """A colour moved towards white (share above 0) or black."""
+    goal = 255 if share > 0 else 0
+    parts = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    mixed = [round(part + abs(share) * (goal - part)) for part in parts]
+    return "#" + "".join(f"{part:02X}" for part in mixed)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLook:
+    """How one kind of device is drawn."""
+
+    color: str
+    marker: str
+    text: str  # colour of a number written on it
+
+
+def device_looks(kinds: Sequence[str]) -> dict[str, DeviceLook]:
+    """From light (the first, fastest) to dark, in steps that stay apart in grey, too."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    ramp = colormaps["cividis"]
+    shapes = ("o", "s", "^", "D", "v", "P", "X", "h")
+    last = max(1, len(kinds) - 1)
+    return {
+        kind: DeviceLook(
+            color=to_hex(ramp(0.92 - 0.72 * place / last)),
+            marker=shapes[place % len(shapes)],
+            text=INK if place / last < 0.6 else "white",
+        )
+        for place, kind in enumerate(kinds)
+    }
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Draw with these settings, whatever the user's matplotlibrc says."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)
+        yield
+
+
+@paper_style()
+def save_figure(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG, SVG and PDF; equal figures give equal files."""
+    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, kind in zip(paths, FORMATS, strict=True):
+            figure.savefig(path, dpi=DPI, metadata=undated[kind])
+    except OSError as error:
+        raise RunError(
+            f"{folder}: the figures cannot be written: {error.strerror or error}",
+            allowed="a folder this user can write to",
+            fix="choose another folder, or mend the permissions",
+        ) from None
+    return paths

@@ -1,0 +1,121 @@
+"""What a setting may be, in words, read off its type: "a whole number from 1 to 100000"."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def allowed_at(schema: Any, path: Sequence[str]) -> str:
+    """What the setting at this path of a schema may be; empty if the path leads nowhere."""
+    found = _at(schema, path)
+    return "" if found is None else describe(found)
+
+
+def default_at(schema: Any, path: Sequence[str]) -> Any:
+    """The default of the setting at this path, None if it has none."""
+    if not path:
+        return None
+    parent = _at(schema, path[:-1])
+    fields = getattr(_bare(parent), "model_fields", {})
+    field = fields.get(path[-1])
+    if field is None or field.is_required():
+        return None
+    return field.get_default(call_default_factory=True)
+
+
+def names_at(schema: Any, path: Sequence[str]) -> list[str]:
+    """The keys a section may have."""
+    return list(getattr(_bare(_at(schema, path)), "model_fields", {}))
+
+
+def describe(annotation: Any) -> str:
+    """A type in words."""
+    if isinstance(annotation, FieldInfo):
+        if annotation.description:
+            return annotation.description
+        return describe(Annotated[annotation.annotation, *annotation.metadata, None])
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        notes = [note for part in arguments[1:] for note in _notes(part)]
+        told = next((n.description for n in arguments[1:] if getattr(n, "description", "")), "")
+        return told or describe(arguments[0]) + _range(notes)
+    if origin is Literal:
+        return " or ".join(repr(option) for option in arguments)
+    if origin in (Union, types.UnionType):
+        options = [describe(option) for option in arguments if option is not type(None)]
+        return " or ".join(dict.fromkeys(options))
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return f"a table with the keys {', '.join(annotation.model_fields)}"
+    if origin is dict:
+        return f"a table of {describe(arguments[1])}"
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Sequence):
+        return f"a list of {describe(arguments[0])}"
+    return _KINDS.get(annotation, "")
+
+
+def _notes(part: Any) -> list[Any]:
+    return list(part.metadata) if isinstance(part, FieldInfo) else [part]
+
+
+def _range(notes: list[Any]) -> str:
+    words = ""
+    for note in notes:
+        if isinstance(note, Ge):
+            words += f" of at least {note.ge}"
+        elif isinstance(note, Gt):
+            words += f" above {note.gt}"
+        elif isinstance(note, Le):
+            words += f", at most {note.le}"
+        elif isinstance(note, Lt):
+            words += f", below {note.lt}"
+        elif isinstance(note, MinLen) and note.min_length == 1:
+            words += " that is not empty"
+        elif isinstance(note, MaxLen):
+            words += f", at most {note.max_length} of them"
+    return words
+
+
+def _at(schema: Any, path: Sequence[str]) -> Any:
+    current: Any = schema
+    for part in path:
+        current = _inside(current, part)
+        if current is None:
+            return None
+    return current
+
+
+def _inside(annotation: Any, part: str) -> Any:
+    if isinstance(annotation, FieldInfo):
+        return _inside(annotation.annotation, part)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _inside(arguments[0], part)
+    if origin in (Union, types.UnionType):
+        inner = [found for option in arguments if (found := _inside(option, part)) is not None]
+        return inner[0] if inner else None
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation.model_fields.get(part)
+    if origin is dict:
+        return arguments[1]
+    if inspect.isclass(origin) and issubclass(origin, Sequence) and part.isdigit():
+        return arguments[0]
+    return None
+
+
+def _bare(annotation: Any) -> Any:
+    """The section class behind a field, if there is one."""
+    if isinstance(annotation, FieldInfo):
+        return _bare(annotation.annotation)
+    for option in get_args(annotation):
+        if inspect.isclass(option) and issubclass(option, BaseModel):
+            return option
+    return annotation
