@@ -327,9 +327,7 @@ def assign(
         steps_that_fit(deadline, mu, b, most)
         for mu, b in zip(step_time, communication, strict=True)
     ]
-    times = [
-        tau * mu + b for tau, mu, b in zip(steps, step_time, communication, strict=True)
-    ]
+    times = [tau * mu + b for tau, mu, b in zip(steps, step_time, communication, strict=True)]
     return Assigned(steps, deadline, objective(steps, times, tolerance), round_time(times))
 
 

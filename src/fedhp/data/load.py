@@ -48,11 +48,10 @@ def load_data(config: DataConfig, *, source: str = "") -> Dataset:
         if key in _memory:
             _memory.move_to_end(key)
             return _memory[key]
-        dataset = prepare(read(config, source=source), config, source=source)
-        _memory[key] = dataset
-        while len(_memory) > _KEPT:
+        while len(_memory) >= _KEPT:  # before reading: the next set may need the room
             _memory.popitem(last=False)
-        return dataset
+        _memory[key] = prepare(read(config, source=source), config, source=source)
+        return _memory[key]
 
 
 def clear_memory() -> None:

@@ -302,7 +302,8 @@ class EventLoop:
         self.engine.load(saved.arrays["models"], saved.arrays["counters"])
         self.in_flight.copy_(torch.from_numpy(saved.arrays["in_flight"]))
         self.flight_counters.copy_(torch.from_numpy(saved.arrays["flight_counters"]))
-        self.table = unpack("table", Table, saved.arrays, saved.scalars)
+        # A copy: the table changes in place, the checkpoint must not.
+        self.table = unpack("table", Table, saved.arrays, saved.scalars).copy()
         self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -72,6 +72,7 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
         workers=experiment.workers,
         config=experiment.data,
         seed=experiment.seed,
+        source=source,
     )
     layout = layout_of(
         initial_model(task, experiment.seed), batch_norm=experiment.training.batch_norm

@@ -21,10 +21,25 @@ def number(value: float | None) -> str:
     if value is None or value != value:
         return MISSING
     size = abs(value)
-    if size and (size < 0.001 or size >= 1e7):
+    if size == 0:
+        return "0"
+    if size < 0.001 or size >= 1e7:
         return f"{value:.2e}"
     decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:.{decimals}f}"
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """A number of a table column, where all have the same decimals."""
+    return MISSING if value is None or value != value else f"{value:.{decimals}f}"
+
+
+def decimals_for(values: Iterable[float | None]) -> int:
+    """How many decimals a column needs: by its largest value."""
+    largest = max((abs(v) for v in values if v is not None and v == v), default=0.0)
+    if largest < 1:
+        return 3
+    return 2 if largest < 100 else 1 if largest < 1000 else 0
 
 
 def seconds(value: float | None) -> str:

@@ -274,11 +274,11 @@ def test_a_passing_trouble_passes(shop: Shop, patience: Patience, tmp_path: Path
 def test_a_server_that_stalls_runs_into_the_timeout(
     shop: Shop, patience: Patience, tmp_path: Path
 ) -> None:
-    shop.stalls = [1000, 0, 1000]
-    manners = patience.manners(timeout=0.1)
-    with pytest.raises(DataError, match=r"gave up after 3 attempts: no answer within 0\.1 s"):
+    shop.stalls = [1000]
+    manners = patience.manners(timeout=1.0, attempts=1)
+    with pytest.raises(DataError, match="gave up after 1 attempts: no answer within 1 s"):
         download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
-    assert (tmp_path / "file.bin.part").stat().st_size == 2000
+    assert (tmp_path / "file.bin.part").stat().st_size == 1000, "what came is kept"
     download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 

@@ -208,7 +208,10 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, kind: str) -> None:
     noise = np.random.default_rng(0).bytes(20_000)
     make = make_zip if kind == "zip" else make_tar
     content = bytearray(make(tmp_path / "a", {"top/x": b"1", "top/y": noise}))
-    content[10_000:10_100] = bytes(100)
+    if kind == "zip":
+        content[10_000:10_100] = bytes(100)
+    else:
+        del content[15_000:]
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(DataError, match=r"cannot be unpacked|cut short"):
         unpack(tmp_path / "a", tmp_path / "target")

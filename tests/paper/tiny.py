@@ -1,0 +1,62 @@
+"""Very small experiments on real data (digits), and their engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fedhp.algorithms import Algorithm
+from fedhp.config import Experiment, parse
+from fedhp.engine.local import LocalEngine
+from fedhp.engine.loop import RoundLoop
+from fedhp.engine.prepare import prepare
+
+torch.set_num_threads(1)
+
+BASE: dict[str, Any] = {
+    "workers": 5,
+    "rounds": 3,
+    "seed": 3,
+    "device": "cpu",
+    "executors": 1,
+    "data": {"name": "digits", "skew": 0.8},
+    "model": {"name": "mlp", "hidden": [6]},
+    "training": {"local_steps": 3, "batch_size": 8},
+    "world": {"profile": "slow_links", "model_megabits": 12.0},
+}
+
+
+def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the second over the first."""
+    tables = dict(base)
+    for key, value in more.items():
+        old = tables.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        tables[key] = merged(old, value) if both and old is not None else value
+    return tables
+
+
+def tiny(algorithm: str, more: Mapping[str, Any] | None = None, **settings: Any) -> Experiment:
+    """An experiment of a second."""
+    tables = merged(BASE, {"algorithm": {"name": algorithm, **settings}})
+    return parse(merged(tables, more or {}))
+
+
+@contextmanager
+def engine_of(experiment: Experiment) -> Iterator[LocalEngine]:
+    """A training engine, closed afterwards."""
+    engine = LocalEngine(prepare(experiment))
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def loop_of(engine: LocalEngine) -> RoundLoop:
+    """The round loop of a synchronous experiment."""
+    algorithm = engine.prepared.algorithm
+    assert isinstance(algorithm, Algorithm)
+    return RoundLoop(engine, algorithm)
