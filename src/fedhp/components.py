@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, FedhpError
 from fedhp.wording import allowed_at, default_at, names_at
 
 
@@ -54,9 +54,9 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
         part = importlib.import_module(module_name)
         for step in attribute.split("."):
             part = getattr(part, step)
-    except Exception as error:  # the user's module may fail in any way while importing
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way
         raise ConfigError(
-            f"cannot import {path!r}: {type(error).__name__}: {error}",
+            f"cannot import {path!r}: {_words(error)}",
             key=key,
             source=source,
             allowed="module:Name, importable from the current folder or the experiment's folder",
@@ -70,6 +70,16 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
             allowed="a class or a function",
             fix=f"point {key} at the class or function itself",
         )
+    try:
+        _parameters(part)
+    except Exception as error:  # a class written in C, or annotations that name nothing
+        raise ConfigError(
+            f"the parameters of {path!r} cannot be read: {_words(error)}",
+            key=key,
+            source=source,
+            allowed="a class or function written in Python, with types that can be resolved",
+            fix="import the types of its parameters outside TYPE_CHECKING, or wrap it in a function",
+        ) from error
     return part
 
 
@@ -84,12 +94,30 @@ def check_settings(
     part: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str, source: str = ""
 ) -> dict[str, Any]:
     """Settings validated and converted against the part's keyword-only parameters."""
-    schema = _settings_model(part)
     try:
-        checked = schema.model_validate(dict(settings))
+        schema = _settings_model(part)
+    except Exception as error:  # pydantic refuses odd annotations in many ways
+        raise ConfigError(
+            f"the settings of {_title(part)} cannot be checked: {_words(error)}",
+            key=f"{prefix}.name",
+            source=source,
+            allowed="keyword-only parameters with types that pydantic knows",
+            fix="give its parameters plain types: int, float, str, bool, lists and tables of them",
+        ) from error
+    try:
+        checked = _validated(schema, settings)
     except ValidationError as error:
         raise from_validation(error, schema, prefix=prefix, source=source) from None
     return {name: getattr(checked, name) for name in settings}
+
+
+def _validated(schema: type[BaseModel], settings: Mapping[str, Any]) -> BaseModel:
+    """As strict as TOML is: "1" and true are no numbers, but a list may become a tuple."""
+    try:
+        text = to_json(dict(settings), inf_nan_mode="constants")
+    except PydanticSerializationError:  # objects of Python's own, given through the API
+        return schema.model_validate(dict(settings))
+    return schema.model_validate_json(text, strict=True)
 
 
 def build(
@@ -103,14 +131,18 @@ def build(
     checked = check_settings(part, settings, prefix=prefix, source=source)
     try:
         return part(*arguments, **checked)
-    except ConfigError:
+    except ConfigError as error:
+        raise (error if error.source else error.said_of(source)) from None
+    except (FedhpError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        told = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
         raise ConfigError(
-            f"{_title(part)} refused its settings: {type(error).__name__}: {error}",
+            f"{_title(part)} refused its settings ({told or 'none given'}): {_words(error)}",
             key=f"{prefix}.name",
             source=source,
-            fix=f"check the settings of [{prefix}]",
+            allowed=_wanted(part),
+            fix=f"change the settings in [{prefix}]",
         ) from error
 
 
@@ -125,6 +157,17 @@ def defaults(part: Callable[..., Any]) -> dict[str, Any]:
 
 def _title(part: Callable[..., Any]) -> str:
     return getattr(part, "__qualname__", repr(part))
+
+
+def _words(error: BaseException) -> str:
+    """The kind of an error and its message on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _wanted(part: Callable[..., Any]) -> str:
+    names = ", ".join(_parameters(part))
+    return f"settings that {_title(part)} accepts: {names or 'it has none'}"
 
 
 def _parameters(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -6,6 +6,7 @@ FedhpError (exit 2)
 ├── RunError            a run folder cannot be written, read or resumed
 ├── StorageFull         the disk is full (exit 4)
 ├── Diverged            a model became NaN or infinite (exit 3)
+├── Unexpected          a bug of ours, or in a part of one's own (exit 70)
 └── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)
 """
 
@@ -46,8 +47,15 @@ class ConfigError(FedhpError):
     ) -> None:
         self.key = key
         self.source = source
+        self.complaint = problem
         where = f"{source}: {key}" if source else key
         super().__init__(f"{where}: {problem}", allowed=allowed, fix=fix)
+
+    def said_of(self, source: str) -> ConfigError:
+        """The same error, blamed on another file or on the command line."""
+        return ConfigError(
+            self.complaint, key=self.key, source=source, allowed=self.allowed, fix=self.fix
+        )
 
 
 class DataError(FedhpError):
@@ -70,7 +78,44 @@ class Diverged(FedhpError):
     exit_code = 3
 
 
+class Unexpected(FedhpError):
+    """What should not happen; the details are kept in a file for a bug report."""
+
+    exit_code = 70
+
+
 class Interrupted(FedhpError):
     """The user asked to stop; the run is saved and can be resumed."""
 
     exit_code = 130
+
+
+def unexpected(error: Exception) -> FedhpError:
+    """Any other exception as a message for a person; its traceback goes to a file."""
+    if isinstance(error, FedhpError):
+        return error
+    words = " ".join(str(error).split()) or "no details"
+    if isinstance(error, MemoryError) or "can't allocate memory" in words:  # torch's words
+        return RunError(
+            "there is not enough memory for this experiment",
+            fix="fewer workers, a smaller model (model.width), or less data (data.train_images)",
+        )
+    return Unexpected(
+        f"an unexpected {type(error).__name__}: {words}\n"
+        f"  this is a bug in fedhp, or in a part of your own; details: {_keep_traceback(error)}",
+        fix="report it with that file; a run that was going on can be resumed",
+    )
+
+
+def _keep_traceback(error: Exception) -> str:
+    import tempfile
+    import traceback
+
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="fedhp-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        return str(file.name)
+    except OSError:
+        return "nowhere (the temporary folder cannot be written)"

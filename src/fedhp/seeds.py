@@ -28,14 +28,20 @@ class Purpose(IntEnum):
     TOPOLOGY = 12
     EVALUATION = 13
     MODULE_NOISE = 14
+    HOLDOUT = 15
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
     """An independent generator for this purpose and these keys (worker, round, ...)."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int(purpose), *keys])))
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, keys)))
 
 
 def number(seed: int, purpose: Purpose, *keys: int) -> int:
     """A 63-bit number for libraries that take a seed of their own."""
-    sequence = np.random.SeedSequence([seed, int(purpose), *keys])
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    state = _sequence(seed, purpose, keys).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: Purpose, keys: tuple[int, ...]) -> np.random.SeedSequence:
+    # The number of keys counts too: SeedSequence takes trailing zeros for padding.
+    return np.random.SeedSequence([seed, int(purpose), len(keys), *keys])

@@ -402,7 +402,8 @@ def algorithm_3(
     current = sorted(base)  # line 1
     best = price(current)  # lines 2-3
     base_cost = best.cost
-    tried, search_steps = [list(current)], []
+    tried = [list(current)]
+    search_steps: list[int] = []
     if bound is None or mean_distance(present, current, distances) > bound:
         return Searched(current, best, tried, search_steps, base_cost)
     flag, s = True, 0
@@ -464,6 +465,11 @@ class Told:
     start_loss: list[float | None]
 
 
+def finite(values: Iterable[float | None]) -> list[float]:
+    """What was measured, non-finite values dropped (SPEC 6)."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
 @dataclass
 class Coordinator:
     """Algorithm 2 with SPEC 2, 3 and 5: learns from the reports, then plans."""
@@ -497,7 +503,7 @@ class Coordinator:
             self.distances = update_distances(
                 self.distances, told.distance, smoothing=rules.distance_smoothing
             )
-        norms = [value for value in told.update_norm if value is not None]
+        norms = finite(told.update_norm)
         if norms and rules.bound == "gradient":
             assert self.learning_rate is not None
             norms = [value / self.learning_rate for value in norms]
@@ -505,14 +511,14 @@ class Coordinator:
             self.bound = distance_bound(
                 self.bound, norms, smoothing=rules.bound_smoothing, scale=rules.bound_scale
             )
-        bends = [value for value in told.smoothness if value is not None]
+        bends = finite(told.smoothness)
         if bends:
             self.smoothness = moving_average(self.smoothness, median(bends), rules.smoothing)
-        spreads = [value for value in told.gradient_variance if value is not None]
+        spreads = finite(told.gradient_variance)
         if spreads:
             mean = sum(spreads) / len(spreads)
             self.gradient_variance = moving_average(self.gradient_variance, mean, rules.smoothing)
-        losses = [value for value in told.start_loss if value is not None]
+        losses = finite(told.start_loss)
         if losses and self.initial_loss is None:
             self.initial_loss = sum(losses) / len(losses)
         if self.first_raw is None:
@@ -606,7 +612,8 @@ def sample_variance(gradients: Matrix) -> float:
 
 def ldsgd_schedule(local: int, communicating: int, rounds: int) -> list[int]:
     """Steps before each communication: I1 iterations without one, I2 each followed by one."""
-    schedule, since = [], 0
+    schedule: list[int] = []
+    since = 0
     while len(schedule) < rounds:
         for _ in range(local):
             since += 1

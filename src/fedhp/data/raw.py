@@ -20,7 +20,6 @@ from fedhp.types import IntArray
 AnyArray: TypeAlias = NDArray[Any]
 
 HOLDOUT = 0.2  # share of the samples that becomes the test set
-_HOLDOUT_KEY = 1_000  # apart from the keys that partition uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArr
             allowed="at least 2 samples, or separate training and test files",
             fix="add samples",
         )
-    rng = generator(0, Purpose.PARTITION, _HOLDOUT_KEY)
+    rng = generator(0, Purpose.HOLDOUT)
     order = rng.permutation(samples)
     if classes is None:
         cut = max(1, round(samples * HOLDOUT))

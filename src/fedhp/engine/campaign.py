@@ -217,6 +217,8 @@ class _Worker(threading.Thread):
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
     def _carry_out(self, cell: Cell) -> None:
         self._send(

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedhp.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.5, 7.2  # widths in inches
 FORMATS = ("png", "svg", "pdf")
@@ -38,7 +41,7 @@ RC: dict[str, Any] = {
     "ytick.labelsize": 7.5,
     "legend.fontsize": 7.5,
     "legend.frameon": False,
-    "legend.handlelength": 2.4,
+    "legend.handlelength": 3.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.7,
@@ -81,7 +84,7 @@ OTHERS = (ORANGE, BLACK, "#7a5c00", "#5b5b9f")
 def looks(labels: Sequence[str]) -> dict[str, Look]:
     """The look of every label; two that would be drawn alike get different markers."""
     chosen: dict[str, Look] = {}
-    for label in labels:
+    for label in sorted(labels, key=lambda label: label not in KNOWN):
         look = _look(label)
         taken = {(other.color, other.dashes) for other in chosen.values()}
         if (look.color, look.dashes) in taken:
@@ -154,13 +157,23 @@ def paper_style() -> Iterator[None]:
         yield
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches; text is measured as the PNG will show it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
 @paper_style()
-def save_figure(figure: Any, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; equal figures give equal files."""
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # The layout is found here, not once per format.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for path, kind in zip(paths, FORMATS, strict=True):
             figure.savefig(path, dpi=DPI, metadata=undated[kind])
     except OSError as error:

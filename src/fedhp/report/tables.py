@@ -157,9 +157,11 @@ def _cell(column: Column, runs: Sequence[RunSummary]) -> Cell:
 
 
 def with_spread(found: Interval, decimals: int) -> str:
-    """mean ± half-width of the interval; the mean alone from one value."""
+    """mean ± half-width of the interval; the mean alone where there is none."""
     text = fixed(found.mean, decimals)
-    return text if found.high is None else f"{text} ± {fixed(found.high - found.mean, decimals)}"
+    if found.high is None or found.high == found.mean:
+        return text
+    return f"{text} ± {fixed(found.high - found.mean, decimals)}"
 
 
 def _unfinished(run: RunSummary) -> str:

@@ -145,11 +145,11 @@ def test_the_numbers_stay() -> None:
         for kind in ("skew", "dirichlet", "shards", "quantity", "iid")
     }
     assert start == {
-        "skew": [7, 0, 4, 2, 1],
-        "dirichlet": [0, 18, 17, 1, 3],
-        "shards": [3, 2, 1, 6, 0],
-        "quantity": [0, 17, 6, 2, 3],
-        "iid": [0, 1, 2, 3, 12],
+        "skew": [6, 0, 7, 5, 3],
+        "dirichlet": [0, 7, 1, 5, 10],
+        "shards": [0, 2, 1, 3, 4],
+        "quantity": [0, 4, 11, 3, 5],
+        "iid": [2, 1, 0, 8, 3],
     }
 
 

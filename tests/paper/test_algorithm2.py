@@ -1,0 +1,325 @@
+"""Algorithm 2, the coordinator's side, and SPEC 2 to 5: FedHP.plan against the reference.
+
+The reference coordinator and fedhp's get the same random reports for several rounds and have
+to agree on everything they keep and on every plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pytest
+
+from fedhp.algorithms import Federation, Observation
+from fedhp.algorithms.fedhp import FedHP, FedHPState
+from fedhp.graph import topology_from
+from fedhp.types import FloatArray, NeighborMixing, Plan, Reports
+from paper.instances import MEGABIT, as_links, network_of, random_base
+from paper.reference import Coordinator, Link, Rules, Searched, Told, Wires
+
+NAN = float("nan")
+
+
+def numbers(values: Sequence[float | None]) -> FloatArray:
+    """None becomes NaN."""
+    return np.array([NAN if value is None else value for value in values])
+
+
+def reports_of(told: Told, round_index: int) -> Reports:
+    """The same report for fedhp."""
+    pairs = sorted(told.distance)
+    return Reports(
+        round_index=round_index,
+        step_time=numbers(told.step_time),
+        update_norm=numbers(told.update_norm),
+        links=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        distance=np.array([told.distance[pair] for pair in pairs]),
+        smoothness=numbers(told.smoothness),
+        gradient_variance=numbers(told.gradient_variance),
+        start_loss=numbers(told.start_loss),
+        selected=np.empty((len(told.step_time), 0), dtype=np.int64),
+    )
+
+
+def algorithm_of(rules: Rules) -> FedHP:
+    """fedhp with the same settings."""
+    return FedHP(**asdict(rules))
+
+
+@dataclass
+class Seen:
+    """One round, both ways."""
+
+    round_index: int
+    expected: Searched
+    coordinator: Coordinator
+    state: FedHPState
+    plan: Plan
+
+
+class Play:
+    """A federation that exists only in its random reports."""
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        *,
+        rules: Rules,
+        workers: int,
+        base: list[Link],
+        rounds: int = 20,
+        per: str = "worker",
+        sharing: bool = False,
+        away: float = 0.0,
+        ties: bool = False,
+    ) -> None:
+        self.rng, self.rules, self.workers, self.base = rng, rules, workers, base
+        self.per, self.sharing, self.away, self.ties = per, sharing, away, ties
+        self.reference = Coordinator(workers, rounds, base, rules)
+        self.algorithm = algorithm_of(rules)
+        self.state = self.algorithm.start(
+            Federation(workers, rounds, 0, 17, topology_from(workers, base))
+        )
+        self.mean = rng.choice([0.03, 0.1, 0.3], workers)
+        nothing: list[float | None] = [None] * workers
+        self.told = Told(self._step_times(range(workers)), nothing, {}, nothing, nothing, nothing)
+        self.round_index = 0
+
+    def _step_times(self, present: Sequence[int]) -> list[float | None]:
+        return [
+            float(self.mean[i] * self.rng.uniform(0.8, 1.2)) if i in present else None
+            for i in range(self.workers)
+        ]
+
+    def _wires(self) -> Wires:
+        def rate() -> float:
+            found = self.rng.integers(1, 4) if self.ties else self.rng.uniform(1, 10)
+            return float(found) * MEGABIT
+
+        pairs = [(i, j) for i in range(self.workers) for j in range(i + 1, self.workers)]
+        of_link = {pair: rate() for pair in pairs} if self.per == "link" else {}
+        of_worker = {} if of_link else {i: rate() for i in range(self.workers)}
+        return Wires(12 * MEGABIT, of_worker, of_link, self.sharing)
+
+    def _some(self, present: list[int], low: float, high: float) -> list[float | None]:
+        """A value of every present worker; now and then one is missing."""
+        values: list[float | None] = [None] * self.workers
+        for i in present:
+            if self.rng.random() < 0.9:
+                values[i] = float(self.rng.uniform(low, high))
+        return values
+
+    def step(self) -> Seen:
+        """One round: both plan, then the workers of that plan report."""
+        self.round_index += 1
+        there = self.rng.random(self.workers) >= self.away
+        if not there.any():
+            there[0] = True
+        present = [i for i in range(self.workers) if there[i]]
+        wires = self._wires()
+        rate = 0.1 * 0.98 ** (self.round_index - 1)
+        self.reference.learn(self.told)
+        expected = self.reference.plan(learning_rate=rate, present=present, wires=wires)
+        observation = Observation(
+            self.round_index, 0.0, rate, there, network_of(wires, self.workers)
+        )
+        self.state, plan = self.algorithm.plan(
+            self.state, observation, reports_of(self.told, self.round_index - 1)
+        )
+        seen = Seen(self.round_index, expected, self.reference, self.state, plan)
+        estimating = self.round_index % 2 == 1
+        nothing: list[float | None] = [None] * self.workers
+        scale = float(self.rng.uniform(0.2, 2))
+        self.told = Told(
+            step_time=self._step_times(present),
+            update_norm=[
+                float(self.rng.uniform(0, 6)) if i in present else None for i in range(self.workers)
+            ],
+            distance={link: scale * float(self.rng.uniform(0.1, 2)) for link in expected.links},
+            smoothness=self._some(present, 1, 9) if estimating else nothing,
+            gradient_variance=self._some(present, 0.5, 4) if estimating else nothing,
+            start_loss=self._some(present, 2, 3) if self.round_index == 1 else nothing,
+        )
+        return seen
+
+
+def same(mine: float, theirs: float | None) -> None:
+    assert mine == pytest.approx(NAN if theirs is None else theirs, rel=1e-10, nan_ok=True)
+
+
+def agree(seen: Seen) -> None:
+    """Everything the two keep and plan is the same."""
+    state, theirs, plan = seen.state, seen.coordinator, seen.plan
+    np.testing.assert_allclose(state.step_time, numbers(theirs.step_time), rtol=1e-12)
+    known = np.array([numbers(row) for row in theirs.distances])
+    np.testing.assert_allclose(state.distance, known, rtol=1e-10)
+    same(state.distance_bound, theirs.bound)
+    same(state.smoothness, theirs.smoothness)
+    same(state.gradient_variance, theirs.gradient_variance)
+    same(state.initial_loss, theirs.initial_loss)
+    same(state.first_raw_pace, theirs.first_raw)
+    same(plan.decision.facts["raw_pace"], theirs.raw())
+    same(plan.decision.facts["pace_steps"], theirs.pace_steps())
+    assert isinstance(plan.exchange, NeighborMixing)
+    assert as_links(plan.exchange.topology) == seen.expected.links
+    assert plan.local_steps is not None
+    assert plan.local_steps[plan.local_steps > 0].tolist() == seen.expected.assigned.steps
+    same(plan.deadline or NAN, seen.expected.assigned.deadline)
+    same(plan.decision.facts["objective"], seen.expected.assigned.cost)
+    same(plan.decision.facts["base_objective"], seen.expected.base_cost)
+    same(plan.decision.facts["planned_round_time"], seen.expected.assigned.round_time)
+    assert plan.decision.facts["iterations"] == len(seen.expected.search_steps)
+
+
+RULES = {
+    "opt": Rules(),
+    "opt, waiting constraint": Rules(waiting_tolerance=0.05),
+    "opt, no bound": Rules(bound="none"),
+    "fill": Rules(deadline="fill"),
+    "fill, waiting constraint": Rules(deadline="fill", waiting_tolerance=0.05, max_steps=40),
+    "fill, formula": Rules(deadline="fill", pace="formula"),
+    "fill, fixed": Rules(deadline="fill", pace="fixed", initial_steps=12),
+    "fill, smoothings": Rules(
+        deadline="fill", smoothing=0.3, distance_smoothing=0.2, bound_smoothing=0.9
+    ),
+    "paper's bound": Rules(deadline="fill", bound="gradient", bound_scale=1.0),
+    "literal": Rules(planner="literal"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_alg2_line6_plans_equal_the_reference(name: str) -> None:
+    """Full and sparse base, both kinds of bandwidth, sharing, workers away, ties."""
+    cuts = 0
+    for case in range(16):
+        rng = np.random.default_rng([list(RULES).index(name), case])
+        workers = int(rng.integers(1, 13)) if case else 1
+        base = random_base(rng, workers, (1.0, 0.3)[case % 2])
+        play = Play(
+            rng,
+            rules=RULES[name],
+            workers=workers,
+            base=base,
+            per=("worker", "link")[case // 2 % 2],
+            sharing=bool(case // 4 % 2),
+            away=(0.0, 0.25)[case // 8 % 2],
+            ties=case % 3 == 0,
+        )
+        for _ in range(5):
+            seen = play.step()
+            agree(seen)
+            cuts += len(seen.plan.decision.links) - len(seen.expected.links)
+    assert cuts > 0 or name == "literal"
+
+
+@pytest.fixture
+def play() -> Play:
+    """Six workers, a full graph, the rule that uses the pace."""
+    full = [(i, j) for i in range(6) for j in range(i + 1, 6)]
+    return Play(np.random.default_rng(5), rules=Rules(deadline="fill"), workers=6, base=full)
+
+
+def test_alg2_line2_everyone_present_gets_steps_and_neighbors(play: Play) -> None:
+    for _ in range(4):
+        plan = play.step().plan
+        assert plan.local_steps is not None
+        assert plan.local_steps.min() >= 1
+        assert isinstance(plan.exchange, NeighborMixing)
+        assert plan.exchange.topology.degrees.min() >= 1
+
+
+def test_alg2_line3_step_times_are_smoothed(play: Play) -> None:
+    first = play.step().state.step_time
+    reported = numbers(play.told.step_time)
+    second = play.step().state.step_time
+    np.testing.assert_allclose(second, 0.5 * first + 0.5 * reported, rtol=1e-12)
+
+
+def test_alg2_line4_smoothness_is_the_median_smoothed(play: Play) -> None:
+    """The paper's mean is replaced by the median (SPEC 6); then a moving average of 0.5."""
+    play.step()
+    play.told.smoothness = [1.0, 2.0, 3.0, 4.0, 100.0, math.inf]
+    state = play.step().state
+    assert state.smoothness == 3.0
+    play.told.smoothness = [5.0, 5.0, 5.0, None, None, None]
+    assert play.step().state.smoothness == 0.5 * 3.0 + 0.5 * 5.0
+
+
+def test_alg2_line5_variance_is_the_mean_smoothed(play: Play) -> None:
+    play.step()
+    play.told.gradient_variance = [1.0, 2.0, 3.0, 6.0, None, math.inf]
+    assert play.step().state.gradient_variance == 3.0
+    play.told.gradient_variance = [5.0, 5.0, 5.0, None, None, None]
+    assert play.step().state.gradient_variance == 4.0
+    play.told.gradient_variance = [None] * 6
+    assert play.step().state.gradient_variance == 4.0
+
+
+def test_spec2_round_1_uses_the_base_topology_and_the_initial_steps(play: Play) -> None:
+    seen = play.step()
+    assert isinstance(seen.plan.exchange, NeighborMixing)
+    assert as_links(seen.plan.exchange.topology) == play.base
+    assert seen.plan.decision.facts["pace_steps"] == 30
+    assert seen.plan.estimate
+
+
+def test_spec3_pace_is_the_ratio_to_round_1(play: Play) -> None:
+    """Equal estimates: only the learning rate moves the ratio, by 1 / 0.98 per round."""
+    play.step()
+    for round_index in range(2, 6):
+        play.told.smoothness = [4.0] * 6
+        play.told.gradient_variance = [2.0] * 6
+        play.told.start_loss = [2.3] * 6
+        facts = play.step().plan.decision.facts
+        assert facts["pace_steps"] == pytest.approx(30 / 0.98 ** (round_index - 1))
+        raw = math.sqrt(6 * 2.3 / (4.0 * 20 * (0.1 * 0.98 ** (round_index - 1)) ** 2 * 2.0))
+        assert facts["raw_pace"] == pytest.approx(raw)
+
+
+@pytest.mark.parametrize(("variance", "pace"), [(1e-9, 100.0), (1e9, 1.0)])
+def test_spec3_pace_is_clipped(play: Play, variance: float, pace: float) -> None:
+    play.step()
+    play.told.smoothness = [4.0] * 6
+    play.told.gradient_variance = [2.0] * 6
+    play.step()
+    for _ in range(3):
+        play.told.smoothness = [4.0 * variance] * 6
+        play.told.gradient_variance = [2.0 * variance] * 6
+        facts = play.step().plan.decision.facts
+    assert facts["pace_steps"] == pace
+
+
+def test_spec3_the_pace_does_not_enter_opt() -> None:
+    full = [(i, j) for i in range(6) for j in range(i + 1, 6)]
+    plans = []
+    for pace in ("ratio", "fixed", "formula"):
+        rules = Rules(deadline="opt", pace=pace)
+        play = Play(np.random.default_rng(6), rules=rules, workers=6, base=full)
+        plans.append([play.step() for _ in range(4)])
+    for same_round in zip(*plans, strict=True):
+        assert len({tuple(seen.expected.links) for seen in same_round}) == 1
+        steps = [seen.plan.local_steps for seen in same_round]
+        assert all(each is not None and (each == steps[0]).all() for each in steps)
+
+
+def test_spec5_bound_is_half_the_mean_update_norm_smoothed(play: Play) -> None:
+    assert math.isnan(play.step().state.distance_bound)
+    play.told.update_norm = [2.0, 4.0, 6.0, 2.0, 4.0, 6.0]
+    assert play.step().state.distance_bound == 2.0
+    play.told.update_norm = [1.0, 1.0, None, 1.0, 1.0, 1.0]
+    assert play.step().state.distance_bound == 0.5 * 2.0 + 0.5 * 0.5
+
+
+def test_eq43_as_printed_divides_by_the_learning_rate_of_its_round() -> None:
+    full = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    rules = Rules(bound="gradient", bound_scale=1.0)
+    play = Play(np.random.default_rng(7), rules=rules, workers=4, base=full)
+    play.step()
+    play.told.update_norm = [1.0, 2.0, 3.0, 4.0]
+    assert play.step().state.distance_bound == pytest.approx(2.5 / 0.1)
+    play.told.update_norm = [1.0] * 4
+    expected = 0.5 * 25.0 + 0.5 / (0.1 * 0.98)
+    assert play.step().state.distance_bound == pytest.approx(expected)

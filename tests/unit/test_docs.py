@@ -1,0 +1,31 @@
+"""The examples in docs/api.md run, in order, as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_api_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) >= 5
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/api.md", "exec"), names)
+
+
+def test_own_algorithm_example(tmp_path: Path) -> None:
+    import fedhp
+
+    with fedhp.run(ROOT / "examples/own_algorithm.toml", tmp_path / "run") as run:
+        assert run.rounds_done == 10
+        steps = run.array("workers", "local_steps")
+        assert steps.max() <= 60
+        assert len(set(steps[-1])) > 1
