@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from fedhp.errors import ConfigError, FedhpError
-from fedhp.wording import allowed_at, default_at, names_at
+from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
 
 def is_dotted(name: str) -> bool:
@@ -208,7 +208,7 @@ def from_validation(
     """The first of pydantic's complaints, in the words of this project."""
     complaints = error.errors(include_url=False)
     first = complaints[0]
-    path = _key_path(first)
+    path = key_path(schema, first["loc"])
     if first["type"] == "setting":
         context = first["ctx"]
         path = [*path, context["key"]]
@@ -241,17 +241,29 @@ def from_validation(
             fix=f"add {key} = ...",
         )
     # A union complains once per member: all of them together say what is allowed.
-    messages = [each["msg"] for each in complaints if _key_path(each) == path]
+    messages = [each["msg"] for each in complaints if key_path(schema, each["loc"]) == path]
     told = " or ".join(dict.fromkeys(_plain(message) for message in messages))
-    default = default_at(schema, path)
-    example = f", for example {_short(default)}" if isinstance(default, int | float | str) else ""
     return ConfigError(
         f"the value {value} is wrong",
         key=key,
         source=source,
         allowed=allowed_at(schema, path) or told,
-        fix=f"set {key} to a value that is allowed{example}",
+        fix=_mend(schema, path, key, first.get("input")),
     )
+
+
+def _mend(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
+    names = names_at(schema, path)
+    if names and not isinstance(value, Mapping):
+        if "name" in names and isinstance(value, str):
+            return f"write {key}.name = {_short(value)}"
+        return f"write it as a table: [{key}] on a line of its own, its settings below"
+    close = difflib.get_close_matches(str(value), choices_at(schema, path), n=1)
+    if close and isinstance(value, str):
+        return f"did you mean {close[0]!r}? set {key} to a value that is allowed"
+    default = default_at(schema, path)
+    example = f", for example {_short(default)}" if isinstance(default, int | float | str) else ""
+    return f"set {key} to a value that is allowed{example}"
 
 
 def _plain(message: str) -> str:
@@ -259,22 +271,13 @@ def _plain(message: str) -> str:
     return message.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
-def _key_path(complaint: Any) -> list[str]:
-    return [str(part) for part in complaint["loc"] if not _is_union_branch(str(part))]
-
-
 def _dotted(prefix: str, path: list[str]) -> str:
     return ".".join([prefix, *path] if prefix else path) or "experiment"
 
 
-def _is_union_branch(part: str) -> bool:
-    return (
-        "[" in part
-        or part in {"int", "float", "str", "bool", "none", "constrained-int"}
-        or (part.startswith(("literal", "function-", "list", "dict", "tuple", "lax-or-strict")))
-    )
-
-
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print whole numbers of over 4300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."

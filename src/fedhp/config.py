@@ -180,7 +180,6 @@ class CheckpointConfig(Section):
     """How much work a kill may cost. Not part of the result."""
 
     seconds: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints, of real time
-    keep_models: bool = True  # keep every worker's final model in the run folder
 
 
 class CompareConfig(Section):

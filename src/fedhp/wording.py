@@ -37,6 +37,24 @@ def names_at(schema: Any, path: Sequence[str]) -> list[str]:
     return list(getattr(_bare(_at(schema, path)), "model_fields", {}))
 
 
+def choices_at(schema: Any, path: Sequence[str]) -> list[str]:
+    """The words a setting may be, if it is one of a few."""
+    return _words(_at(schema, path))
+
+
+def key_path(schema: Any, location: Sequence[str | int]) -> list[str]:
+    """Pydantic's location of an error as keys; the branches of unions in it are left out."""
+    path: list[str] = []
+    current, branched = schema, False
+    for part in location:
+        if not branched and _branches(current):
+            branched = True
+            continue
+        path.append(str(part))
+        current, branched = _inside(current, str(part)), False
+    return path
+
+
 def describe(annotation: Any) -> str:
     """A type in words."""
     if isinstance(annotation, FieldInfo):
@@ -54,6 +72,8 @@ def describe(annotation: Any) -> str:
         options = [describe(option) for option in arguments if option is not type(None)]
         return " or ".join(dict.fromkeys(options))
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        if annotation.model_config.get("extra") == "allow":
+            return f"a table with {', '.join(annotation.model_fields)} and settings of its own"
         return f"a table with the keys {', '.join(annotation.model_fields)}"
     if origin is dict:
         return f"a table of {describe(arguments[1])}"
@@ -109,6 +129,26 @@ def _inside(annotation: Any, part: str) -> Any:
     if inspect.isclass(origin) and issubclass(origin, Sequence) and part.isdigit():
         return arguments[0]
     return None
+
+
+def _branches(annotation: Any) -> bool:
+    """Whether pydantic names the branch it tried: a union of more than one type and None."""
+    if isinstance(annotation, FieldInfo):
+        return _branches(annotation.annotation)
+    if get_origin(annotation) is Annotated:
+        return _branches(get_args(annotation)[0])
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return False
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    return len(options) > 1
+
+
+def _words(annotation: Any) -> list[str]:
+    if isinstance(annotation, FieldInfo):
+        return _words(annotation.annotation)
+    if get_origin(annotation) is Literal:
+        return [option for option in get_args(annotation) if isinstance(option, str)]
+    return [word for option in get_args(annotation) for word in _words(option)]
 
 
 def _bare(annotation: Any) -> Any:
