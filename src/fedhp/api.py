@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhp.config import Experiment, load, parse, read_toml, to_tables
+from fedhp.config import Experiment, load, parse, to_tables
 from fedhp.engine.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.run import Run, start_run
 from fedhp.record.reader import RunReader
+from fedhp.tables import read_toml
 
 
 def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:

@@ -78,7 +78,7 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
             key=key,
             source=source,
             allowed="a class or function written in Python, with types that can be resolved",
-            fix="import the types of its parameters outside TYPE_CHECKING, or wrap it in a function",
+            fix="import the types it names outside TYPE_CHECKING, or wrap it in a function",
         ) from error
     return part
 

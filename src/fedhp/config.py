@@ -6,7 +6,7 @@ own beside `name`, checked against the part itself. What passes here is trusted 
 
 from __future__ import annotations
 
-import tomllib
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedhp.components import from_validation, wrong_setting
-from fedhp.errors import ConfigError
+from fedhp.tables import (
+    COMMAND_LINE,
+    anchor_paths,
+    beneath,
+    copied,
+    flat,
+    parse_override,
+    read_toml,
+    set_key,
+)
 
 
 class Section(BaseModel):
@@ -36,6 +45,9 @@ class Part(BaseModel):
 
 
 Positive = Annotated[float, Field(gt=0)]
+# Wide enough for any machine or link, narrow enough that no clock overflows.
+Seconds = Annotated[float, Field(ge=1e-6, le=1e6)]
+Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -43,7 +55,7 @@ class DataConfig(Section):
     """Which data, how it is prepared, and how it is split among the workers."""
 
     name: Annotated[str, Field(min_length=1)] = "digits"
-    path: str | None = None
+    path: Annotated[str, Field(min_length=1)] | None = None
     split: Annotated[str, Field(min_length=1)] | None = None  # EMNIST: byclass, balanced, letters
     pool: Annotated[int, Field(ge=1, le=16)] = 1  # average-pool images by this factor
     standardize: bool = True
@@ -93,21 +105,21 @@ class EvaluationConfig(Section):
 class DeviceConfig(Section):
     """One kind of machine: how long a local step takes."""
 
-    step_time: Positive  # mean, s
+    step_time: Seconds  # mean
     sd: Annotated[float, Field(ge=0, le=1)] = 0.15  # of one step, as a share of the mean
 
 
 class BandwidthConfig(Section):
     """The links: uniform between low and high, moving in virtual time."""
 
-    low: Positive = 1.0
-    high: Positive = 10.0
+    low: Measure = 1.0
+    high: Measure = 10.0
     unit: Literal["Mb/s", "MB/s"] = "MB/s"
     per: Literal["worker", "link"] = "worker"
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.8  # over one interval
-    interval: Positive = 10.0  # s of virtual time
+    interval: Annotated[float, Field(ge=0.01, le=1e9)] = 10.0  # s of virtual time
     sharing: bool = False  # a worker's bandwidth is divided among its active transfers
-    latency: Annotated[float, Field(ge=0)] = 0.0  # s per transfer
+    latency: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # s per transfer
 
     @model_validator(mode="after")
     def _order(self) -> BandwidthConfig:
@@ -154,14 +166,14 @@ class WorldConfig(Section):
     device: dict[str, DeviceConfig] = {}
     drift: Annotated[float, Field(ge=0, le=1)] = 0.05  # sd of the per-round factor
     floor: Annotated[float, Field(gt=0, le=1)] = 0.2  # least step time, share of the mean
-    model_megabits: Positive | None = None  # size for link times; none: the model's own
+    model_megabits: Measure | None = None  # size for link times; none: the model's own
     bandwidth: BandwidthConfig = BandwidthConfig()
     monitor_delay: Annotated[int, Field(ge=0, le=1)] = (
         0  # the planner sees links so many rounds late
     )
     away: list[AbsenceConfig] = []
     away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    trace: str | None = None  # CSV of a recorded world
+    trace: Annotated[str, Field(min_length=1)] | None = None  # CSV of a recorded world
     charge_estimators: bool = False  # count the estimators' gradients on the virtual clock
 
 
@@ -233,36 +245,6 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     return parse(read_toml(path), overrides, source=str(path), folder=Path(path).parent)
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The raw tables of a TOML file, or a clear error."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            "there is no such file",
-            key="EXPERIMENT",
-            source=str(path),
-            fix="check the path, or start from experiments/demo.toml",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot be read: {error}",
-            key="EXPERIMENT",
-            source=str(path),
-            allowed="a readable UTF-8 text file in TOML",
-            fix="check the path and its permissions",
-        ) from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"is not valid TOML: {error}",
-            key="EXPERIMENT",
-            source=str(path),
-            fix="mend that line; strings need quotes, tables look like [data]",
-        ) from None
-
-
 def parse(
     tables: Mapping[str, Any],
     overrides: Iterable[str] = (),
@@ -271,54 +253,21 @@ def parse(
     folder: Path | None = None,
 ) -> Experiment:
     """Check raw tables (and overrides) and return the experiment."""
-    tree = _copy(tables)
+    tree = copied(tables)
     if folder is not None:
-        _anchor_paths(tree, folder)
-    for override in overrides:
-        key, value = parse_override(override)
+        anchor_paths(tree, folder, source=source)
+    given = [parse_override(override) for override in overrides]
+    for key, value in given:
         set_key(tree, key, value)
-    _anchor_paths(tree, Path.cwd())
+    anchor_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
     _apply_profile(tree)
     _ints_to_floats(tree, Experiment)
     try:
         return Experiment.model_validate(tree)
     except ValidationError as error:
-        raise from_validation(error, Experiment, source=source) from None
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value`, the value in TOML or a bare word."""
-    key, separator, raw = text.partition("=")
-    key, raw = key.strip(), raw.strip()
-    if not separator or not key or any(not part for part in key.split(".")):
-        raise ConfigError(
-            f"{text!r} is not of the form key=value",
-            key=key or "key=value",
-            source="command line",
-            allowed="key=value, for example data.skew=0.8",
-            fix="write the key, an equals sign and the value without spaces",
-        )
-    try:
-        return key, tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, raw
-
-
-def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested tables."""
-    *tables, last = key.split(".")
-    for table in tables:
-        branch = tree.setdefault(table, {})
-        if not isinstance(branch, dict):
-            raise ConfigError(
-                f"{table!r} is a value, not a section, so {key!r} cannot be set in it",
-                key=key,
-                source="command line",
-                allowed="section.key=value",
-                fix=f"set {table} itself, or name a key of a section",
-            )
-        tree = branch
-    tree[last] = value
+        found = from_validation(error, Experiment, source=source)
+        ours = any(f"{found.key}.".startswith(f"{key}.") for key, _ in given)
+        raise (found.said_of(COMMAND_LINE) if ours else found) from None
 
 
 def to_tables(experiment: Experiment) -> dict[str, Any]:
@@ -328,7 +277,7 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that differ between two experiments and change the numbers: (key, old, new)."""
-    before, after = _flatten(old), _flatten(new)
+    before, after = flat(old), flat(new)
     return [
         (key, before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -336,46 +285,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[st
     ]
 
 
-def _flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value
-
-
-def _anchor_paths(tree: dict[str, Any], folder: Path) -> None:
-    """Relative paths count from the file that names them, or from the current folder."""
-    for section, key in (("data", "path"), ("world", "trace")):
-        table = tree.get(section)
-        if isinstance(table, dict) and isinstance(table.get(key), str) and table[key]:
-            table[key] = str((folder / Path(table[key]).expanduser()).resolve())
-
-
 def _apply_profile(tree: dict[str, Any]) -> None:
     world = tree.get("world", {})
     profile = world.get("profile", "paper") if isinstance(world, dict) else None
     if isinstance(profile, str) and profile in PROFILES:
-        tree["world"] = _beneath(PROFILES[profile], world)
-
-
-def _beneath(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(defaults)
-    for key, value in given.items():
-        base = merged.get(key)
-        if isinstance(base, Mapping) and isinstance(value, Mapping):
-            merged[key] = _beneath(base, value)
-        else:
-            merged[key] = value
-    return merged
+        tree["world"] = beneath(PROFILES[profile], world)
 
 
 def _ints_to_floats(tree: Any, schema: Any) -> None:
@@ -391,7 +305,8 @@ def _ints_to_floats(tree: Any, schema: Any) -> None:
         if isinstance(value, dict):
             _ints_to_floats(value, field.annotation)
         elif isinstance(value, int) and not isinstance(value, bool) and _wants_float(field):
-            tree[key] = float(value)
+            with contextlib.suppress(OverflowError):  # left as it is, it will be refused
+                tree[key] = float(value)
 
 
 def _wants_float(field: Any) -> bool:

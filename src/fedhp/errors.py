@@ -48,7 +48,7 @@ class ConfigError(FedhpError):
         self.key = key
         self.source = source
         self.complaint = problem
-        where = f"{source}: {key}" if source else key
+        where = ": ".join(part for part in (source, key) if part)
         super().__init__(f"{where}: {problem}", allowed=allowed, fix=fix)
 
     def said_of(self, source: str) -> ConfigError:

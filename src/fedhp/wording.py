@@ -12,6 +12,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_PLURALS = {
+    "a whole number": "whole numbers",
+    "a number": "numbers",
+    "text": "texts",
+    "a table": "tables",
+    "a list": "lists",
+}
 
 
 def allowed_at(schema: Any, path: Sequence[str]) -> str:
@@ -76,10 +83,20 @@ def describe(annotation: Any) -> str:
             return f"a table with {', '.join(annotation.model_fields)} and settings of its own"
         return f"a table with the keys {', '.join(annotation.model_fields)}"
     if origin is dict:
-        return f"a table of {describe(arguments[1])}"
+        return f"a table of {_several(arguments[1])}"
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Sequence):
-        return f"a list of {describe(arguments[0])}"
+        return f"a list of {_several(arguments[0])}"
     return _KINDS.get(annotation, "")
+
+
+def _several(annotation: Any) -> str:
+    """A type in words, as the members of a list."""
+    one = describe(annotation)
+    for kind, kinds in _PLURALS.items():
+        if one.startswith(kind):
+            rest = one.removeprefix(kind)
+            return f"{kinds}, each{rest}" if rest else kinds
+    return one
 
 
 def _notes(part: Any) -> list[Any]:
@@ -90,18 +107,22 @@ def _range(notes: list[Any]) -> str:
     words = ""
     for note in notes:
         if isinstance(note, Ge):
-            words += f" of at least {note.ge}"
+            words += f" of at least {_figure(note.ge)}"
         elif isinstance(note, Gt):
-            words += f" above {note.gt}"
+            words += f" above {_figure(note.gt)}"
         elif isinstance(note, Le):
-            words += f", at most {note.le}"
+            words += f", at most {_figure(note.le)}"
         elif isinstance(note, Lt):
-            words += f", below {note.lt}"
+            words += f", below {_figure(note.lt)}"
         elif isinstance(note, MinLen) and note.min_length == 1:
             words += " that is not empty"
         elif isinstance(note, MaxLen):
             words += f", at most {note.max_length} of them"
     return words
+
+
+def _figure(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _at(schema: Any, path: Sequence[str]) -> Any:

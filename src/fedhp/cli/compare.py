@@ -11,6 +11,7 @@ import typer
 
 from fedhp.cli.parameters import ExperimentFile, Json, Out, Overrides, Resume, choose_folder
 from fedhp.errors import ConfigError, FedhpError
+from fedhp.tables import COMMAND_LINE, read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.campaign import Cell
@@ -35,7 +36,6 @@ def compare(
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
-    from fedhp.config import read_toml
     from fedhp.engine.campaign import check_cells, plan_cells, split_algorithms
 
     folder = choose_folder(out, experiment, resume=resume)
@@ -78,7 +78,7 @@ def _run(
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
-    from fedhp.engine.run import is_run
+    from fedhp.engine.run import is_run, unwritable
     from fedhp.record.checkpoint import write_atomically
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
@@ -93,13 +93,17 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),
     }
-    write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
-    write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
     pictures: list[Path] = []
-    if figures:
-        from fedhp.report.figures import save_comparison_figures
+    try:
+        if folders:
+            write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
+            write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
+        if folders and figures:
+            from fedhp.report.figures import save_comparison_figures
 
-        pictures = save_comparison_figures(folders, folder / "figures")
+            pictures = save_comparison_figures(folders, folder / "figures")
+    except OSError as error:
+        raise unwritable(folder, error) from None
     if as_json:
         print(json.dumps(result))
         return
@@ -113,14 +117,14 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
 
 def _numbers(text: str) -> list[int]:
     try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if not numbers or any(not 0 <= number < 2**32 for number in numbers):
         raise ConfigError(
             f"{text!r} is not a list of seeds",
-            key="seeds",
-            source="--seeds",
+            key="--seeds",
+            source=COMMAND_LINE,
             allowed="whole numbers of at least 0, parted by commas",
             fix="write --seeds 0,1,2",
         )
@@ -131,6 +135,7 @@ def _worst(errors: list[FedhpError]) -> FedhpError:
     """One error for all: its text names every failed run."""
     worst = max(errors, key=lambda error: error.exit_code)
     text = "\n".join(str(error) for error in errors)
-    combined = FedhpError(f"{len(errors)} runs failed:\n{text}")
+    count = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
+    combined = FedhpError(f"{count} failed:\n{text}")
     combined.exit_code = worst.exit_code
     return combined

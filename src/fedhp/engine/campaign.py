@@ -7,20 +7,24 @@ again; unfinished ones go on from their checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.config import Experiment, parse, parse_override, set_key, to_tables
+from fedhp.algorithms.base import ALGORITHMS
+from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
-from fedhp.engine.run import check_unchanged, check_writable, is_finished, is_run
+from fedhp.engine.run import check_folder, is_finished
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
+from fedhp.tables import parse_override, set_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,19 @@ Tell = Callable[[Cell, Event], None]
 def parse_variant(text: str) -> Variant:
     """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
     first, *rest = text.strip().split(":")
-    if rest and "=" not in rest[0]:  # package.module:Class
+    if rest and "=" not in rest[0] and first not in ALGORITHMS:  # package.module:Class
         first, rest = f"{first}:{rest[0]}", rest[1:]
     settings: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
     for item in rest:
         key, value = parse_override(item)
         (overrides if "." in key else settings)[key] = value
-    if not first:
+    if not first or "name" in settings:
         raise ConfigError(
-            f"{text!r} names no algorithm",
-            key="algorithms",
-            source="--algorithms",
-            allowed="names such as fedhp,dpsgd,adpsgd:steps=100",
-            fix="write the name before the first colon",
+            f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
+            key="compare.algorithms",
+            allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
+            fix="write the name before the first colon, and there only",
         )
     return Variant(text.strip(), first, settings, overrides)
 
@@ -93,16 +96,18 @@ def plan_cells(
     """All runs of a comparison, every configuration checked."""
     folder = Path(source).parent if source else None
     base = parse(tables, overrides, source=source, folder=folder)
-    labels = list(algorithms or base.compare.algorithms)
-    for name, values in (("algorithms", labels), ("seeds", list(seeds or base.compare.seeds))):
-        repeated = [value for i, value in enumerate(values) if value in values[:i]]
+    labels = list(base.compare.algorithms if algorithms is None else algorithms)
+    numbers = list(base.compare.seeds if seeds is None else seeds)
+    for name, values in (("algorithms", labels), ("seeds", numbers)):
+        places = [_file_name(str(value)) for value in values]
+        repeated = [value for i, value in enumerate(values) if places[i] in places[:i]]
         if repeated or not values:
             raise ConfigError(
                 f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
                 key=f"compare.{name}",
                 source=source,
-                allowed="a list without repetitions",
-                fix=f"mend --{name} or [compare] in the file",
+                allowed="a list that is not empty and names nothing twice",
+                fix=f"mend --{name}, or [compare] in the file",
             )
     cells = []
     for variant in map(parse_variant, labels):
@@ -112,9 +117,9 @@ def plan_cells(
         changed["algorithm"] = {**kept, "name": variant.name, **variant.settings}
         for key, value in variant.overrides.items():
             set_key(changed, key, value)
-        for seed in seeds or base.compare.seeds:
+        for seed in numbers:
             changed["seed"] = seed
-            experiment = parse(changed, source=source)
+            experiment = parse(changed, source=_who(source, variant.label))
             place = out / _file_name(variant.label) / f"seed-{seed}"
             cells.append(Cell(variant.label, seed, experiment, place))
     return cells
@@ -124,18 +129,13 @@ def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
     """Find every mistake before the first run: settings, data, models, folders."""
     seen: set[str] = set()
     for cell in cells:
-        if is_run(cell.folder):
-            if not resume:
-                raise RunError(
-                    f"{cell.folder} already holds a run",
-                    allowed="a new folder, or --resume to go on with what is there",
-                    fix="add --resume, choose another --out, or delete the folder",
-                )
-            check_unchanged(cell.experiment, cell.folder)
-        check_writable(cell.folder)
+        check_folder(cell.experiment, cell.folder, resume=resume)
         if cell.label not in seen:
             seen.add(cell.label)
-            prepare(cell.experiment, source=source)
+            try:
+                prepare(cell.experiment, source=source)
+            except ConfigError as error:
+                raise error.said_of(_who(source, cell.label)) from error
 
 
 def run_cells(
@@ -215,7 +215,8 @@ class _Worker(threading.Thread):
                 self._carry_out(cell)
         finally:
             assert self._process.stdin is not None
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it may have died
+                self._process.stdin.close()
             self._process.wait()
             assert self._process.stdout is not None
             self._process.stdout.close()
@@ -268,8 +269,15 @@ def rebuild_error(kind: str, message: str) -> FedhpError:
 
 def _file_name(label: str) -> str:
     """A label as a folder name."""
-    kept = [letter if letter.isalnum() or letter in "._-=+" else "," for letter in label]
-    return "".join(kept)
+    good = [letter.isascii() and (letter.isalnum() or letter in "._-=+") for letter in label]
+    name = "".join(letter if fine else "," for letter, fine in zip(label, good, strict=True))
+    name = "," + name[1:] if name.startswith(".") else name
+    return name if len(name) <= 100 else f"{name[:90]},{zlib.crc32(label.encode()):08x}"
+
+
+def _who(source: str, label: str) -> str:
+    """Where a setting of one algorithm comes from."""
+    return f"{source}, {label}" if source else label
 
 
 def labels_of(cells: Iterable[Cell]) -> list[str]:

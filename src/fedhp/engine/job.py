@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from fedhp.config import parse
 from fedhp.engine.run import start_run
-from fedhp.errors import FedhpError, Interrupted
+from fedhp.errors import Interrupted, unexpected
 from fedhp.types import RoundRecord
 
 
@@ -67,7 +67,8 @@ def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict
         return {"event": "finished"}
     except Interrupted:
         return {"event": "interrupted"}
-    except FedhpError as error:
+    except Exception as failure:
+        error = unexpected(failure)
         return {"event": "failed", "kind": type(error).__name__, "message": str(error)}
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhp.engine.prepare import Prepared
-from fedhp.errors import Diverged, Interrupted
+from fedhp.errors import Diverged
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.evaluate import choose_images, score, score_peers
-from fedhp.learn.local import PROBE_BATCHES, Estimate, Samples, estimate, train
+from fedhp.learn.local import PROBE_BATCHES, Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import directed_weights, distances, mix, update_norms
 from fedhp.learn.params import Replica, row_of, rows_of
 from fedhp.learn.stacked import DenseStack, dense_stack
@@ -155,8 +155,7 @@ class LocalEngine:
                 ),
                 order=list(turns),
             )
-        if self.stop():
-            raise Interrupted("stopped during local training")
+        check(self.stop)
         return losses
 
     def _train_stacked(
@@ -196,6 +195,7 @@ class LocalEngine:
                 before=(self.models[worker], self.counters[worker]),
                 after=(self.after[worker], self.after_counters[worker]),
                 probe=self._draw(Purpose.PROBE, worker, round_index, PROBE_BATCHES),
+                stop=self.stop,
             )
 
         return self._run(job, order=workers)
@@ -232,8 +232,7 @@ class LocalEngine:
         mean = models.double().mean(dim=0).to(models.dtype)
         everyone = torch.cat([models, mean.unsqueeze(0)])
         scores = self._score_stacked(everyone) if self.stack else self._score(everyone)
-        if self.stop():
-            raise Interrupted("stopped during evaluation")
+        check(self.stop)
         accuracy = np.array(scores[: self.workers])
         images = len(self.test.inputs)
         share = float(accuracy.mean())
@@ -249,11 +248,9 @@ class LocalEngine:
         rows = rows_of(models)
 
         def job(index: int, replica: Replica) -> float:
-            if self.stop():
-                return float("nan")
             # The mean model has no counters of its own; evaluation does not read them.
             replica.bind(rows[index], self.counters[min(index, self.workers - 1)].clone())
-            return score(replica, self.prepared.task, self.test)
+            return score(replica, self.prepared.task, self.test, stop=self.stop)
 
         scores = self._run(job, order=list(range(len(models))))
         return [scores[index] for index in range(len(models))]

@@ -54,13 +54,6 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     algorithm = load_algorithm(
         experiment.algorithm.name, experiment.algorithm.settings, source=source
     )
-    topology = base_topology(
-        experiment.topology.name,
-        experiment.topology.settings,
-        workers=experiment.workers,
-        seed=experiment.seed,
-        source=source,
-    )
     task = _build_task(experiment, source)
     dataset = task_data(task, source=source)
     facts = check_task(
@@ -76,6 +69,14 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     )
     layout = layout_of(
         initial_model(task, experiment.seed), batch_norm=experiment.training.batch_norm
+    )
+    _check_memory(experiment.workers, layout, source=source)
+    topology = base_topology(
+        experiment.topology.name,
+        experiment.topology.settings,
+        workers=experiment.workers,
+        seed=experiment.seed,
+        source=source,
     )
     world = build_world(
         experiment.world,
@@ -141,6 +142,21 @@ def _build_task(experiment: Experiment, source: str) -> Task:
         lambda: load_data(experiment.data, source=source),
         source=source,
     )
+
+
+def _check_memory(workers: int, layout: Layout, *, source: str) -> None:
+    """Refuse what clearly does not fit: four rows per worker, a few numbers per pair of them."""
+    needed = 16 * workers * layout.width + 50 * workers**2
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"{workers} workers with models of {layout.width} numbers need about"
+            f" {needed / 1e9:.0f} GB of memory, this machine has {there / 1e9:.0f} GB",
+            key="workers",
+            source=source,
+            allowed="as many workers as the memory holds models of",
+            fix="lower workers, or choose a smaller model (model.name, model.width)",
+        )
 
 
 def _executors(experiment: Experiment, facts: TaskFacts, device: torch.device) -> int:

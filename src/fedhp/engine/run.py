@@ -7,6 +7,7 @@ repeats it bit for bit.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 import torch
 
@@ -26,7 +28,7 @@ from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
-from fedhp.record.checkpoint import read_checkpoint, sync_folder, write_checkpoint
+from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store
 from fedhp.types import RoundRecord
@@ -79,15 +81,17 @@ class Run:
             if store.last_round() < saved.round_index:
                 raise RunError(
                     f"{self.folder}: the record ends at round {store.last_round()}, "
-                    f"the checkpoint at {saved.round_index}",
-                    fix="the record was damaged; start the run anew in another folder",
+                    f"the checkpoint at {saved.round_index}: the record was damaged",
+                    allowed="a record that reaches at least to the checkpoint",
+                    fix="put the record back in its place, or start the run anew in another folder",
                 )
-            loop.restore(saved)
+            self._restore(loop, saved, engine)
         store.truncate(loop.checkpoint().round_index)
         store.set_meta("status", "running")
         last, cost = time.monotonic(), 0.0
         try:
             for record in loop.rounds():
+                check_record(record)
                 store.commit(record)
                 yield record
                 if self.stop():
@@ -107,7 +111,8 @@ class Run:
                 fix="go on with the same command and --resume",
             ) from None
         except Diverged as error:
-            self._save(loop)
+            if loop.checkpoint().round_index == store.last_round():
+                self._save(loop)
             store.set_meta("status", "diverged")
             store.set_meta("message", str(error))
             raise
@@ -121,12 +126,30 @@ class Run:
             return RoundLoop(engine, algorithm)
         return EventLoop(engine, algorithm)
 
+    def _restore(self, loop: RoundLoop | EventLoop, saved: Checkpoint, engine: LocalEngine) -> None:
+        models = saved.arrays.get("models")
+        wanted = tuple(engine.models.shape)
+        if models is None or models.shape != wanted:
+            found = "none" if models is None else "x".join(map(str, models.shape))
+            raise self._another(f"its models are {found}, not {wanted[0]}x{wanted[1]}")
+        try:
+            loop.restore(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise self._another(f"{type(error).__name__}: {error}") from error
+
+    def _another(self, why: str) -> RunError:
+        return RunError(
+            f"{self.folder}: the checkpoint does not belong to this experiment: {why}",
+            allowed="the model, task and algorithm the run was started with, code included",
+            fix="undo the change in your own part, or start the run anew in another folder",
+        )
+
     def _save(self, loop: RoundLoop | EventLoop) -> float:
         started = time.monotonic()
         try:
             write_checkpoint(self.folder, loop.checkpoint())
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
+            raise unwritable(self.folder, error) from None
         return time.monotonic() - started
 
 
@@ -141,22 +164,8 @@ def start_run(
 ) -> Run:
     """A new run in this folder, or with resume the one that is there."""
     target = Path(folder)
-    if is_run(target):
-        if not resume:
-            raise RunError(
-                f"{target} already holds a run",
-                allowed="a folder that does not exist yet, or --resume to go on with it",
-                fix="add --resume, choose another --out, or delete the folder",
-            )
-        check_unchanged(experiment, target)
+    if check_folder(experiment, target, resume=resume):
         return Run(prepare(experiment, source=source), target, stop=stop)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(
-            f"{target} exists and is not a run folder",
-            allowed="a folder that does not exist yet, or an empty one",
-            fix="choose another --out",
-        )
-    check_writable(target)
     prepared = prepare(experiment, source=source)
     _check_space(prepared, target)
     _create(prepared, target, label=label or experiment.algorithm.name)
@@ -179,17 +188,31 @@ def is_finished(folder: Path) -> bool:
         store.close()
 
 
-def check_writable(folder: Path) -> None:
-    """Fail early where a run folder could not be made."""
-    parent = folder
-    while not parent.exists() and parent.parent != parent:
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise RunError(
-            f"--out {folder}: {parent} is not a folder this user can write to",
-            allowed="a path below a writable folder",
-            fix="choose another --out, or mend the permissions",
-        )
+def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
+    """Whether this folder holds a run to go on with; refuse one that cannot be used."""
+    try:
+        if is_run(folder):
+            if not resume:
+                raise RunError(
+                    f"--out {folder}: the folder already holds a run",
+                    allowed="a folder that does not exist yet, or --resume to go on with it",
+                    fix="add --resume, choose another --out, or delete the folder",
+                )
+            check_unchanged(experiment, folder)
+            return True
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(
+                f"--out {folder}: exists and is not a run folder",
+                allowed="a folder that does not exist yet, or an empty one",
+                fix="choose another --out",
+            )
+        parent = folder
+        while not parent.exists() and parent.parent != parent:
+            parent = parent.parent
+        os.rmdir(tempfile.mkdtemp(prefix=".fedhp-", dir=parent))
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return False
 
 
 def _check_space(prepared: Prepared, folder: Path) -> None:
@@ -218,7 +241,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
-        raise _unwritable(target, error) from None
+        raise unwritable(target, error) from None
     try:
         store = Store.create(temporary)
         for key, value in _description(prepared, label).items():
@@ -234,7 +257,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
         sync_folder(target.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise _unwritable(target, error) from None
+        raise unwritable(target, error) from None
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -267,25 +290,58 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
         recorded = store.meta("experiment")
     finally:
         store.close()
+    if not isinstance(recorded, dict):
+        raise RunError(
+            f"{folder}: the record does not say with which settings the run was started",
+            allowed="a record this program wrote, unchanged",
+            fix="start the run anew in another folder",
+        )
     changed = differences(recorded, to_tables(experiment))
     if changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise RunError(
-            f"{folder}: {key} is {new!r}, but the run was started with {old!r}{more}",
+            f"{folder}: {key} is {_told(new)}, but the run was started with {_told(old)}{more}",
             allowed="the settings the run was started with",
             fix=f"set {key} back, or start a new run with another --out",
         )
 
 
-def _unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
-    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+def _told(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
+    """What to tell when a folder cannot be written to."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(
-            f"{folder}: the disk is full: {error.strerror}",
+            f"--out {folder}: the disk is full: {error.strerror}",
             fix="free some space and go on with --resume; committed rounds are kept",
         )
     return RunError(
-        f"{folder}: cannot be written: {error.strerror or error}",
-        allowed="a writable folder",
+        f"--out {folder}: cannot be written: {error.strerror or error}",
+        allowed="a path below a folder this user can write to",
         fix="choose another --out, or mend the permissions",
     )
+
+
+def check_record(record: RoundRecord) -> None:
+    """Stop before a number that is none: nothing could be told from such a round."""
+    if not np.isfinite([record.clock, record.timing.mean_waiting_time]).all():
+        raise RunError(
+            f"round {record.round_index}: the virtual clock went to {record.clock}",
+            allowed="times that stay finite",
+            fix="check [world] and the settings of the algorithm for times that are too long",
+        )
+    if record.evaluation is None:
+        return
+    bad = np.flatnonzero(~np.isfinite(record.evaluation.accuracy))
+    if len(bad) or not np.isfinite(record.evaluation.mean_model_accuracy):
+        whose = f"the model of worker {bad[0]}" if len(bad) else "the mean model"
+        raise Diverged(
+            f"round {record.round_index}: the test of {whose} gave no finite number; "
+            "rounds before it are kept",
+            allowed="a metric that is a finite number for every model",
+            fix=f"lower training.learning_rate (it was {record.learning_rate:g} in this round), "
+            "or mend the metric of your own task",
+        )

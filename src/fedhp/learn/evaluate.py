@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhp.learn.local import Samples
+from fedhp.learn.local import Samples, check
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Task
 from fedhp.types import Dataset, IntArray
@@ -33,16 +33,15 @@ def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntAr
     return np.sort(order[np.argsort(place, kind="stable")[:images]])
 
 
-def score(replica: Replica, task: Task, test: Samples) -> float:
+def score(replica: Replica, task: Task, test: Samples, *, stop: Callable[[], bool]) -> float:
     """The task's metric of the bound model."""
-    return task.metric(outputs_of(replica, test.inputs), test.targets)
-
-
-def outputs_of(replica: Replica, inputs: Tensor) -> Tensor:
-    """The model's outputs, batch by batch."""
     replica.module.eval()
+    outputs = []
     with torch.inference_mode():
-        return torch.cat([replica.module(batch) for batch in torch.split(inputs, BATCH)])
+        for batch in torch.split(test.inputs, BATCH):
+            check(stop)
+            outputs.append(replica.module(batch))
+        return task.metric(torch.cat(outputs), test.targets)
 
 
 def score_peers(

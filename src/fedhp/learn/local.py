@@ -11,11 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedhp.errors import Interrupted
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Task
 
 PROBE_BATCHES = 8
 VARIANCE_BATCHES = 3
+
+
+def check(stop: Callable[[], bool]) -> None:
+    """Give the round up if asked to; called often enough for Ctrl-C to take a moment only."""
+    if stop():
+        raise Interrupted("asked to stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +42,13 @@ def train(
     learning_rate: float,
     stop: Callable[[], bool],
 ) -> float:
-    """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none).
-
-    Returns early, with NaN, when stop() says so: the round is then given up.
-    """
+    """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none)."""
     module = replica.module
     module.train()
     weights = [tensor.data for tensor in replica.trained]
     total = torch.zeros((), device=samples.inputs.device)
     for batch in batches:
-        if stop():
-            return float("nan")
+        check(stop)
         loss = task.loss(module(samples.inputs[batch]), samples.targets[batch])
         torch.autograd.backward(loss)
         total += loss.detach()
@@ -76,6 +79,7 @@ def estimate(
     before: tuple[Tensor, Tensor],
     after: tuple[Tensor, Tensor],
     probe: Tensor,
+    stop: Callable[[], bool],
 ) -> Estimate:
     """Smoothness between the two points on one probe batch, and gradient variance at `before`.
 
@@ -85,6 +89,7 @@ def estimate(
     trainable = replica.layout.trainable
 
     def gradient(point: tuple[Tensor, Tensor], indices: Tensor) -> tuple[Tensor, float]:
+        check(stop)
         replica.bind(point[0].clone(), point[1].clone())
         replica.module.train()
         loss = task.loss(replica.module(samples.inputs[indices]), samples.targets[indices])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedhp.learn.local import VARIANCE_BATCHES, Estimate, Samples, sample_variance
+from fedhp.learn.local import VARIANCE_BATCHES, Estimate, Samples, check, sample_variance
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
@@ -45,8 +45,7 @@ class DenseStack:
         scale = (-rates[order] / picks.shape[2]).view(-1, 1, 1).to(rows)
         active = torch.searchsorted(-steps, -torch.arange(len(picks))).tolist()
         for step, count in enumerate(active):
-            if stop():
-                break
+            check(stop)
             batch = picks[step, :count]
             # index_select copies whole rows: twice as fast as indexing with a matrix.
             flat = batch.reshape(-1)

@@ -36,11 +36,12 @@ class Checkpoint:
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Replace the run's checkpoint."""
+    index, scalars = str(checkpoint.round_index), json.dumps(checkpoint.scalars)
     metadata = {
         "version": str(VERSION),
-        "round": str(checkpoint.round_index),
-        "crc": str(_crc(checkpoint.arrays)),
-        "scalars": json.dumps(checkpoint.scalars),
+        "round": index,
+        "crc": str(_crc(checkpoint.arrays, index + scalars)),
+        "scalars": scalars,
     }
     write_atomically(folder / FILE, save(checkpoint.arrays, metadata=metadata))
 
@@ -56,9 +57,12 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
-    if metadata.get("version") != str(VERSION) or metadata.get("crc") != str(_crc(arrays)):
-        raise _damaged(path, "its checksum or version does not match")
-    return Checkpoint(int(metadata["round"]), arrays, json.loads(metadata["scalars"]))
+    if metadata.get("version") != str(VERSION):
+        raise _damaged(path, f"its version is {metadata.get('version')}, not {VERSION}")
+    index, scalars = metadata.get("round", ""), metadata.get("scalars", "")
+    if metadata.get("crc") != str(_crc(arrays, index + scalars)):
+        raise _damaged(path, "its checksum does not match")
+    return Checkpoint(int(index), arrays, json.loads(scalars))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -86,8 +90,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _crc(arrays: Arrays) -> int:
-    value = 0
+def _crc(arrays: Arrays, text: str) -> int:
+    value = zlib.crc32(text.encode())
     for name in sorted(arrays):
         value = zlib.crc32(name.encode(), value)
         value = (
@@ -102,5 +106,5 @@ def _damaged(path: Path, why: str) -> RunError:
     return RunError(
         f"{path}: the checkpoint is damaged: {why}",
         allowed="a checkpoint this program wrote, unchanged",
-        fix="delete the run folder and start the run anew",
+        fix="delete that file: with --resume the run begins anew and gives the same numbers",
     )

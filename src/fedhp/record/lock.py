@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
 from pathlib import Path
 from types import TracebackType
 
-from fedhp.errors import RunError
+from fedhp.errors import RunError, StorageFull
 
 FILE = "lock"
 PATIENCE = 3.0  # s
@@ -33,8 +34,17 @@ class FolderLock:
                 fix="wait for it to end, or choose another --out",
             ) from None
         except OSError as error:
+            if self._handle >= 0:
+                os.close(self._handle)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(
+                    f"{self._path.parent}: the disk is full: {error.strerror}",
+                    allowed="enough space for the records and two checkpoints",
+                    fix="free some space and go on with --resume",
+                ) from None
             raise RunError(
                 f"{self._path.parent}: cannot be locked: {error.strerror}",
+                allowed="a folder this user can write to",
                 fix="mend the folder's permissions",
             ) from None
         return self

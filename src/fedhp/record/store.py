@@ -131,7 +131,10 @@ class Store:
             row = self._connection.execute(
                 "SELECT value FROM meta WHERE key = ?", (key,)
             ).fetchone()
-        return None if row is None else json.loads(row[0])
+        try:
+            return None if row is None else json.loads(row[0])
+        except ValueError as error:
+            raise _damaged(self.path, f"{key}: {error}") from None
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set a value, at once durable."""
@@ -225,15 +228,26 @@ def _clear_errors(path: Path) -> Iterator[None]:
         if "full" in str(error) or "disk I/O" in str(error):
             raise StorageFull(
                 f"{path}: cannot be written: {error}",
+                allowed="enough space for the record",
                 fix="free some space and go on with --resume; earlier rounds are kept",
             ) from None
+        if "no such" in str(error):
+            raise _damaged(path, str(error)) from None
         raise RunError(
-            f"{path}: {error}", fix="check the folder's permissions and that no other run uses it"
+            f"{path}: cannot be used: {error}",
+            allowed="a record that this user can read and write, used by one run at a time",
+            fix="check the folder's permissions and that no other run uses it",
         ) from None
     except sqlite3.DatabaseError as error:
-        raise RunError(
-            f"{path}: the record is damaged: {error}", fix="start the run anew in another folder"
-        ) from None
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, why: str) -> RunError:
+    return RunError(
+        f"{path}: the record is damaged: {why}",
+        allowed="a record this program wrote, unchanged",
+        fix="start the run anew in another folder",
+    )
 
 
 def _rows(record: RoundRecord) -> dict[str, list[tuple[Any, ...]]]:

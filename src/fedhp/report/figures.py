@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedhp.record.reader import RunReader
 from fedhp.report.groups import Comparison, read_comparison
 from fedhp.report.panels import (
     best_known_target,
@@ -19,6 +22,15 @@ from fedhp.report.panels import (
     step_bars,
     target_bars,
     waiting_bars,
+)
+from fedhp.report.rounds import check_round
+from fedhp.report.run_panels import (
+    TALLEST,
+    draw_timeline,
+    draw_topology,
+    read_links,
+    run_devices,
+    topology_handles,
 )
 from fedhp.report.style import COLUMN, PAGE, QUIET, new_figure, paper_style, save_figure
 
@@ -43,7 +55,7 @@ def save_comparison_figures(folders: Sequence[Path], out: Path) -> list[Path]:
         del drawings["time_to_target"]
     paths: list[Path] = []
     for name, draw in drawings.items():
-        paths += savenew_figure(draw(comparison), out, name)
+        paths += save_figure(draw(comparison), out, name)
     return paths
 
 
@@ -103,7 +115,8 @@ def overview(comparison: Comparison) -> Figure:
     # Each row has a grid of its own, so that long names below do not narrow the curves above.
     halves = figure.add_gridspec(2, 1, height_ratios=(2.3, 0.6 + ROW * rows))
     target = best_known_target(comparison)
-    upper = halves[0].subgridspec(1, 1 if target is None else 2)
+    panels = 1 if target is None else 2
+    upper = halves[0].subgridspec(1, panels, width_ratios=(1.4, 1)[:panels])
     learning = figure.add_subplot(upper[0])
     learning.set_title("Learning", loc="left")
     over_time(learning, comparison)
@@ -121,6 +134,49 @@ def overview(comparison: Comparison) -> Figure:
     work.tick_params(labelleft=False)
     work.legend(handles=kinds, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.supxlabel(spread_note(comparison), fontsize=7, color=QUIET)
+    return figure
+
+
+def save_run_figures(folder: Path, out: Path) -> list[Path]:
+    """Draw one run into a folder: its learning, its topology, its last round's timeline."""
+    with RunReader(folder) as run:
+        check_round(run, None)
+        paths = save_figure(topology(run), out, "topology")
+        paths += save_figure(timeline(run), out, "timeline")
+    return save_figure(accuracy_over_time(read_comparison([folder])), out, "accuracy") + paths
+
+
+@paper_style()
+def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
+    """The links at chosen rounds; without a choice at the first, the middle and the last."""
+    last = check_round(run, None)
+    chosen = list(rounds or dict.fromkeys((1, (last + 1) // 2, last)))
+    links = [read_links(run, check_round(run, index)) for index in chosen]
+    devices, styles = run_devices(run)
+    speeds = np.concatenate([each.speed for each in links])
+    top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
+    across = min(3, len(links))
+    down = -(-len(links) // across)
+    figure = new_figure(2.4 * across, 2.5 * down + 0.3)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for axes, each in zip(panels, links, strict=False):
+        draw_topology(axes, each, devices=devices, looks=styles, top=top)
+    for axes in panels[len(links) :]:
+        axes.set_axis_off()
+    handles = topology_handles(run, styles, speeds)
+    _legend(figure, handles, columns=len(handles) if across > 1 else 2)
+    return figure
+
+
+@paper_style()
+def timeline(run: RunReader, round_index: int | None = None) -> Figure:
+    """How every worker spent one round (the last, if none is named)."""
+    index = check_round(run, round_index)
+    devices, styles = run_devices(run)
+    figure = new_figure(COLUMN, 1.0 + 0.15 * min(TALLEST, len(devices)))
+    axes = figure.subplots()
+    handles = draw_timeline(axes, run, index, devices=devices, order=list(styles))
+    _legend(figure, handles)
     return figure
 
 

@@ -1,0 +1,199 @@
+"""One round of a run, read back: which rounds there are, who did what, over which links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedhp.errors import RunError
+from fedhp.record.reader import Columns, RunReader
+from fedhp.types import LinkVerdict
+
+
+def check_round(run: RunReader, round_index: int | None) -> int:
+    """The round if it is in the record (the last one for None), or a clear error."""
+    last = run.rounds_done
+    if last == 0:
+        raise RunError(
+            f"{run.folder}: no round is committed yet (status: {run.meta('status')})",
+            allowed="a run with at least one finished round",
+            fix="wait for the first round, or go on with the run",
+        )
+    if round_index is None:
+        return last
+    if not 1 <= round_index <= last:
+        raise RunError(
+            f"{run.folder}: round {round_index} is not in the record",
+            allowed=f"a round from 1 to {last}",
+            fix=f"use --round {min(max(round_index, 1), last)}",
+        )
+    return round_index
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A row of the links table; for directed exchanges a is the receiver."""
+
+    a: int
+    b: int
+    used: bool
+    size: int  # bytes
+    link_time: float | None
+    distance: float | None
+    verdict: LinkVerdict | None
+    planned_link_time: float | None
+    estimated_distance: float | None
+
+    @property
+    def name(self) -> str:
+        """How the link is called in a sentence."""
+        return f"{self.a}–{self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one worker did; its row of the workers table."""
+
+    worker: int
+    device: str
+    local_steps: int
+    step_time: float | None
+    compute_time: float
+    communication_time: float
+    worker_time: float
+    waiting_time: float
+
+    @property
+    def name(self) -> str:
+        """How the worker is called in a sentence."""
+        return f"worker {self.worker} ({self.device})"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundView:
+    """One round as the record has it."""
+
+    round_index: int
+    num_rounds: int
+    label: str
+    seed: int
+    metric: str
+    asynchronous: bool
+    algorithm: dict[str, Any]  # the run's [algorithm] settings
+    model_bytes: int
+    started: float  # virtual time
+    clock: float
+    round_time: float
+    mean_waiting_time: float
+    learning_rate: float
+    bytes_sent: int
+    rule: str
+    pace_setter: int | None
+    accuracy: float | None
+    mean_model_accuracy: float | None
+    facts: dict[str, float | None]
+    shares: list[Share]  # of those present
+    away: list[str]  # names of those who are not
+    links: list[Link]
+
+    @property
+    def used(self) -> list[Link]:
+        """The links over which models travelled."""
+        return [link for link in self.links if link.used]
+
+    @property
+    def directed(self) -> bool:
+        """Whether a link is one transfer, from b to a."""
+        return any(link.a > link.b for link in self.used)
+
+    def share(self, worker: int) -> Share | None:
+        """What this worker did, None if it was away."""
+        return next((share for share in self.shares if share.worker == worker), None)
+
+    def with_verdict(self, verdict: LinkVerdict) -> list[Link]:
+        """The links with this verdict, slowest first as the planner saw them."""
+        found = [link for link in self.links if link.verdict == verdict]
+        return sorted(found, key=lambda link: (-(link.planned_link_time or 0.0), link.a, link.b))
+
+    def slowest_link(self, worker: int, *, planned: bool = False) -> Link | None:
+        """The used link that keeps this worker longest."""
+
+        def time(link: Link) -> float:
+            return (link.planned_link_time if planned else link.link_time) or 0.0
+
+        mine = [
+            link
+            for link in self.used
+            if link.a == worker or (link.b == worker and not self.directed)
+        ]
+        return max(mine, key=time, default=None)
+
+
+def read_round(run: RunReader, round_index: int) -> RoundView:
+    """Read one round."""
+    index = check_round(run, round_index)
+    row = {name: column[0] for name, column in run.table("rounds", round_index=index).items()}
+    tests = run.table("evaluations", round_index=index)
+    facts = run.table("facts", round_index=index)
+    devices = run.meta("devices")
+    shares, away = _shares(run.table("workers", round_index=index), devices)
+    return RoundView(
+        round_index=index,
+        num_rounds=run.meta("rounds"),
+        label=run.meta("label"),
+        seed=run.meta("seed"),
+        metric=run.meta("metric"),
+        asynchronous=bool(run.meta("asynchronous")),
+        algorithm=run.meta("experiment")["algorithm"],
+        model_bytes=run.meta("model_bytes"),
+        started=round_start(run, index),
+        clock=row["clock"],
+        round_time=row["round_time"],
+        mean_waiting_time=row["mean_waiting_time"],
+        learning_rate=row["learning_rate"],
+        bytes_sent=row["bytes_sent"],
+        rule=row["rule"],
+        pace_setter=row["pace_setter"],
+        accuracy=next(iter(tests["accuracy"]), None),
+        mean_model_accuracy=next(iter(tests["mean_model_accuracy"]), None),
+        facts=dict(zip(facts["name"], facts["value"], strict=True)),
+        shares=shares,
+        away=away,
+        links=_links(run.table("links", round_index=index)),
+    )
+
+
+def round_start(run: RunReader, round_index: int) -> float:
+    """The virtual time at which a round began: the end of the one before."""
+    if round_index == 1:
+        return 0.0
+    return float(run.table("rounds", round_index=round_index - 1)["clock"][0])
+
+
+def _shares(table: Columns, devices: list[str]) -> tuple[list[Share], list[str]]:
+    shares, away = [], []
+    names = [field.name for field in fields(Share) if field.name not in ("worker", "device")]
+    for place, worker in enumerate(table["worker"]):
+        if table["worker_time"][place] is None:
+            away.append(f"worker {worker} ({devices[worker]})")
+        else:
+            values = {name: table[name][place] for name in names}
+            shares.append(Share(worker=worker, device=devices[worker], **values))
+    return shares, away
+
+
+def _links(table: Columns) -> list[Link]:
+    return [
+        Link(
+            a=table["a"][i],
+            b=table["b"][i],
+            used=bool(table["used"][i]),
+            size=table["bytes"][i],
+            link_time=table["link_time"][i],
+            distance=table["distance"][i],
+            verdict=None if table["verdict"][i] is None else LinkVerdict(table["verdict"][i]),
+            planned_link_time=table["planned_link_time"][i],
+            estimated_distance=table["estimated_distance"][i],
+        )
+        for i in range(len(table["a"]))
+    ]

@@ -1,0 +1,231 @@
+"""The panels of one run: who talked to whom in a round, and how everyone spent it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedhp.record.reader import RunReader
+from fedhp.report.groups import device_order, kind_means
+from fedhp.report.numbers import count, number
+from fedhp.report.style import BLUE, FAINT, INK, ORANGE, QUIET, DeviceLook, device_looks
+from fedhp.types import FloatArray
+
+WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
+TALLEST = 60  # workers of a timeline
+ARROWS = 5  # directed links per worker up to which arrows are drawn
+UNITS = {"Mb/s": 1e6, "MB/s": 8e6}  # bits
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLinks:
+    """The links used in one round."""
+
+    round_index: int
+    pairs: list[tuple[int, int]]  # (receiver, sender) where directed
+    speed: FloatArray  # bits per second that the transfer reached
+    directed: bool
+    away: list[int]
+
+
+def read_links(run: RunReader, round_index: int) -> RoundLinks:
+    """The used links of a round with their speed."""
+    links = run.table("links", round_index=round_index)
+    rows = [
+        (a, b, time)
+        for a, b, used, time in zip(
+            links["a"], links["b"], links["used"], links["link_time"], strict=True
+        )
+        if used
+    ]
+    bits = 8.0 * run.meta("model_bytes")
+    workers = run.table("workers", round_index=round_index)
+    return RoundLinks(
+        round_index=round_index,
+        pairs=[(a, b) for a, b, _ in rows],
+        speed=np.array([bits / time if time else np.inf for _, _, time in rows]),
+        directed=any(a > b for a, b, _ in rows),
+        away=[
+            w for w, t in zip(workers["worker"], workers["worker_time"], strict=True) if t is None
+        ],
+    )
+
+
+def run_devices(run: RunReader) -> tuple[list[str], dict[str, DeviceLook]]:
+    """Every worker's device, and how each kind is drawn, fastest first."""
+    devices = list(run.meta("devices"))
+    times = kind_means(run.array("workers", "step_time"), devices)
+    return devices, device_looks(device_order(times, devices))
+
+
+def draw_topology(
+    axes: Any,
+    links: RoundLinks,
+    devices: Sequence[str],
+    looks: dict[str, DeviceLook],
+    *,
+    top: float,
+) -> None:
+    """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
+    workers = len(devices)
+    angle = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
+    x, y = np.cos(angle), np.sin(angle)
+    size = float(np.clip(900 / workers, 12, 110))
+    arrows = links.directed and len(links.pairs) <= ARROWS * workers
+    for (a, b), speed in zip(links.pairs, links.speed, strict=True):
+        width = link_width(float(speed), top)
+        if arrows:
+            # (receiver, sender): the arrow points the way the model travels.
+            axes.annotate(
+                "",
+                (x[a], y[a]),
+                (x[b], y[b]),
+                arrowprops={
+                    "arrowstyle": "-|>,head_length=0.25,head_width=0.12",
+                    "linewidth": width,
+                    "color": QUIET,
+                    "shrinkA": 0,
+                    "shrinkB": size**0.5 / 2,
+                    "mutation_scale": 12,
+                },
+                zorder=1,
+            )
+        else:
+            axes.plot([x[a], x[b]], [y[a], y[b]], color=QUIET, linewidth=width, zorder=1)
+    for worker, device in enumerate(devices):
+        gone = worker in links.away
+        look = looks[device]
+        axes.scatter(
+            x[worker],
+            y[worker],
+            s=size,
+            marker=look.marker,
+            facecolor="white" if gone else look.color,
+            edgecolor=FAINT if gone else INK,
+            linewidth=0.6,
+            zorder=3,
+        )
+        if workers <= 40:
+            axes.annotate(
+                str(worker),
+                (x[worker], y[worker]),
+                (1.17 * x[worker], 1.17 * y[worker]),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=QUIET if gone else INK,
+            )
+    axes.set_xlim(-1.28, 1.28)
+    axes.set_ylim(-1.28, 1.28)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    what = "transfer" if links.directed else "link"
+    away = f", {len(links.away)} away" if links.away else ""
+    axes.set_title(f"round {links.round_index}: {count(len(links.pairs), what)}{away}", y=-0.1)
+
+
+def topology_handles(run: RunReader, looks: dict[str, DeviceLook], speeds: FloatArray) -> list[Any]:
+    """The legend: device kinds, and the widths of the slowest and the fastest link drawn."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=look.marker,
+            markerfacecolor=look.color,
+            markeredgecolor=INK,
+            markeredgewidth=0.6,
+            markersize=6,
+            label=kind,
+        )
+        for kind, look in looks.items()
+    ]
+    speeds = speeds[np.isfinite(speeds)]
+    if speeds.size:
+        unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+        top = float(speeds.max())
+        for speed in dict.fromkeys((float(speeds.min()), top)):
+            text = f"{number(speed / UNITS[unit])} {unit}"
+            width = link_width(speed, top)
+            handles.append(Line2D([], [], color=QUIET, linewidth=width, label=text))
+    return handles
+
+
+def link_width(speed: float, top: float) -> float:
+    """Line width of a link: in proportion to its speed, never invisible."""
+    thin, thick = WIDTHS
+    return thin + (thick - thin) * min(1.0, speed / top if top > 0 else 1.0)
+
+
+def draw_timeline(
+    axes: Any, run: RunReader, round_index: int, *, devices: Sequence[str], order: Sequence[str]
+) -> list[Any]:
+    """How every worker spent a round: compute, communicate, wait. Returns legend handles."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    table = run.table("workers", round_index=round_index)
+    rows = timeline_rows(devices, order)
+    for place, worker in enumerate(rows):
+        if table["worker_time"][worker] is None:
+            axes.text(0, place, " away", va="center", color=QUIET, style="italic", fontsize=6.5)
+            continue
+        compute = table["compute_time"][worker]
+        talk = table["communication_time"][worker]
+        axes.barh(place, compute, color=BLUE, **_BAR)
+        axes.barh(place, talk, left=compute, color=ORANGE, **_BAR)
+        wait = table["waiting_time"][worker]
+        if wait > 0:
+            axes.barh(
+                place,
+                wait,
+                left=compute + talk,
+                color="white",
+                edgecolor=FAINT,
+                hatch="////",
+                **_BAR,
+            )
+    handles = [
+        Patch(facecolor=BLUE, label="compute"),
+        Patch(facecolor=ORANGE, label="communicate"),
+    ]
+    if any(table["waiting_time"][worker] for worker in rows):
+        handles.append(
+            Patch(facecolor="#f3f3f3", edgecolor=FAINT, linewidth=0, hatch="////", label="wait")
+        )
+    facts = run.table("facts", round_index=round_index)
+    planned = dict(zip(facts["name"], facts["value"], strict=True)).get("deadline")
+    if planned is not None:
+        axes.axvline(planned, color=INK, linewidth=0.9, dashes=(3, 2), zorder=4)
+        line = Line2D([], [], color=INK, linewidth=0.9, dashes=(3, 2), label="planned deadline")
+        handles.append(line)
+    axes.set_yticks(range(len(rows)), [f"{devices[worker]}  {worker}" for worker in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(left=0)
+    axes.set_ylabel("worker")
+    text = f"time in round {round_index} (s)"
+    if run.meta("asynchronous"):
+        text = f"time of the turns that ended in round {round_index} (s)"
+    if len(rows) < len(devices):
+        text += f", {len(rows)} of {len(devices)} workers"
+    axes.set_xlabel(text)
+    return handles
+
+
+def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
+    """The workers of a timeline by device kind, fastest first; an even choice of very many."""
+    ranks = {kind: rank for rank, kind in enumerate(order)}
+    rows = sorted(range(len(devices)), key=lambda worker: (ranks[devices[worker]], worker))
+    if len(rows) <= TALLEST:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (TALLEST - 1))] for i in range(TALLEST)]
+
+
+_BAR: dict[str, Any] = {"height": 0.74, "linewidth": 0, "zorder": 2}
