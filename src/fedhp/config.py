@@ -209,7 +209,7 @@ class Experiment(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: Annotated[
         str,
-        Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N"),
+        Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="auto, cpu, cuda or cuda:N"),
     ] = "auto"
     executors: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
     algorithm: Part = Part(name="fedhp")

@@ -132,6 +132,7 @@ def quadratic_estimate(
         before=(before, counters),
         after=(after, counters),
         probe=probe,
+        stop=lambda: False,
     )
     return found.smoothness, found.gradient_variance, found.start_loss
 
@@ -215,6 +216,7 @@ def test_alg1_lines4_5_estimating_leaves_the_models_alone() -> None:
         before=before,
         after=after,
         probe=torch.arange(16).reshape(PROBE_BATCHES, 2),
+        stop=lambda: False,
     )
     assert np.isfinite([found.smoothness, found.gradient_variance, found.start_loss]).all()
     assert all(torch.equal(a, b) for a, b in zip((*before, *after), copies, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedhp.timing import Network
 from fedhp.types import FloatArray, NeighborMixing, Plan, Reports, RoundRecord
 from fedhp.world import build_world
 from paper import reference
+from paper.compare import leaves
 from paper.instances import (
     MEGABIT,
     Instance,
@@ -164,18 +165,6 @@ def test_spec11_mean_steps_laptop_more_than_nx_more_than_tx2(deadline: Any, per:
             steps.append(float(plan.local_steps[mine].mean()))
     means = {kind: np.mean(steps) for kind, steps in totals.items()}
     assert means["laptop"] > means["xavier_nx"] > means["jetson_tx2"]
-
-
-def leaves(value: Any) -> list[Any]:
-    """Every number of a record but the wall clock, as bytes or plain values."""
-    if isinstance(value, np.ndarray):
-        return [value.dtype.str, value.shape, value.tobytes()]
-    if is_dataclass(value):
-        names = [field.name for field in fields(value) if field.name != "wall"]
-        return [leaf for name in names for leaf in leaves(getattr(value, name))]
-    if isinstance(value, dict):
-        return [leaf for key in sorted(value) for leaf in (key, *leaves(value[key]))]
-    return [repr(value)]
 
 
 def run(tmp_path: Path, name: str, algorithm: str, **settings: Any) -> list[RoundRecord]:

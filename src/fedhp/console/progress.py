@@ -38,7 +38,7 @@ def facts(event: dict[str, Any], accuracy: float | None) -> str:
     """The live numbers of a run in a few words."""
     known = "   -  " if accuracy is None else f"{accuracy:6.3f}"
     return (
-        f"metric {known}  clock {event['clock']:8.1f} s  "
+        f"accuracy {known}  clock {event['clock']:8.1f} s  "
         f"waiting {event['waiting']:5.2f} s  steps {event['steps']:5.1f}"
     )
 

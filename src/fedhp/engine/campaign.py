@@ -23,6 +23,7 @@ from fedhp.algorithms.base import ALGORITHMS
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.run import check_folder, is_finished
+from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
 from fedhp.tables import parse_override, set_key
 
@@ -133,7 +134,7 @@ def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
         if cell.label not in seen:
             seen.add(cell.label)
             try:
-                prepare(cell.experiment, source=source)
+                try_algorithm(prepare(cell.experiment, source=source), source=source)
             except ConfigError as error:
                 raise error.said_of(_who(source, cell.label)) from error
 

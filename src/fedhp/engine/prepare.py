@@ -16,7 +16,15 @@ from fedhp.data import load_data, partition
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
-from fedhp.learn.task import Task, TaskFacts, check_task, initial_model, make_task, task_data
+from fedhp.learn.task import (
+    TASKS,
+    Task,
+    TaskFacts,
+    check_task,
+    initial_model,
+    make_task,
+    task_data,
+)
 from fedhp.types import Dataset, IntArray
 from fedhp.world import World, build_world
 
@@ -56,9 +64,6 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     )
     task = _build_task(experiment, source)
     dataset = task_data(task, source=source)
-    facts = check_task(
-        task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
-    )
     parts = partition(
         dataset.train_targets,
         classes=dataset.classes,
@@ -67,10 +72,13 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
         seed=experiment.seed,
         source=source,
     )
+    _check_memory(experiment.workers, task, source=source)
+    facts = check_task(
+        task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
+    )
     layout = layout_of(
         initial_model(task, experiment.seed), batch_norm=experiment.training.batch_norm
     )
-    _check_memory(experiment.workers, layout, source=source)
     topology = base_topology(
         experiment.topology.name,
         experiment.topology.settings,
@@ -111,8 +119,8 @@ def choose_device(name: str, *, source: str = "") -> torch.device:
     """The device to train on; auto takes a GPU when there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    number = int(name.partition(":")[2] or 0)
+    if name.startswith("cuda") and number >= torch.cuda.device_count():
         raise ConfigError(
             f"{name!r} was asked for, but this machine has {torch.cuda.device_count()} GPUs",
             key="device",
@@ -120,11 +128,12 @@ def choose_device(name: str, *, source: str = "") -> torch.device:
             allowed="auto, cpu, or cuda:N of a GPU that is there",
             fix="set device = 'auto'",
         )
-    return device
+    return torch.device(name)
 
 
 def _build_task(experiment: Experiment, source: str) -> Task:
     default = Experiment()
+    components.resolve(experiment.task.name, TASKS, key="task.name", source=source)
     if experiment.task.name != default.task.name:
         for section in ("model", "data"):
             given = getattr(experiment, section).name
@@ -144,19 +153,30 @@ def _build_task(experiment: Experiment, source: str) -> Task:
     )
 
 
-def _check_memory(workers: int, layout: Layout, *, source: str) -> None:
+def _check_memory(workers: int, task: Task, *, source: str) -> None:
     """Refuse what clearly does not fit: four rows per worker, a few numbers per pair of them."""
-    needed = 16 * workers * layout.width + 50 * workers**2
+    size = _model_size(task)
+    needed = 16 * size * (workers + 1) + 50 * workers**2
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise ConfigError(
-            f"{workers} workers with models of {layout.width} numbers need about"
-            f" {needed / 1e9:.0f} GB of memory, this machine has {there / 1e9:.0f} GB",
-            key="workers",
+            f"{workers} workers with models of {size} numbers need about"
+            f" {needed / 1e9:.0f} GB of memory, but this machine has {there / 1e9:.0f} GB",
+            key="workers" if 32 * size < there else "model.name",
             source=source,
             allowed="as many workers as the memory holds models of",
-            fix="lower workers, or choose a smaller model (model.name, model.width)",
+            fix="lower workers, or choose a smaller model (model.name and its settings)",
         )
+
+
+def _model_size(task: Task) -> int:
+    """Numbers in a model, found without making room for them; 0 if it cannot be built so."""
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            module = task.model()
+        return sum(t.numel() for t in (*module.parameters(), *module.buffers()))
+    except Exception:  # a model of one's own may need real numbers; its trial tells the rest
+        return 0
 
 
 def _executors(experiment: Experiment, facts: TaskFacts, device: torch.device) -> int:

@@ -27,6 +27,7 @@ from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
+from fedhp.engine.trial import try_algorithm
 from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
 from fedhp.record.lock import FolderLock
@@ -164,11 +165,12 @@ def start_run(
 ) -> Run:
     """A new run in this folder, or with resume the one that is there."""
     target = Path(folder)
-    if check_folder(experiment, target, resume=resume):
-        return Run(prepare(experiment, source=source), target, stop=stop)
+    resumed = check_folder(experiment, target, resume=resume)
     prepared = prepare(experiment, source=source)
-    _check_space(prepared, target)
-    _create(prepared, target, label=label or experiment.algorithm.name)
+    try_algorithm(prepared, source=source)
+    if not resumed:
+        _check_space(prepared, target)
+        _create(prepared, target, label=label or experiment.algorithm.name)
     return Run(prepared, target, stop=stop)
 
 

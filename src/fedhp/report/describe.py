@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedhp.record.reader import RunReader
-from fedhp.report.numbers import count, data_size
+from fedhp.report.numbers import count, data_size, target_name
 
 
 def describe_run(run: RunReader) -> list[tuple[str, str]]:
@@ -24,7 +24,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("task", _part(experiment["task"])),
         (
             "model",
-            f"{_part(experiment['model'])}: {count(run.meta('parameters'), 'parameter')}, "
+            _model(experiment) + f"{count(run.meta('parameters'), 'parameter')}, "
             f"{data_size(run.meta('model_bytes'))} per transfer",
         ),
         (
@@ -33,6 +33,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
             f"batch {training['batch_size']}, {count(training['local_steps'], 'local step')} "
             f"where fixed",
         ),
+        ("evaluation", _evaluation(experiment["evaluation"], run.meta("metric"))),
         ("devices", _devices(run.meta("devices"))),
         ("links", _links(world)),
         ("topology", _part(experiment["topology"])),
@@ -46,6 +47,12 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
 def _part(part: Mapping[str, Any]) -> str:
     settings = ", ".join(f"{key}={value}" for key, value in part.items() if key != "name")
     return f"{part['name']} ({settings})" if settings else str(part["name"])
+
+
+def _model(experiment: Mapping[str, Any]) -> str:
+    """The model's name; a task of one's own brings a model without one."""
+    own = experiment["task"]["name"] != "classification"
+    return "" if own else f"{_part(experiment['model'])}: "
 
 
 def _status(run: RunReader) -> str:
@@ -71,6 +78,14 @@ def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
         f"{name}{ways[data['partition']]}: {count(sum(samples), 'sample')} on "
         f"{count(len(samples), 'worker')}, {each} each"
     )
+
+
+def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:
+    every = evaluation["every"]
+    often = "every round" if every == 1 else f"every {every} rounds"
+    images = f" on {evaluation['images']} test samples" if evaluation.get("images") else ""
+    targets = ", ".join(target_name(target, metric) for target in evaluation["targets"])
+    return f"{metric} {often}{images}" + (f"; targets {targets}" if targets else "")
 
 
 def _devices(devices: list[str]) -> str:

@@ -26,6 +26,7 @@ from fedhp.report.panels import (
 from fedhp.report.rounds import check_round
 from fedhp.report.run_panels import (
     TALLEST,
+    crowd_scale,
     draw_timeline,
     draw_topology,
     read_links,
@@ -155,15 +156,16 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
     devices, styles = run_devices(run)
     speeds = np.concatenate([each.speed for each in links])
     top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
+    scale = crowd_scale(links)
     across = min(3, len(links))
     down = -(-len(links) // across)
     figure = new_figure(2.4 * across, 2.5 * down + 0.3)
     panels = figure.subplots(down, across, squeeze=False).ravel()
     for axes, each in zip(panels, links, strict=False):
-        draw_topology(axes, each, devices=devices, looks=styles, top=top)
+        draw_topology(axes, each, devices=devices, looks=styles, top=top, scale=scale)
     for axes in panels[len(links) :]:
         axes.set_axis_off()
-    handles = topology_handles(run, styles, speeds)
+    handles = topology_handles(run, styles, speeds, scale=scale)
     _legend(figure, handles, columns=len(handles) if across > 1 else 2)
     return figure
 

@@ -38,7 +38,7 @@ def decimals_for(values: Iterable[float | None]) -> int:
     """How many decimals a column needs: by its largest value."""
     largest = max((abs(v) for v in values if v is not None and v == v), default=0.0)
     if largest < 1:
-        return 3
+        return 3 if largest else 0
     return 2 if largest < 100 else 1 if largest < 1000 else 0
 
 

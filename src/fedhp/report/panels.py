@@ -69,7 +69,9 @@ def value_bars(
             axes.text(0.01 * limit, place, text, va="center", color=QUIET, style="italic")
             continue
         look = chosen[group.label]
-        axes.barh(place, found.mean, height=0.62, color=look.color, zorder=2)
+        axes.barh(
+            place, found.mean, height=0.62 if len(groups) > 3 else 0.45, color=look.color, zorder=2
+        )
         _whisker(axes, place, found, limit)
         if found.high is not None and found.mean > 0:
             _seed_dots(axes, place, mine)
@@ -79,6 +81,8 @@ def value_bars(
         _margin_text(axes, place, text)
     _rows(axes, [group.name for group in groups])
     axes.set_xlim(0, limit)
+    if not any(numbers):
+        axes.set_xticks([])
 
 
 def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
@@ -182,7 +186,7 @@ def _curves(
                 shown.append(scale * run.values)
                 _unfinished(axes, x(run), scale * run.values, look)
     if shown:
-        _limits(axes, np.concatenate(shown), comparison, scale)
+        _limits(axes, shown, comparison, scale)
     _target_lines(axes, comparison, scale)
     unit = " (%)" if comparison.metric == ACCURACY else ""
     axes.set_ylabel(f"test {comparison.metric}{unit}")
@@ -194,18 +198,20 @@ def _unfinished(axes: Any, x: FloatArray, y: FloatArray, look: Look) -> None:
     axes.plot(x[-1:], y[-1:], "x", color=look.color, markersize=6, markeredgewidth=1.6, zorder=6)
 
 
-def _limits(axes: Any, values: FloatArray, comparison: Comparison, scale: float) -> None:
-    """The axis shows the curves from somewhat below the lowest target; bands may leave it."""
+def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, scale: float) -> None:
+    """From somewhat below the lowest target, every curve's end in sight; bands may leave."""
+    values = np.concatenate(curves)
     values = values[np.isfinite(values)]
     if not values.size:
         return
     low, high = float(values.min()), float(values.max())
+    ends = [float(curve[-1]) for curve in curves if np.isfinite(curve[-1])]
     near = [scale * float(t) for t in comparison.targets]
     span = max(high - low, 1e-9)
     near = [target for target in near if low - span / 2 <= target <= high + span / 2]
     low, high = min([low, *near]), max([high, *near])
     if near and min(near) < high:
-        low = max(low, min(near) - BELOW * (high - min(near)))
+        low = max(low, min([min(near) - BELOW * (high - min(near)), *ends]))
     margin = 0.05 * max(high - low, 1e-9)
     top = high + margin
     if comparison.metric == ACCURACY:

@@ -17,7 +17,7 @@ def check_round(run: RunReader, round_index: int | None) -> int:
         raise RunError(
             f"{run.folder}: no round is committed yet (status: {run.meta('status')})",
             allowed="a run with at least one finished round",
-            fix="wait for the first round, or go on with the run",
+            fix="let it run further, with rounds of at least 1",
         )
     if round_index is None:
         return last
@@ -80,6 +80,7 @@ class RoundView:
     metric: str
     asynchronous: bool
     algorithm: dict[str, Any]  # the run's [algorithm] settings
+    absences: bool  # whether workers may be away by chance
     model_bytes: int
     started: float  # virtual time
     clock: float
@@ -135,8 +136,15 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
     row = {name: column[0] for name, column in run.table("rounds", round_index=index).items()}
     tests = run.table("evaluations", round_index=index)
     facts = run.table("facts", round_index=index)
-    devices = run.meta("devices")
-    shares, away = _shares(run.table("workers", round_index=index), devices)
+    experiment = run.meta("experiment")
+    # An event loop records no absences: those that the settings list are known all the same.
+    gone = {
+        each["worker"]
+        for each in experiment["world"]["away"]
+        if each["first"] <= index <= each["last"]
+    }
+    table, devices = run.table("workers", round_index=index), run.meta("devices")
+    shares, away = _shares(table, devices, gone)
     return RoundView(
         round_index=index,
         num_rounds=run.meta("rounds"),
@@ -144,7 +152,8 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         seed=run.meta("seed"),
         metric=run.meta("metric"),
         asynchronous=bool(run.meta("asynchronous")),
-        algorithm=run.meta("experiment")["algorithm"],
+        algorithm=experiment["algorithm"],
+        absences=experiment["world"]["away_probability"] > 0,
         model_bytes=run.meta("model_bytes"),
         started=round_start(run, index),
         clock=row["clock"],
@@ -170,11 +179,12 @@ def round_start(run: RunReader, round_index: int) -> float:
     return float(run.table("rounds", round_index=round_index - 1)["clock"][0])
 
 
-def _shares(table: Columns, devices: list[str]) -> tuple[list[Share], list[str]]:
+def _shares(table: Columns, devices: list[str], gone: set[int]) -> tuple[list[Share], list[str]]:
     shares, away = [], []
     names = [field.name for field in fields(Share) if field.name not in ("worker", "device")]
     for place, worker in enumerate(table["worker"]):
-        if table["worker_time"][place] is None:
+        idle = table["compute_time"][place] == 0 == table["communication_time"][place]
+        if table["worker_time"][place] is None or (worker in gone and idle):
             away.append(f"worker {worker} ({devices[worker]})")
         else:
             values = {name: table[name][place] for name in names}

@@ -13,11 +13,12 @@ from fedhp.report.groups import device_order, kind_means
 from fedhp.report.numbers import count, number
 from fedhp.report.style import BLUE, FAINT, INK, ORANGE, QUIET, DeviceLook, device_looks
 from fedhp.types import FloatArray
+from fedhp.world.network import BITS
 
 WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
+CROWD = 70  # links from which on all of them get thinner
 TALLEST = 60  # workers of a timeline
 ARROWS = 5  # directed links per worker up to which arrows are drawn
-UNITS = {"Mb/s": 1e6, "MB/s": 8e6}  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def draw_topology(
     looks: dict[str, DeviceLook],
     *,
     top: float,
+    scale: float,
 ) -> None:
     """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
     workers = len(devices)
@@ -76,7 +78,7 @@ def draw_topology(
     size = float(np.clip(900 / workers, 12, 110))
     arrows = links.directed and len(links.pairs) <= ARROWS * workers
     for (a, b), speed in zip(links.pairs, links.speed, strict=True):
-        width = link_width(float(speed), top)
+        width = scale * link_width(float(speed), top)
         if arrows:
             # (receiver, sender): the arrow points the way the model travels.
             axes.annotate(
@@ -127,11 +129,18 @@ def draw_topology(
     axes.set_title(f"round {links.round_index}: {count(len(links.pairs), what)}{away}", y=-0.1)
 
 
-def topology_handles(run: RunReader, looks: dict[str, DeviceLook], speeds: FloatArray) -> list[Any]:
+def crowd_scale(links: Sequence[RoundLinks]) -> float:
+    """How much thinner lines must be where there are very many."""
+    return float(np.clip(CROWD / max(1, *(len(each.pairs) for each in links)), 0.2, 1.0))
+
+
+def topology_handles(
+    run: RunReader, looks: dict[str, DeviceLook], speeds: FloatArray, *, scale: float
+) -> list[Any]:
     """The legend: device kinds, and the widths of the slowest and the fastest link drawn."""
     from matplotlib.lines import Line2D
 
-    handles = [
+    handles: list[Any] = [
         Line2D(
             [],
             [],
@@ -150,8 +159,8 @@ def topology_handles(run: RunReader, looks: dict[str, DeviceLook], speeds: Float
         unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
         top = float(speeds.max())
         for speed in dict.fromkeys((float(speeds.min()), top)):
-            text = f"{number(speed / UNITS[unit])} {unit}"
-            width = link_width(speed, top)
+            text = f"{number(speed / BITS[unit])} {unit}"
+            width = scale * link_width(speed, top)
             handles.append(Line2D([], [], color=QUIET, linewidth=width, label=text))
     return handles
 
@@ -190,7 +199,7 @@ def draw_timeline(
                 hatch="////",
                 **_BAR,
             )
-    handles = [
+    handles: list[Any] = [
         Patch(facecolor=BLUE, label="compute"),
         Patch(facecolor=ORANGE, label="communicate"),
     ]

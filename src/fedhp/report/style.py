@@ -33,7 +33,7 @@ DASHES: tuple[Dashes, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h", "o")
 SHADES = (0.55, -0.35, 0.35, -0.55)  # towards white, towards black
 
-RC: dict[str, Any] = {
+RC: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8.5,
@@ -78,7 +78,7 @@ KNOWN = {
     "ldsgd": Look(SKY, DASHES[2], "D"),
     "pens": Look(PURPLE, DASHES[3], "v"),
 }
-OTHERS = (ORANGE, BLACK, "#7a5c00", "#5b5b9f")
+OTHERS = (ORANGE, "#4d4d4d", "#7a5c00", "#5b5b9f")
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:

@@ -72,7 +72,7 @@ def _steps(view: RoundView) -> str:
     if view.asynchronous and idle:
         sentences.append(
             f"No training of {listed(idle, most=SHOWN)} ended in this round: a turn may span "
-            f"several."
+            f"several{', or a worker be away' if view.absences else ''}."
         )
     single = [share.name for share in view.shares if share.local_steps == 1]
     if "deadline" in view.facts and single:
@@ -108,8 +108,11 @@ def _rule_words(view: RoundView) -> str:
             f"(rule fill)."
         )
     if kind == "literal":
+        raw = view.facts.get("raw_pace")
+        source = "the start value" if raw is None else f"the formula says {number(raw)}"
+        steps = count(max(1, int(view.facts.get("pace_steps") or 1)), "step")
         return (
-            f"As the paper prints it: with the formula's {pace} the fastest worker would be done "
+            f"As the paper prints it: with {steps} ({source}) the fastest worker would be done "
             f"after {seconds(deadline)}; the others get the steps that fit that time, at least "
             f"one, even where one is too many."
         )
@@ -224,8 +227,9 @@ def _planned_links(view: RoundView) -> str:
             f"{number(link.estimated_distance)})"
             for link in cut
         )
+        first = "; the slowest" if len(cut) > SHOWN else ""
         sentences.append(
-            f"Cut, because the objective falls without them: {listed(named, most=SHOWN)}."
+            f"Cut, because the objective falls without them{first}: {listed(named, most=SHOWN)}."
         )
     sentences += _bridge_words(view)
     for verdict, reason in (
@@ -289,7 +293,7 @@ def _why_all(view: RoundView) -> str:
 
 def _distance(view: RoundView) -> str:
     bound, mean = view.facts.get("distance_bound"), view.facts.get("mean_distance")
-    if mean is None or view.with_verdict(LinkVerdict.KEPT_ALL):
+    if mean is None or not view.links or view.with_verdict(LinkVerdict.KEPT_ALL):
         return ""
     text = (
         f"The pairs left without a link add {number(mean)} to the mean distance of all pairs"
@@ -315,7 +319,7 @@ def _waiting(view: RoundView) -> str:
     if longest.waiting_time <= 0:
         return text
     return (
-        f"{text} Longest, {seconds(longest.waiting_time)}, waits {longest.name}: "
+        f"{text} W{longest.name[1:]} waits longest, {seconds(longest.waiting_time)}: "
         f"{_spent(view, longest)}. Everyone waits for {last.name}: {_spent(view, last)}."
     )
 
@@ -349,7 +353,10 @@ def _most_steps(view: RoundView) -> int | None:
 def _away(view: RoundView) -> str:
     if not view.away:
         return ""
-    return f"{_sentence(listed(view.away, most=2 * SHOWN))} The plan does without."
+    return (
+        f"{_sentence(listed(view.away, most=2 * SHOWN))} The plan does without "
+        f"{'it' if len(view.away) == 1 else 'them'}."
+    )
 
 
 def _other(link: Link, worker: int) -> int:

@@ -85,16 +85,18 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
             allowed="time, worker, optionally peer, and bandwidth and/or step_time",
             fix="mend the header line",
         )
-    time = _number(row["time"], "time", where, least=0.0)
+    time = _number(row["time"], "time", where, least=0.0, most=1e12)
     worker = _index(row["worker"], "worker", trace.workers, where)
     peer = _index(row["peer"], "peer", trace.workers, where) if row.get("peer") else worker
     if row.get("bandwidth"):
         key = (min(worker, peer), max(worker, peer))
         series = trace.bandwidth.setdefault(key, _Series())
-        _append(series, time, _number(row["bandwidth"], "bandwidth", where, above=0.0), where)
+        value = _number(row["bandwidth"], "bandwidth", where, least=1e-6, most=1e9)
+        _append(series, time, value, where)
     if row.get("step_time"):
         steps = trace.step_time.setdefault(worker, _Series())
-        _append(steps, time, _number(row["step_time"], "step_time", where, above=0.0), where)
+        value = _number(row["step_time"], "step_time", where, least=1e-6, most=1e6)
+        _append(steps, time, value, where)
 
 
 def _append(series: _Series, time: float, value: float, where: str) -> None:
@@ -108,32 +110,29 @@ def _append(series: _Series, time: float, value: float, where: str) -> None:
     series.values.append(value)
 
 
-def _number(
-    text: str, column: str, where: str, *, least: float | None = None, above: float | None = None
-) -> float:
+def _number(text: str, column: str, where: str, *, least: float, most: float) -> float:
     try:
         value = float(text)
     except (TypeError, ValueError):
         value = float("nan")
-    good = np.isfinite(value)
-    good = good and (least is None or value >= least) and (above is None or value > above)
-    if not good:
+    if not least <= value <= most:
         raise DataError(
             f"{where}: {column} is {text!r}",
-            allowed="a number of at least 0" if least is not None else "a number above 0",
+            allowed=f"a number from {least:g} to {most:g}",
             fix="mend that line",
         )
     return value
 
 
 def _index(text: str, column: str, workers: int, where: str) -> int:
-    if not (text or "").strip().isdigit() or int(text) >= workers:
+    digits = (text or "").strip()
+    if not digits.isdecimal() or len(digits) > 9 or int(digits) >= workers:
         raise DataError(
             f"{where}: {column} is {text!r}",
             allowed=f"a worker from 0 to {workers - 1}",
             fix="mend that line, or set workers to the number in the trace",
         )
-    return int(text)
+    return int(digits)
 
 
 def _check_complete(trace: Trace, path: str | Path, source: str) -> None:

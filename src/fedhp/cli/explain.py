@@ -1,0 +1,31 @@
+"""`fedhp explain`: one round in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    round_index: Annotated[
+        int | None, typer.Option("--round", metavar="N", help="Which round. Default: the last.")
+    ] = None,
+) -> None:
+    """Say what was decided in a round, and why."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from fedhp.record.reader import RunReader
+    from fedhp.report.rounds import check_round
+    from fedhp.report.words import explain_round
+
+    console = Console(highlight=False)
+    width = min(console.width, 92)  # lines longer than this are hard to read
+    with RunReader(run) as reader:
+        for paragraph in explain_round(reader, check_round(reader, round_index)):
+            console.print(Text(paragraph.heading, style="bold"))
+            console.print(Padding(Text(paragraph.text), (0, 0, 0, 2)), width=width)

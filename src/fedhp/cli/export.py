@@ -1,0 +1,53 @@
+"""`fedhp export`: a run's tables as CSV, and its world as a trace to replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="One table: rounds, workers, links, facts, evaluations, worker_evaluations, wall.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The CSV file of --table (default: standard output), "
+            "or the folder for all tables (default: RUN/tables).",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the run's bandwidths and step times for world.trace."
+        ),
+    ] = None,
+) -> None:
+    """Write a run's tables as CSV, or its world as a trace."""
+    from fedhp.record.reader import RunReader
+    from fedhp.report.export import save_tables, save_text, table_csv, trace_csv
+
+    with RunReader(run) as reader:
+        if trace is not None:
+            unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
+            save_text(trace, trace_csv(reader))
+            print(f"trace: {trace}")
+            print(f"replay it with: world.trace={trace} world.bandwidth.unit={unit}")
+        if table is not None:
+            text = table_csv(reader, table)
+            if out is None:
+                print(text, end="")
+            else:
+                print(f"table: {save_text(out, text)}")
+        elif trace is None or out is not None:
+            folder = run / "tables" if out is None else out
+            print(f"tables: {folder} ({len(save_tables(reader, folder))} files)")

@@ -1,0 +1,160 @@
+"""`fedhp show`: a run's settings, numbers and rounds; or all runs below a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedhp.cli.parameters import Json
+from fedhp.errors import RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedhp.record.reader import RunReader, RunSummary
+
+
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder with runs.")],
+    round_index: Annotated[
+        int | None, typer.Option("--round", metavar="N", help="Show every worker in this round.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also draw the pictures into this folder.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a run did."""
+    from rich.console import Console
+
+    from fedhp.record.reader import RunReader, find_runs
+
+    folders = find_runs(run)
+    console = Console(highlight=False)
+    if as_json:
+        _print_json(folders)
+    elif len(folders) > 1:
+        if round_index is not None:
+            raise RunError(
+                f"{run} holds {len(folders)} runs, and --round looks into one",
+                allowed="--round with a single run folder",
+                fix=f"for example: fedhp show {folders[0]} --round {round_index}",
+            )
+        _show_many(console, folders, run)
+    else:
+        with RunReader(folders[0]) as reader:
+            if round_index is None:
+                _show_run(console, reader)
+            else:
+                _show_round(console, reader, round_index)
+    if figures is not None:
+        paths = _draw(folders, figures)
+        if not as_json:
+            console.print(f"pictures: {figures} ({len(paths)} files)", soft_wrap=True, markup=False)
+
+
+def _show_run(console: Console, run: RunReader) -> None:
+    from fedhp.report.tables import round_table
+    from fedhp.report.words import describe_run
+
+    facts = [("run", str(run.folder)), *describe_run(run)]
+    _print_facts(console, facts)
+    console.print()
+    if not run.rounds_done:
+        _print_facts(console, [("digest", run.digest())])
+        return
+    console.print(round_table(run))
+    console.print()
+    _print_facts(console, _numbers(run.summary(), run.meta("metric")))
+    console.print(f"why a round went so: fedhp explain {run.folder}", soft_wrap=True, markup=False)
+
+
+def _numbers(summary: RunSummary, metric: str) -> list[tuple[str, str]]:
+    from fedhp.report.numbers import data_size, number, score, seconds, target_name
+
+    reached = [
+        (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
+        for target, time in summary.time_to_target.items()
+    ]
+    return [
+        ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers)"),
+        ("mean model", score(summary.mean_model_accuracy, metric)),
+        ("best", score(summary.best_accuracy, metric)),
+        *reached,
+        ("total time", f"{seconds(summary.completion_time)} of virtual time"),
+        ("round", seconds(summary.round_time)),
+        ("waiting", f"{seconds(summary.mean_waiting_time)} per round"),
+        ("mean steps", number(summary.mean_local_steps)),
+        ("data sent", data_size(summary.bytes_sent)),
+        ("digest", summary.digest),
+    ]
+
+
+def _print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in facts)
+    for name, fact in facts:
+        console.print(f"{name:<{width}}  {fact}", soft_wrap=True, markup=False)
+
+
+def _show_round(console: Console, run: RunReader, round_index: int) -> None:
+    from fedhp.report.rounds import check_round
+    from fedhp.report.tables import worker_table
+
+    index = check_round(run, round_index)
+    console.print(f"{run.folder}, round {index}", soft_wrap=True, markup=False)
+    console.print(worker_table(run, index))
+    console.print(f"why: fedhp explain {run.folder} --round {index}", soft_wrap=True, markup=False)
+
+
+def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
+    from fedhp.record.reader import RunReader
+    from fedhp.report.numbers import count, score, seconds
+    from fedhp.report.tables import comparison_table
+
+    summaries, metrics = [], []
+    for folder in folders:
+        with RunReader(folder) as run:
+            summary, metric = run.summary(), run.meta("metric")
+        summaries.append(summary)
+        metrics.append(metric)
+        console.print(
+            f"{folder.relative_to(top)}: {summary.status}, {count(summary.rounds, 'round')}, "
+            f"{seconds(summary.completion_time)}, final {score(summary.final_accuracy, metric)}, "
+            f"digest {summary.digest[:12]}",
+            soft_wrap=True,
+            markup=False,
+        )
+    for metric in dict.fromkeys(metrics):
+        console.print()
+        alike = [s for s, other in zip(summaries, metrics, strict=True) if other == metric]
+        console.print(comparison_table(alike, metric=metric))
+    console.print(f"one of them: fedhp show {folders[0]}", soft_wrap=True, markup=False)
+
+
+def _print_json(folders: Sequence[Path]) -> None:
+    """One run: its summary. Several: the same object as `fedhp compare --json`."""
+    import json
+
+    from fedhp.record.reader import RunReader
+    from fedhp.record.statistics import summarize_runs
+
+    summaries = []
+    for folder in folders:
+        with RunReader(folder) as run:
+            summaries.append(run.summary())
+    if len(summaries) == 1:
+        print(json.dumps(summaries[0].as_json()))
+    else:
+        runs = [summary.as_json() for summary in summaries]
+        print(json.dumps({"runs": runs, "summary": summarize_runs(summaries)}))
+
+
+def _draw(folders: Sequence[Path], out: Path) -> list[Path]:
+    from fedhp.report.figures import save_comparison_figures, save_run_figures
+
+    if len(folders) > 1:
+        return save_comparison_figures(folders, out)
+    return save_run_figures(folders[0], out)

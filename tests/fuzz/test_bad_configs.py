@@ -1,0 +1,97 @@
+"""2,500 generated bad configurations: one clear message each, never another exception."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from fedhp import cli
+from fedhp.config import parse
+from fedhp.engine.prepare import prepare
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import ConfigError, FedhpError
+from fuzz.cases import Case, make_cases
+from fuzz.material import write_material
+
+COUNT = 2500
+THROUGH_THE_COMMAND = 100
+SEED = 20_240
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_material(tmp_path_factory.mktemp("material"))
+
+
+@pytest.fixture(autouse=True)
+def _no_data_around(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Parts are found in the folder; no official data set is."""
+    monkeypatch.delenv("FEDHP_DATA", raising=False)
+    monkeypatch.setenv("FEDHP_CACHE", str(folder / "no_cache"))
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def complaint(case: Case, source: str) -> FedhpError | None:
+    """What the gate says of a case."""
+    try:
+        try_algorithm(prepare(parse(case.tables, source=source), source=source), source=source)
+    except FedhpError as error:
+        return error
+    return None
+
+
+def fault_of(case: Case, error: FedhpError | None, source: str) -> str:
+    """What is wrong with a message, empty if it is good."""
+    if error is None:
+        return "was accepted"
+    text = str(error)
+    if error.exit_code != 2:
+        return f"exit code {error.exit_code}"
+    if not error.fix:
+        return f"no fix: {text}"
+    if isinstance(error, ConfigError):
+        if not any(error.key == key or error.key.startswith(f"{key}.") for key in case.keys):
+            return f"names {error.key}: {text}"
+        if source not in text:
+            return f"does not name the file: {text}"
+    elif not any(key in text for key in case.keys):
+        return f"names no key: {text}"
+    if "Traceback" in text or len(text) > 1500 or len(text.splitlines()) > 4:
+        return f"is no short message: {text}"
+    return ""
+
+
+def test_every_bad_configuration_gets_one_clear_message(folder: Path) -> None:
+    source = str(folder / "bad.toml")
+    cases = make_cases(folder, COUNT, SEED)
+    assert len(cases) == COUNT
+    wrong = []
+    for case in cases:
+        try:
+            problem = fault_of(case, complaint(case, source), source)
+        except Exception as error:  # the very thing that must not happen
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            wrong.append(f"{case.title}: {problem}")
+    assert not wrong, f"{len(wrong)} of {COUNT}:\n" + "\n".join(wrong[:400])
+
+
+def test_the_command_says_the_same_and_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = make_cases(folder, COUNT, SEED + 1)[:THROUGH_THE_COMMAND]
+    for number, case in enumerate(cases):
+        file, out = folder / f"case-{number}.toml", tmp_path / f"out-{number}"
+        file.write_text(tomli_w.dumps(case.tables), encoding="utf-8")
+        command = "compare" if number % 10 == 0 and "compare" not in case.tables else "run"
+        code = cli.run([command, str(file), "--out", str(out)])
+        told = capsys.readouterr()
+        assert code == 2, (case.title, told.err)
+        assert "Traceback" not in told.err + told.out
+        assert any(key in told.err for key in case.keys), (case.title, told.err)
+        assert "fix:" in told.err
+        assert told.out == ""
+        assert not out.exists()
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,192 @@
+"""Topologies, connectivity and mixing matrices on any graph; networkx is the oracle."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhp.errors import ConfigError
+from fedhp.graph import (
+    MixingRule,
+    among,
+    base_topology,
+    components_of,
+    is_connected,
+    joined,
+    laplacian,
+    mixing_matrix,
+    mixing_rate,
+    neighbor_lists,
+    ring_over,
+    topology_from,
+)
+from fedhp.types import Topology
+
+FAST = settings(deadline=None, derandomize=True, max_examples=150)
+RULES: tuple[MixingRule, ...] = ("max_degree", "metropolis", "sinkhorn")
+
+
+@st.composite
+def graphs(draw: st.DrawFn, least: int = 1, most: int = 10) -> Topology:
+    """Any graph, connected or not."""
+    workers = draw(st.integers(least, most))
+    pairs = list(combinations(range(workers), 2))
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    return topology_from(workers, chosen)
+
+
+def as_networkx(topology: Topology) -> networkx.Graph:
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(topology.workers))
+    graph.add_edges_from(topology.links.tolist())
+    return graph
+
+
+@FAST
+@given(graphs())
+def test_components_equal_networkx(topology: Topology) -> None:
+    graph = as_networkx(topology)
+    found = components_of(topology)
+    for group in networkx.connected_components(graph):
+        assert len({int(found[i]) for i in group}) == 1
+    assert len(set(found.tolist())) == networkx.number_connected_components(graph)
+    assert found[0] == 0
+    assert is_connected(topology) == networkx.is_connected(graph)
+
+
+@FAST
+@given(graphs(least=2), st.data())
+def test_joined_equals_networkx(topology: Topology, data: st.DataObject) -> None:
+    a = data.draw(st.integers(0, topology.workers - 1))
+    b = data.draw(st.integers(0, topology.workers - 1))
+    masks = neighbor_lists(topology.links.tolist(), topology.workers)
+    assert joined(masks, a, b) == networkx.has_path(as_networkx(topology), a, b)
+
+
+@FAST
+@given(graphs())
+def test_degrees_adjacency_and_laplacian_agree(topology: Topology) -> None:
+    adjacency = topology.adjacency
+    assert (adjacency == adjacency.T).all()
+    assert not np.diag(adjacency).any()
+    assert topology.degrees.tolist() == adjacency.sum(axis=1).tolist()
+    matrix = laplacian(topology)
+    expected = networkx.laplacian_matrix(as_networkx(topology), nodelist=range(topology.workers))
+    assert (matrix == expected.toarray()).all()
+    zeros = int((np.abs(np.linalg.eigvalsh(matrix)) < 1e-9).sum())
+    assert zeros == components_of(topology).max() + 1
+
+
+@FAST
+@given(graphs(), st.data())
+def test_among_keeps_links_between_those_present(topology: Topology, data: st.DataObject) -> None:
+    flags = data.draw(st.lists(st.booleans(), min_size=topology.workers, max_size=topology.workers))
+    found = among(topology, np.array(flags))
+    expected = [[a, b] for a, b in topology.links.tolist() if flags[a] and flags[b]]
+    assert found.links.tolist() == expected
+    assert found.workers == topology.workers
+
+
+@FAST
+@given(graphs(), st.sampled_from(RULES))
+def test_mixing_matrices(topology: Topology, rule: MixingRule) -> None:
+    """Symmetric, doubly stochastic, weights on links only, rho < 1 exactly if connected."""
+    matrix = mixing_matrix(topology, rule)
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1.0, atol=1e-9)
+    assert matrix.min() >= -1e-15
+    others = ~np.eye(topology.workers, dtype=np.bool_)
+    assert ((matrix > 0) == topology.adjacency)[others].all()
+    assert (np.diag(matrix) > 0).all()
+    rate = mixing_rate(matrix)
+    if topology.workers > 1:
+        assert (rate < 1 - 1e-7) == is_connected(topology)
+    values = np.linalg.eigvalsh(matrix)
+    assert values.max() <= 1 + 1e-9
+    assert values.min() > -1
+
+
+@FAST
+@given(graphs(least=2), st.sampled_from(RULES), st.integers(0, 2**31))
+def test_mixing_brings_models_together(topology: Topology, rule: MixingRule, seed: int) -> None:
+    """The mean stays; the spread shrinks by rho at least."""
+    models = np.random.default_rng(seed).standard_normal((topology.workers, 3))
+    matrix = mixing_matrix(topology, rule)
+    mixed = matrix @ models
+    np.testing.assert_allclose(mixed.mean(axis=0), models.mean(axis=0), atol=1e-8)
+    before = np.linalg.norm(models - models.mean(axis=0))
+    after = np.linalg.norm(mixed - mixed.mean(axis=0))
+    assert after <= mixing_rate(matrix) * before + 1e-7
+
+
+@settings(FAST, max_examples=40)
+@given(st.integers(1, 40), st.integers(0, 2**31 - 1))
+def test_base_topologies_are_connected(workers: int, seed: int) -> None:
+    names: dict[str, dict[str, Any]] = {
+        "full": {},
+        "ring": {},
+        "star": {"center": workers - 1},
+        "grid": {},
+        "random_regular": {"degree": 3},
+        "random": {"probability": 0.1},
+    }
+    for name, options in names.items():
+        found = base_topology(name, options, workers=workers, seed=seed)
+        assert networkx.is_connected(as_networkx(found))
+        again = base_topology(name, options, workers=workers, seed=seed)
+        assert again.links.tolist() == found.links.tolist()
+        ordered = found.links.tolist()
+        assert all(a < b for a, b in ordered)
+        assert ordered == sorted(ordered)
+    counts = {
+        name: len(base_topology(name, names[name], workers=workers, seed=seed).links)
+        for name in ("full", "ring", "star")
+    }
+    assert counts["full"] == workers * (workers - 1) // 2
+    assert counts["ring"] == (workers if workers > 2 else workers - 1)
+    assert counts["star"] == workers - 1
+
+
+@FAST
+@given(st.integers(8, 30), st.integers(2, 6), st.integers(0, 2**31 - 1))
+def test_random_regular_is_nearly_regular(workers: int, degree: int, seed: int) -> None:
+    found = base_topology("random_regular", {"degree": degree}, workers=workers, seed=seed)
+    assert found.degrees.max() <= degree
+    assert found.degrees.min() >= 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_ring_over(workers: int) -> None:
+    order = np.random.default_rng(1).permutation(workers)
+    found = topology_from(workers, ring_over(order))
+    wanted = {1: [0], 2: [1, 1]}.get(workers, [2] * workers)
+    assert found.degrees.tolist() == wanted
+    if workers > 2:
+        assert sorted(networkx.find_cycle(as_networkx(found)))[0][0] == 0
+
+
+def test_links_of_ones_own() -> None:
+    pairs = [(2, 1), (0, 1), (1, 0)]
+    found = base_topology("links", {"pairs": pairs}, workers=3, seed=0)
+    assert found.links.tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_disconnected_base_topology_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no path joins worker 0 and worker 2"):
+        base_topology("links", {"pairs": [(0, 1), (2, 3)]}, workers=4, seed=0)
+
+
+def test_a_link_to_nobody_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a link names worker 4, but workers = 4"):
+        base_topology("links", {"pairs": [(0, 4)]}, workers=4, seed=0)
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown mixing rule"):
+        mixing_matrix(topology_from(2, [(0, 1)]), "mean")

@@ -1,0 +1,98 @@
+"""Link times, steps within a deadline, round times and the learning rate, case by case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedhp.graph import topology_from
+from fedhp.timing import Network, learning_rate, slowest_link, steps_within, timing
+
+LINKS = np.array([[0, 1], [0, 2], [1, 2]])
+
+
+def test_a_link_is_as_fast_as_its_slower_end() -> None:
+    network = Network(np.array([1e6, 2e6, 4e6]), 8e6)
+    assert network.link_time(LINKS).tolist() == [8.0, 8.0, 4.0]
+
+
+def test_bandwidth_per_link() -> None:
+    bandwidth = np.array([[9e6, 1e6, 2e6], [1e6, 9e6, 4e6], [2e6, 4e6, 9e6]])
+    assert Network(bandwidth, 8e6).link_time(LINKS).tolist() == [8.0, 4.0, 2.0]
+
+
+def test_latency_is_added_once() -> None:
+    network = Network(np.array([1e6, 2e6, 4e6]), 8e6, latency=0.5)
+    assert network.link_time(LINKS).tolist() == [8.5, 8.5, 4.5]
+
+
+def test_sharing_divides_by_the_transfers_of_each_end() -> None:
+    """Worker 0 has three transfers at once, worker 1 one, worker 2 two."""
+    network = Network(np.array([3e6, 2e6, 4e6]), 8e6, sharing=True)
+    found = network.link_time(LINKS, np.array([3, 1, 2]))
+    assert found.tolist() == [8 / min(1, 2), 8 / min(1, 2), 8 / min(2, 2)]
+
+
+def test_without_sharing_the_transfers_do_not_count() -> None:
+    network = Network(np.array([3e6, 2e6, 4e6]), 8e6)
+    assert network.link_time(LINKS, np.array([9, 9, 9])).tolist() == [4.0, 8 / 3, 4.0]
+
+
+def test_sharing_counts_a_worker_without_transfers_as_one() -> None:
+    """A link that is only considered is timed as if it were alone."""
+    network = Network(np.array([2e6, 2e6, 4e6]), 8e6, sharing=True)
+    assert network.link_time(LINKS, np.zeros(3, dtype=np.int64)).tolist() == [4.0, 4.0, 4.0]
+
+
+def test_communication_time_is_that_of_the_slowest_link() -> None:
+    network = Network(np.array([1e6, 2e6, 4e6, 8e6]), 8e6)
+    assert network.communication_time(topology_from(4, [(0, 1), (1, 2)])).tolist() == [8, 8, 4, 0]
+    shared = Network(np.array([4e6, 4e6, 4e6, 8e6]), 8e6, sharing=True)
+    star = topology_from(4, [(0, 1), (0, 2), (0, 3)])
+    assert shared.communication_time(star).tolist() == [6, 6, 6, 6]
+
+
+def test_slowest_link_without_links() -> None:
+    empty = np.empty((0, 2), dtype=np.int64)
+    assert slowest_link(3, empty, np.empty(0)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("deadline", "steps"),
+    [(0.0, 1), (1.05, 1), (1.1, 1), (1.2, 2), (1.29, 2), (1.3, 3), (6.0, 50), (99.0, 50)],
+)
+def test_steps_within(deadline: float, steps: int) -> None:
+    found = steps_within(deadline, np.array([0.1]), np.array([1.0]), max_steps=50)
+    assert found.tolist() == [steps]
+    assert found.dtype == np.int64
+
+
+def test_steps_within_several_deadlines_at_once() -> None:
+    found = steps_within(
+        np.array([[1.0], [2.0]]), np.array([0.25, 0.5]), np.array([0.0, 0.5]), max_steps=100
+    )
+    assert found.tolist() == [[4, 1], [8, 3]]
+
+
+def test_timing_of_a_round() -> None:
+    found = timing(np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.ones(2, dtype=np.bool_))
+    assert found.worker_time.tolist() == [5.0, 4.0]
+    assert found.waiting_time.tolist() == [0.0, 1.0]
+    assert (found.round_time, found.mean_waiting_time) == (5.0, 0.5)
+
+
+def test_timing_with_nobody_there() -> None:
+    found = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
+    assert (found.round_time, found.mean_waiting_time) == (0.0, 0.0)
+    assert np.isnan(found.worker_time).all()
+
+
+def test_learning_rate_by_round_and_by_time() -> None:
+    by_round = [learning_rate(0.1, 0.5, round_index=h, clock=99.0, seconds=None) for h in (1, 2, 3)]
+    assert by_round == [0.1, 0.05, 0.025]
+    by_time = [
+        learning_rate(0.1, 0.5, round_index=9, clock=t, seconds=10.0) for t in (0.0, 10.0, 20.0)
+    ]
+    assert by_time == [0.1, 0.05, 0.025]
+    between = learning_rate(0.1, 0.25, round_index=9, clock=5.0, seconds=10.0)
+    assert between == pytest.approx(0.05)

@@ -1,0 +1,120 @@
+"""Bandwidth: uniform marginals, correlated in virtual time, a function of time and seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, norm
+
+from fedhp.config import BandwidthConfig
+from fedhp.types import FloatArray
+from fedhp.world.network import Bandwidth
+
+
+def bandwidth(seed: int = 0, workers: int = 30, **settings: Any) -> Bandwidth:
+    return Bandwidth(BandwidthConfig(**settings), workers=workers, seed=seed)
+
+
+def series(found: Bandwidth, intervals: int, step: float = 10.0) -> FloatArray:
+    """[intervals, N] in units of a million bits per second."""
+    return np.array([found.at(k * step) for k in range(intervals)]) / 1e6
+
+
+def test_units() -> None:
+    for unit, factor in (("Mb/s", 1e6), ("MB/s", 8e6)):
+        values = bandwidth(unit=unit, low=2.0, high=3.0).at(0.0)
+        assert values.min() >= 2 * factor
+        assert values.max() <= 3 * factor
+    same = bandwidth(unit="MB/s").at(50.0) / bandwidth(unit="Mb/s").at(50.0)
+    np.testing.assert_allclose(same, 8.0)
+
+
+def test_uniform_between_low_and_high() -> None:
+    """Independent intervals: a Kolmogorov-Smirnov distance as small as chance allows."""
+    values = series(bandwidth(unit="Mb/s", correlation=0.0, workers=40), 200).ravel()
+    assert kstest((values - 1) / 9, "uniform").statistic < 1.63 / np.sqrt(values.size)
+    assert values.mean() == pytest.approx(5.5, abs=0.1)
+
+
+def test_uniform_at_every_time_also_with_correlation() -> None:
+    for interval in (0, 1, 7, 63, 64, 65, 200):
+        values = np.concatenate(
+            [bandwidth(seed, unit="Mb/s").at(10.0 * interval) / 1e6 for seed in range(60)]
+        )
+        assert kstest((values - 1) / 9, "uniform").statistic < 1.63 / np.sqrt(values.size)
+
+
+@pytest.mark.parametrize("interval", [10.0, 2.5])
+def test_correlation_of_the_copula_over_one_interval(interval: float) -> None:
+    found = bandwidth(unit="Mb/s", interval=interval, workers=60)
+    z = norm.ppf((series(found, 320, step=interval) - 1) / 9)
+    for lag in (1, 2, 3):
+        pairs = np.corrcoef(z[:-lag].ravel(), z[lag:].ravel())[0, 1]
+        assert pairs == pytest.approx(0.8**lag, abs=0.03)
+    assert z.std() == pytest.approx(1, abs=0.05)
+    # Also from one drawn block to the next.
+    border = np.corrcoef(z[63], z[64])[0, 1]
+    assert border == pytest.approx(0.8, abs=0.2)
+
+
+def test_workers_are_independent() -> None:
+    z = norm.ppf((series(bandwidth(unit="Mb/s", correlation=0.0), 640) - 1) / 9)
+    between = np.corrcoef(z.T)[~np.eye(30, dtype=np.bool_)]
+    assert np.abs(between).max() < 0.2
+    assert np.abs(between.mean()) < 0.01
+
+
+def test_constant_within_an_interval() -> None:
+    found = bandwidth()
+    assert (found.at(20.0) == found.at(29.999)).all()
+    assert not (found.at(20.0) == found.at(30.0)).any()
+
+
+def test_the_order_of_the_questions_does_not_matter() -> None:
+    times = [0.0, 5.0, 12.0, 700.0, 650.0, 3000.0, 1.0]
+    forwards, backwards = bandwidth(4), bandwidth(4)
+    first = {time: forwards.at(time) for time in times}
+    second = {time: backwards.at(time) for time in reversed(times)}
+    for time in times:
+        assert (first[time] == second[time]).all()
+        assert (bandwidth(4).at(time) == first[time]).all()
+    assert not (bandwidth(5).at(0.0) == first[0.0]).any()
+
+
+def test_the_caller_cannot_change_the_world() -> None:
+    found = bandwidth()
+    first = found.at(3.0)
+    kept = first.copy()
+    first[:] = 0
+    assert (found.at(3.0) == kept).all()
+
+
+def test_per_link_is_symmetric_and_uniform() -> None:
+    found = bandwidth(unit="Mb/s", per="link", workers=40)
+    upper = np.triu_indices(40, 1)
+    for time in (0.0, 640.0):
+        matrix = found.at(time) / 1e6
+        assert matrix.shape == (40, 40)
+        assert (matrix == matrix.T).all()
+        values = matrix[upper]
+        assert kstest((values - 1) / 9, "uniform").statistic < 1.63 / np.sqrt(values.size)
+    z = np.array([norm.ppf((found.at(10.0 * k)[upper] / 1e6 - 1) / 9) for k in range(20)])
+    assert np.corrcoef(z[:-1].ravel(), z[1:].ravel())[0, 1] == pytest.approx(0.8, abs=0.03)
+
+
+def test_equal_ends_mean_a_constant() -> None:
+    found = bandwidth(low=5.0, high=5.0, unit="MB/s")
+    assert set(found.at(123.0).tolist()) == {40e6}
+
+
+def test_full_correlation_never_moves() -> None:
+    found = bandwidth(correlation=1.0)
+    np.testing.assert_allclose(found.at(0.0), found.at(5000.0))
+
+
+@pytest.mark.parametrize("per", ["worker", "link"])
+def test_one_worker(per: str) -> None:
+    found = bandwidth(per=per, workers=1).at(0.0)
+    assert found.shape == ((1,) if per == "worker" else (1, 1))

@@ -1,0 +1,184 @@
+"""Replay of a recorded world, and every complaint about a trace that does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhp.errors import ConfigError, DataError, FedhpError
+from fedhp.world.trace import Trace, read_trace
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(folder: Path, text: str, workers: int = 2) -> Trace:
+    return read_trace(write(folder, text), workers=workers, source="file.toml")
+
+
+def test_a_value_holds_until_the_next(tmp_path: Path) -> None:
+    text = "time,worker,bandwidth,step_time\n5,0,2,0.1\n5,1,3,0.2\n10,0,4,\n20,1,,0.4\n"
+    trace = read(tmp_path, text)
+    assert not trace.per_link
+    seen = [trace.bandwidth_at(t, 8e6).tolist() for t in (0.0, 5.0, 9.9, 10.0, 1e6)]
+    assert seen == [[16e6, 24e6]] * 3 + [[32e6, 24e6]] * 2
+    assert [trace.step_time_at(1, t) for t in (0.0, 19.9, 20.0)] == [0.2, 0.2, 0.4]
+    assert trace.step_time_at(0, 99.0) == 0.1
+
+
+def test_bandwidth_of_links(tmp_path: Path) -> None:
+    text = "time,worker,peer,bandwidth\n0,1,0,2\n0,0,2,3\n0,2,1,4\n7,0,1,5\n"
+    trace = read(tmp_path, text, workers=3)
+    assert trace.per_link
+    matrix = trace.bandwidth_at(3.0, 1e6)
+    assert (matrix == matrix.T).all()
+    assert matrix[np.triu_indices(3, 1)].tolist() == [2e6, 3e6, 4e6]
+    assert trace.bandwidth_at(7.0, 1e6)[1, 0] == 5e6
+
+
+def test_only_step_times_or_only_bandwidth(tmp_path: Path) -> None:
+    steps = read(tmp_path, "time,worker,step_time\n0,0,0.1\n0,1,0.2\n")
+    assert not steps.bandwidth
+    assert steps.step_time_at(1, 3.0) == 0.2
+    links = read(tmp_path, "time,worker,bandwidth\n0,0,1\n0,1,2\n")
+    assert not links.step_time
+
+
+def test_equal_times_the_later_row_counts(tmp_path: Path) -> None:
+    trace = read(tmp_path, "time,worker,bandwidth\n0,0,1\n0,0,2\n0,1,3\n")
+    assert trace.bandwidth_at(0.0, 1.0).tolist() == [2, 3]
+
+
+HEAD = "time,worker,peer,bandwidth,step_time\n"
+BAD: dict[str, tuple[str, type[FedhpError], str, str]] = {
+    "an unknown column": (
+        "time,worker,speed\n0,0,1\n",
+        DataError,
+        r"line 2: the columns are time, worker, speed",
+        "mend the header line",
+    ),
+    "no time": (
+        "worker,bandwidth\n0,1\n",
+        DataError,
+        r"line 2: the columns are worker, bandwidth",
+        "mend the header line",
+    ),
+    "no worker": (
+        "time,bandwidth\n0,1\n",
+        DataError,
+        r"the columns are time, bandwidth",
+        "mend the header line",
+    ),
+    "too many values in a row": (
+        "time,worker,bandwidth\n0,0,1,7\n",
+        DataError,
+        r"line 2: the columns are time, worker, bandwidth, None",
+        "mend the header line",
+    ),
+    "a time that is no number": (
+        HEAD + "soon,0,,1,\n",
+        DataError,
+        r"line 2: time is 'soon'",
+        "mend that line",
+    ),
+    "a negative time": (HEAD + "-1,0,,1,\n", DataError, r"line 2: time is '-1'", "mend that line"),
+    "an infinite time": (
+        HEAD + "inf,0,,1,\n",
+        DataError,
+        r"line 2: time is 'inf'",
+        "mend that line",
+    ),
+    "a time that is not there": (
+        HEAD + "\n0,0,,1,\n,1,,1,\n",
+        DataError,
+        r"line \d: time is ''",
+        "mend that line",
+    ),
+    "a row cut short": ("time,worker\n0\n", DataError, r"worker is None", "mend that line"),
+    "a worker too many": (
+        HEAD + "0,2,,1,\n",
+        DataError,
+        r"line 2: worker is '2'",
+        "set workers to the number in the trace",
+    ),
+    "a worker that is no number": (
+        HEAD + "0,one,,1,\n",
+        DataError,
+        r"line 2: worker is 'one'",
+        "mend that line",
+    ),
+    "a negative worker": (HEAD + "0,-1,,1,\n", DataError, r"worker is '-1'", "mend that line"),
+    "a peer too many": (HEAD + "0,0,9,1,\n", DataError, r"line 2: peer is '9'", "mend that line"),
+    "no bandwidth at all": (
+        HEAD + "0,0,,0,\n",
+        DataError,
+        r"line 2: bandwidth is '0'",
+        "mend that line",
+    ),
+    "a step that takes no time": (
+        HEAD + "0,0,,,-0.1\n",
+        DataError,
+        r"line 2: step_time is '-0.1'",
+        "mend that line",
+    ),
+    "a step time that is no number": (
+        HEAD + "0,0,,,nan\n",
+        DataError,
+        r"line 2: step_time is 'nan'",
+        "mend that line",
+    ),
+    "times that fall": (
+        HEAD + "5,0,,1,\n4,0,,1,\n",
+        DataError,
+        r"line 3: time 4 comes after 5",
+        "sort the file by time",
+    ),
+    "no rows": (HEAD, DataError, r"holds no values", "record a trace"),
+    "an empty file": ("", DataError, r"holds no values", "remove world.trace"),
+    "rows without values": (HEAD + "0,0,,,\n", DataError, r"holds no values", "record a trace"),
+    "a worker without bandwidth": (
+        HEAD + "0,0,,1,\n",
+        ConfigError,
+        r"file.toml: world.trace: .* has no values for worker 1, but workers = 2",
+        "set workers to the number in the trace",
+    ),
+    "a worker without step times": (
+        HEAD + "0,0,,1,0.1\n0,1,,1,\n",
+        ConfigError,
+        r"has no values for worker 1",
+        "set workers to the number in the trace",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_trace(tmp_path: Path, name: str) -> None:
+    text, kind, problem, fix = BAD[name]
+    with pytest.raises(kind, match=problem) as caught:
+        read(tmp_path, text)
+    assert fix in str(caught.value)
+    assert "allowed:" in str(caught.value)
+    assert "trace.csv" in str(caught.value)
+
+
+def test_a_link_without_bandwidth(tmp_path: Path) -> None:
+    text = "time,worker,peer,bandwidth\n0,0,1,1\n0,0,2,1\n"
+    with pytest.raises(ConfigError, match=r"has no values for link \(1, 2\), but workers = 3"):
+        read(tmp_path, text, workers=3)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere.csv: cannot be read: .*No such file"):
+        read_trace(tmp_path / "nowhere.csv", workers=2)
+    binary = tmp_path / "trace.bin"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"cannot be read"):
+        read_trace(binary, workers=2)
+    broken = write(tmp_path, 'time,worker\n"0,1\n')
+    with pytest.raises(DataError, match=r"cannot be read"):
+        read_trace(broken, workers=2)
