@@ -238,7 +238,7 @@ def from_validation(
             key=key,
             source=source,
             allowed=allowed_at(schema, path),
-            fix=f"add {key} = ...",
+            fix=f"add {key} = {_example(schema, path) or '...'}",
         )
     # A union complains once per member: all of them together say what is allowed.
     messages = [each["msg"] for each in complaints if key_path(schema, each["loc"]) == path]
@@ -258,12 +258,29 @@ def _mend(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str
         if "name" in names and isinstance(value, str):
             return f"write {key}.name = {_short(value)}"
         return f"write it as a table: [{key}] on a line of its own, its settings below"
-    close = difflib.get_close_matches(str(value), choices_at(schema, path), n=1)
-    if close and isinstance(value, str):
-        return f"did you mean {close[0]!r}? set {key} to a value that is allowed"
+    if isinstance(value, str):
+        if value and allowed_at(schema, path).startswith(_unquoted(value)):
+            return f"write it without quotes: {key} = {value}"
+        close = difflib.get_close_matches(value, choices_at(schema, path), n=1)
+        if close:
+            return f"did you mean {close[0]!r}? set {key} to a value that is allowed"
+    example = _example(schema, path)
+    return f"set {key} to a value that is allowed" + (f", for example {example}" if example else "")
+
+
+def _example(schema: type[BaseModel], path: list[str]) -> str:
     default = default_at(schema, path)
-    example = f", for example {_short(default)}" if isinstance(default, int | float | str) else ""
-    return f"set {key} to a value that is allowed{example}"
+    return _short(default) if isinstance(default, int | float | str) else ""
+
+
+def _unquoted(value: str) -> tuple[str, ...]:
+    """What a text would be without its quotes, in the words of wording.describe."""
+    if value in ("true", "false"):
+        return ("true or false",)
+    try:
+        return ("a number", "a whole number") if float(value).is_integer() else ("a number",)
+    except (ValueError, OverflowError):
+        return ()
 
 
 def _plain(message: str) -> str:
@@ -276,6 +293,8 @@ def _dotted(prefix: str, path: list[str]) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     try:
         text = repr(value)
     except ValueError:  # Python does not print whole numbers of over 4300 digits

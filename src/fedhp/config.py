@@ -6,7 +6,6 @@ own beside `name`, checked against the part itself. What passes here is trusted 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -261,7 +260,6 @@ def parse(
         set_key(tree, key, value)
     anchor_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
     _apply_profile(tree)
-    _ints_to_floats(tree, Experiment)
     try:
         return Experiment.model_validate(tree)
     except ValidationError as error:
@@ -290,27 +288,3 @@ def _apply_profile(tree: dict[str, Any]) -> None:
     profile = world.get("profile", "paper") if isinstance(world, dict) else None
     if isinstance(profile, str) and profile in PROFILES:
         tree["world"] = beneath(PROFILES[profile], world)
-
-
-def _ints_to_floats(tree: Any, schema: Any) -> None:
-    """TOML writes 1 and 1.0 apart; where the schema wants a float, a whole number will do.
-
-    Pydantic's strict mode accepts an int for a float already; this is for the record, so
-    that `low = 1` and `low = 1.0` are the same experiment.
-    """
-    if not isinstance(tree, dict) or not hasattr(schema, "model_fields"):
-        return
-    for key, field in schema.model_fields.items():
-        value = tree.get(key)
-        if isinstance(value, dict):
-            _ints_to_floats(value, field.annotation)
-        elif isinstance(value, int) and not isinstance(value, bool) and _wants_float(field):
-            with contextlib.suppress(OverflowError):  # left as it is, it will be refused
-                tree[key] = float(value)
-
-
-def _wants_float(field: Any) -> bool:
-    options = getattr(field.annotation, "__args__", (field.annotation,))
-    return any(
-        option is float or float in getattr(option, "__args__", ()) for option in options
-    ) and not any(option is int for option in options)

@@ -28,15 +28,16 @@ def allowed_at(schema: Any, path: Sequence[str]) -> str:
 
 
 def default_at(schema: Any, path: Sequence[str]) -> Any:
-    """The default of the setting at this path, None if it has none."""
-    if not path:
-        return None
-    parent = _at(schema, path[:-1])
-    fields = getattr(_bare(parent), "model_fields", {})
-    field = fields.get(path[-1])
-    if field is None or field.is_required():
-        return None
-    return field.get_default(call_default_factory=True)
+    """The default of the setting at this path, by itself or in a section; None without one."""
+    for depth, name in enumerate(path):
+        section = _bare(_at(schema, path[:depth]))
+        field = getattr(section, "model_fields", {}).get(name)
+        if field is not None and not field.is_required():
+            found = field.get_default(call_default_factory=True)
+            for inner in path[depth + 1 :]:
+                found = getattr(found, inner, None)
+            return found
+    return None
 
 
 def names_at(schema: Any, path: Sequence[str]) -> list[str]:
@@ -84,6 +85,8 @@ def describe(annotation: Any) -> str:
         return f"a table with the keys {', '.join(annotation.model_fields)}"
     if origin is dict:
         return f"a table of {_several(arguments[1])}"
+    if origin is tuple and Ellipsis not in arguments and len(set(arguments)) == 1:
+        return f"a list of {len(arguments)} {_several(arguments[0])}"
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Sequence):
         return f"a list of {_several(arguments[0])}"
     return _KINDS.get(annotation, "")
@@ -105,6 +108,11 @@ def _notes(part: Any) -> list[Any]:
 
 def _range(notes: list[Any]) -> str:
     words = ""
+    least = [note.ge for note in notes if isinstance(note, Ge)]
+    most = [note.le for note in notes if isinstance(note, Le)]
+    if least and most:
+        words = f" from {_figure(least[0])} to {_figure(most[0])}"
+        notes = [note for note in notes if not isinstance(note, Ge | Le)]
     for note in notes:
         if isinstance(note, Ge):
             words += f" of at least {_figure(note.ge)}"

@@ -9,6 +9,7 @@ import string
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -135,13 +136,9 @@ def nested_faults(nested: str, kind: type[BaseModel]) -> Iterator[Fault]:
             )
         if field.is_required():
             missing = {key: value for key, value in whole.items() if key != name}
-            yield Fault(
-                f"{place} without {name}", {nested: wrap(missing)}, (f"{place}.{name}",)
-            )
+            yield Fault(f"{place} without {name}", {nested: wrap(missing)}, (f"{place}.{name}",))
     for typo in ("steptime", "int", "form", "list_"):
-        yield Fault(
-            f"{place}.{typo}", {nested: wrap({**whole, typo: 1})}, (f"{place}.{typo}",)
-        )
+        yield Fault(f"{place}.{typo}", {nested: wrap({**whole, typo: 1})}, (f"{place}.{typo}",))
     for value in (3, "x", True):
         yield Fault(f"{place} = {value!r}", {nested: wrap(value)}, (place,))
 
@@ -180,10 +177,21 @@ def bad_values(annotation: Any) -> list[Any]:
         ] + _deep(options)
     if origin is Literal:
         words = [str(option) for option in arguments]
-        return ["", "wrong", words[0].upper() + "X", words[0][:-1], 3, 1.5, True, [], {}, [words[0]]]
+        return [
+            "",
+            "wrong",
+            words[0].upper() + "X",
+            words[0][:-1],
+            3,
+            1.5,
+            True,
+            [],
+            {},
+            [words[0]],
+        ]
     if origin is dict:
         return [3, 1.5, "text", True, [], [1]] + [{"k": v} for v in bad_values(arguments[1])]
-    if inspect.isclass(origin) and issubclass(origin, list | tuple) or "Sequence" in str(origin):
+    if "Sequence" in str(origin) or origin in (list, tuple):
         inner = arguments[0]
         return [3, 1.5, "text", True, {}, {"a": 1}] + [[v] for v in bad_values(inner)]
     simple: dict[Any, list[Any]] = {
@@ -218,15 +226,17 @@ def _out_of_range(kind: Any, notes: list[Any]) -> list[Any]:
     whole = kind is int
     found: list[Any] = []
     for note in notes:
+        limit: Any = next(
+            (getattr(note, n) for n in ("ge", "gt", "le", "lt") if hasattr(note, n)), 0
+        )
         if isinstance(note, Ge):
-            below = note.ge - 1 if whole else note.ge - max(1e-9, abs(note.ge) * 1e-3)
-            found += [below, -(10**9) * 2 if note.ge > -(10**9) else -(10**12)]
+            found += [limit - 1 if whole else limit - max(1e-9, abs(limit) * 1e-3), -(10**12)]
         elif isinstance(note, Gt):
-            found += [note.gt, note.gt - 1, -5]
+            found += [limit, limit - 1, -5]
         elif isinstance(note, Le):
-            found += [note.le + 1 if whole else note.le * 1.001, 10**19, 10**300]
+            found += [limit + 1 if whole else limit * 1.001, 10**19, 10**300]
         elif isinstance(note, Lt):
-            found += [note.lt, note.lt + 1, 10**30]
+            found += [limit, limit + 1, 10**30]
         elif isinstance(note, MinLen):
             found += [""] if kind is str else [[]]
         elif isinstance(note, MaxLen):
@@ -239,7 +249,8 @@ def _out_of_range(kind: Any, notes: list[Any]) -> list[Any]:
 
 def unknown_keys(rng: random.Random) -> Iterator[Fault]:
     """Typos of real keys at every level, and names that confuse a reader of unions."""
-    places = [("", Experiment), *((f"{path}.", kind) for path, kind in sections(Experiment))]
+    places: list[tuple[str, type[BaseModel]]] = [("", Experiment)]
+    places += [(f"{path}.", kind) for path, kind in sections(Experiment)]
     for prefix, kind in places:
         if kind is Part:
             continue
@@ -338,6 +349,7 @@ def name_faults(rng: random.Random) -> Iterator[Fault]:
     kinds = {**BUILTINS, "task": {"classification": ""}, "data": {"digits": "", "mnist": ""}}
     for section, builtins in kinds.items():
         key = f"{section}.name"
+        value: Any
         for value in ("", 3, 1.5, True, [], {}, ["fedhp"]):
             yield Fault(f"{key} = {value!r}", {key: value}, (key,))
         if section != "data":
@@ -427,6 +439,7 @@ def own_part_faults() -> Iterator[Fault]:
 
 def combinations(rng: random.Random) -> Iterator[Fault]:
     """Workers, samples, classes, topologies, devices, absences."""
+    settings: Tables
 
     def fault(title: str, settings: dict[str, Any], *keys: str) -> Fault:
         return Fault(title, settings, keys)
@@ -440,7 +453,9 @@ def combinations(rng: random.Random) -> Iterator[Fault]:
     for kind in ("dirichlet", "shards", "quantity", "iid"):
         for skew in (0, 0.5, 1.0):
             yield fault(
-                "skew with another partition", {"data.partition": kind, "data.skew": skew}, "data.skew"
+                "skew with another partition",
+                {"data.partition": kind, "data.skew": skew},
+                "data.skew",
             )
     for each in (1000, 1440):
         settings = {"data.partition": "shards", "data.shards_per_worker": each}
@@ -470,20 +485,22 @@ def combinations(rng: random.Random) -> Iterator[Fault]:
 
 def topology_combinations(rng: random.Random) -> Iterator[Fault]:
     """Disconnected graphs, links that name nobody."""
+    settings: Tables
     for _ in range(10):
         workers = rng.randint(4, 12)
         cut = rng.randint(1, workers - 1)
         groups = [list(range(cut)), list(range(cut, workers))]
-        pairs = [list(p) for g in groups for p in zip(g, g[1:], strict=False)]
+        pairs = [list(p) for g in groups for p in pairwise(g)]
         settings = {"topology.name": "links", "topology.pairs": pairs, "workers": workers}
         yield Fault("disconnected", settings, ("topology.name", "topology.pairs"))
     for bad in ([0, 12], [-1, 0], [99, 3], [2**40, 0]):
         ring = [[i, (i + 1) % 12] for i in range(12)]
         settings = {"topology.name": "links", "topology.pairs": [*ring, bad], "workers": 12}
         yield Fault(f"link {bad}", settings, ("topology.pairs",))
-    for pairs in ([[0]], [[0, 1, 2]], [["a", "b"]], [[0.5, 1]], 3, "01", [3], [[0, True]], {}):
-        settings = {"topology.name": "links", "topology.pairs": pairs}
-        yield Fault(f"pairs = {pairs}", settings, ("topology.pairs",))
+    wrong: Any
+    for wrong in ([[0]], [[0, 1, 2]], [["a", "b"]], [[0.5, 1]], 3, "01", [3], [[0, True]], {}):
+        settings = {"topology.name": "links", "topology.pairs": wrong}
+        yield Fault(f"pairs = {wrong}", settings, ("topology.pairs",))
     yield Fault("no pairs", {"topology.name": "links"}, ("topology.pairs",))
     for center in (12, 13, 10**12):
         settings = {"topology.name": "star", "topology.center": center, "workers": 12}
@@ -492,6 +509,7 @@ def topology_combinations(rng: random.Random) -> Iterator[Fault]:
 
 def world_combinations(rng: random.Random) -> Iterator[Fault]:
     """Devices that do not add up, workers that are not there, links that run backwards."""
+    settings: Tables
     for devices in ({"laptop": 3}, {"laptop": 100, "xavier_nx": 1}):
         yield Fault("counts", {"world.devices": devices, "workers": 7}, ("world.devices",))
     for names in ([], [""], ["lap top"], ["laptop", "jetson"], ["LAPTOP"]):
@@ -555,7 +573,10 @@ def file_faults(folder: Path) -> Iterator[Fault]:
         yield npz(name)
     for value in ("", "a\0b", "~nobody_of_this_name/x", "x" * 300, "y/" * 4000, "loop"):
         for key in ("data.path", "world.trace"):
-            settings = {"data.name": "npz", key: str(folder / value) if value == "loop" else value}
+            settings = {
+                "data.name": "npz",
+                key: str(folder / value) if value == "loop" else value,
+            }
             yield Fault(f"{key} = {value!r:.20}", settings, (key,), bare=True)
     yield npz("values.npz", "task.name")
     yield npz("flat.npz", "model.name", model__name="cnn")

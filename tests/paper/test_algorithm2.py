@@ -17,7 +17,7 @@ from fedhp.algorithms import Federation, Observation
 from fedhp.algorithms.fedhp import FedHP, FedHPState
 from fedhp.graph import topology_from
 from fedhp.types import FloatArray, NeighborMixing, Plan, Reports
-from paper.instances import MEGABIT, as_links, network_of, random_base
+from paper.instances import MEGABIT, as_links, connected_graphs, network_of, random_base
 from paper.reference import Coordinator, Link, Rules, Searched, Told, Wires
 
 NAN = float("nan")
@@ -186,6 +186,7 @@ RULES = {
         deadline="fill", smoothing=0.3, distance_smoothing=0.2, bound_smoothing=0.9
     ),
     "paper's bound": Rules(deadline="fill", bound="gradient", bound_scale=1.0),
+    "opt, bound 0": Rules(bound_scale=0.0),
     "literal": Rules(planner="literal"),
 }
 
@@ -212,7 +213,24 @@ def test_alg2_line6_plans_equal_the_reference(name: str) -> None:
             seen = play.step()
             agree(seen)
             cuts += len(seen.plan.decision.links) - len(seen.expected.links)
-    assert cuts > 0 or name == "literal"
+    assert (cuts > 0) == (name != "opt, bound 0")
+
+
+@pytest.mark.parametrize("name", ["opt", "fill", "literal"])
+def test_alg2_line6_plans_equal_the_reference_on_all_connected_graphs(name: str) -> None:
+    for workers in (1, 2, 3, 4):
+        for number, base in enumerate(connected_graphs(workers)):
+            play = Play(
+                np.random.default_rng([8, workers, number]),
+                rules=RULES[name],
+                workers=workers,
+                base=base,
+                per=("worker", "link")[number % 2],
+                sharing=number // 2 % 2 == 1,
+                away=(0.0, 0.2)[number % 5 == 4],
+            )
+            for _ in range(3):
+                agree(play.step())
 
 
 @pytest.fixture

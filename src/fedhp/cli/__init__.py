@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from fedhp.errors import Interrupted, unexpected
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; no traceback reaches the user."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def run(arguments: list[str]) -> int:
-    """Run a command; the exit code."""
-    import click
+def call(arguments: list[str]) -> int:
+    """Carry out a command; the exit code."""
+    import typer
 
     from fedhp.cli.app import app
 
     try:
         result = app(arguments, standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.ClickException as error:
+    except _usage_errors(typer.BadParameter) as error:
         error.show()
-        return error.exit_code
+        return int(error.exit_code)
     except Interrupted as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("stopped before any work was saved", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -37,3 +38,8 @@ def run(arguments: list[str]) -> int:
         told = unexpected(error)
         print(f"error: {told}", file=sys.stderr)
         return told.exit_code
+
+
+def _usage_errors(example: type[Any]) -> type[Any]:
+    """The base of the errors in options: click's, or that of the click inside typer."""
+    return next(kind for kind in example.__mro__ if kind.__name__ == "ClickException")

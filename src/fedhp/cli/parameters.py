@@ -12,7 +12,7 @@ ExperimentFile = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[key=value]...", help="Settings that replace those of the file."),
+    typer.Argument(metavar="key=value", help="Settings that replace those of the file."),
 ]
 Out = Annotated[
     Path | None,

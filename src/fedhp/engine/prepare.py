@@ -6,14 +6,16 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, DataError
 from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.task import (
@@ -56,6 +58,17 @@ class Prepared:
 
 def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     """Build and check all parts; every mistake is found here, with its key."""
+    try:
+        return _prepare(experiment, source)
+    except DataError as error:
+        if not source or source in error.problem:
+            raise
+        raise DataError(
+            f"{source}: {error.problem}", allowed=error.allowed, fix=error.fix
+        ) from error
+
+
+def _prepare(experiment: Experiment, source: str) -> Prepared:
     folder = str(Path(source).resolve().parent) if source else os.getcwd()
     components.make_importable(folder, os.getcwd())
     device = choose_device(experiment.device, source=source)
@@ -169,10 +182,21 @@ def _check_memory(workers: int, task: Task, *, source: str) -> None:
         )
 
 
+class _Undrawn(TorchFunctionMode):
+    """Initial values are not drawn: without numbers torch would import its compiler for it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "zero_", "fill_"):
+            return args[0] if args else (kwargs or {}).get("tensor")
+        return func(*args, **(kwargs or {}))
+
+
 def _model_size(task: Task) -> int:
     """Numbers in a model, found without making room for them; 0 if it cannot be built so."""
     try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Undrawn():
             module = task.model()
         return sum(t.numel() for t in (*module.parameters(), *module.buffers()))
     except Exception:  # a model of one's own may need real numbers; its trial tells the rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ class RunSummary:
 
     algorithm: str
     seed: int
+    metric: str  # what "accuracy" is: accuracy, or the metric of a task of one's own
     status: str
     rounds: int
     final_accuracy: float | None
@@ -103,8 +105,12 @@ class RunSummary:
     digest: str
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Plain values; what is no number is null, as strict JSON wants it."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def summarize(run: RunReader) -> RunSummary:
@@ -115,6 +121,7 @@ def summarize(run: RunReader) -> RunSummary:
     return RunSummary(
         algorithm=run.meta("label"),
         seed=run.meta("seed"),
+        metric=run.meta("metric"),
         status=run.meta("status"),
         rounds=len(rounds["round"]),
         final_accuracy=mean(tests["accuracy"][-last:]),

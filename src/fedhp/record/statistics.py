@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from fedhp.record.reader import RunSummary
 
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     if len(values) == 1:
         return Interval(center, None, None, 1)
     error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
-    reach = float(student.ppf(0.975, len(values) - 1)) * error
+    reach = float(stdtrit(len(values) - 1, 0.975)) * error
     return Interval(center, center - reach, center + reach, len(values))
 
 

@@ -25,7 +25,7 @@ def number(value: float | None) -> str:
         return "0"
     if size < 0.001 or size >= 1e7:
         return f"{value:.2e}"
-    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     return f"{value:.{decimals}f}"
 
 

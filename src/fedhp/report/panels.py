@@ -137,17 +137,17 @@ def spread_note(comparison: Comparison) -> str:
 
 
 def best_known_target(comparison: Comparison) -> str | None:
-    """The highest target that some finished run reached; else the lowest one."""
-    reached = [
-        target
-        for target in comparison.targets
-        for group in comparison.groups
-        for run in group.finished
-        if run.summary.time_to_target.get(target) is not None
-    ]
-    if reached:
-        return max(reached, key=float)
-    return comparison.targets[0] if comparison.targets else None
+    """The target that tells the most: reached by most algorithms, of these the highest."""
+
+    def reached_by(target: str) -> int:
+        return sum(
+            any(run.summary.time_to_target.get(target) is not None for run in group.finished)
+            for group in comparison.groups
+        )
+
+    return max(
+        comparison.targets, key=lambda target: (reached_by(target), float(target)), default=None
+    )
 
 
 def _curves(

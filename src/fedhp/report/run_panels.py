@@ -121,12 +121,13 @@ def draw_topology(
                 color=QUIET if gone else INK,
             )
     axes.set_xlim(-1.28, 1.28)
-    axes.set_ylim(-1.28, 1.28)
+    axes.set_ylim(-1.55, 1.28)
     axes.set_aspect("equal")
     axes.set_axis_off()
     what = "transfer" if links.directed else "link"
     away = f", {len(links.away)} away" if links.away else ""
-    axes.set_title(f"round {links.round_index}: {count(len(links.pairs), what)}{away}", y=-0.1)
+    text = f"round {links.round_index}: {count(len(links.pairs), what)}{away}"
+    axes.text(0, -1.46, text, ha="center", fontsize=8)
 
 
 def crowd_scale(links: Sequence[RoundLinks]) -> float:

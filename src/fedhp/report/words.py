@@ -253,7 +253,7 @@ def _bridge_words(view: RoundView) -> list[str]:
     """The verdict is of the last try; whether it still holds shows in the final topology."""
     bridges = view.with_verdict(LinkVerdict.KEPT_BRIDGE)
     pairs = [(link.a, link.b) for link in view.used]
-    real = [link for link in bridges if not _joined(link, pairs)]
+    real = [link for link in bridges if not joined_otherwise(link.a, link.b, pairs)]
     sentences = []
     for links, reason in (
         (real, "Had to stay, or the network would fall apart"),
@@ -265,18 +265,18 @@ def _bridge_words(view: RoundView) -> list[str]:
     return sentences
 
 
-def _joined(link: Link, pairs: list[tuple[int, int]]) -> bool:
-    """Whether the ends of a link are joined by others."""
-    reached, frontier = {link.a}, [link.a]
+def joined_otherwise(start: int, end: int, pairs: list[tuple[int, int]]) -> bool:
+    """Whether two workers are joined by links other than their own."""
+    reached, frontier = {start}, [start]
     while frontier:
         worker = frontier.pop()
         for a, b in pairs:
-            if (a, b) != (link.a, link.b) and worker in (a, b):
+            if worker in (a, b) and {a, b} != {start, end}:
                 other = b if a == worker else a
                 if other not in reached:
                     reached.add(other)
                     frontier.append(other)
-    return link.b in reached
+    return end in reached
 
 
 def _why_all(view: RoundView) -> str:

@@ -1,0 +1,141 @@
+"""`fedhp show`, `explain` and `export`, called as the command line calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from fedhp.cli.explain import explain
+from fedhp.cli.export import export
+from fedhp.cli.show import show
+from fedhp.errors import RunError
+from fedhp.record.reader import RunReader
+from unit.report.runs import make_run, query
+
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder / "fedhp" / "seed-0", "fedhp")
+    make_run(folder / "dpsgd" / "seed-0", "dpsgd", rounds=25)
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.setenv("COLUMNS", "100")
+    app = typer.Typer()
+    for command in (show, explain, export):
+        app.command()(command)
+
+    def run(*arguments: object) -> str:
+        app([str(argument) for argument in arguments], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_show_has_settings_status_rounds_numbers_and_digest(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    text = call("show", folder)
+    with RunReader(folder) as run:
+        summary = run.summary()
+    assert "finished, 6 of 6 rounds" in text
+    assert summary.digest in text
+    assert f"{100 * (summary.final_accuracy or 0):.1f} %" in text
+    for index, accuracy in query(folder, "SELECT round, accuracy FROM evaluations"):
+        line = next(ln for ln in text.splitlines() if ln.split()[:1] == [str(index)])
+        assert f"{100 * accuracy:.1f}" in line
+
+
+def test_show_chooses_twenty_rounds_with_both_ends(call: Call, top: Path) -> None:
+    text = call("show", top / "dpsgd" / "seed-0")
+    rounds = [int(ln.split()[0]) for ln in text.splitlines() if ln[:5].strip().isdigit()]
+    assert len(rounds) == 20
+    assert (rounds[0], rounds[-1]) == (1, 25)
+    assert "20 of 25 evaluated rounds" in text
+
+
+def test_show_json_is_the_summary(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    with RunReader(folder) as run:
+        assert json.loads(call("show", folder, "--json")) == run.summary().as_json()
+    both = json.loads(call("show", top, "--json"))
+    assert [run["algorithm"] for run in both["runs"]] == ["dpsgd", "fedhp"]
+    assert set(both["summary"]) == {"dpsgd", "fedhp"}
+
+
+def test_show_lists_every_run_below_a_folder(call: Call, top: Path) -> None:
+    text = call("show", top)
+    assert "dpsgd/seed-0: finished, 25 rounds" in text
+    assert "fedhp/seed-0: finished, 6 rounds" in text
+    assert "algorithm" in text
+
+
+def test_show_one_round(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    lines = call("show", folder, "--round", 4).splitlines()
+    rows = [line.split() for line in lines if line[:6].strip().isdigit()]
+    expected = query(folder, "SELECT worker, local_steps FROM workers WHERE round = 4")
+    assert [(int(row[0]), int(row[3])) for row in rows] == expected
+
+
+def test_show_draws(call: Call, top: Path, tmp_path: Path) -> None:
+    text = call("show", top / "fedhp" / "seed-0", "--figures", tmp_path / "pictures")
+    assert (tmp_path / "pictures" / "topology.png").stat().st_size > 1000
+    assert "9 files" in text
+
+
+def test_explain_takes_the_last_round_by_default(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    assert call("explain", folder).startswith("Round 6 of 6")
+    text = call("explain", folder, "--round", 2)
+    assert text.startswith("Round 2 of 6")
+    for heading in ("Steps", "Pace", "Links", "Waiting"):
+        assert f"\n{heading}\n" in text
+
+
+def test_export_one_table_all_tables_and_a_trace(call: Call, top: Path, tmp_path: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    assert call("export", folder, "--table", "rounds").startswith("round,clock,")
+    file = tmp_path / "links.csv"
+    assert str(file) in call("export", folder, "--table", "links", "--out", file)
+    assert file.read_text().startswith("round,a,b,used")
+    call("export", folder, "--out", tmp_path / "all")
+    assert len(list((tmp_path / "all").glob("*.csv"))) == 7
+    text = call("export", folder, "--trace", tmp_path / "trace.csv")
+    assert "world.bandwidth.unit=Mb/s" in text
+    assert (tmp_path / "trace.csv").read_text().startswith("time,worker,bandwidth,step_time\n")
+
+
+def test_export_goes_below_the_run_by_default(call: Call, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", "dpsgd", rounds=1)
+    call("export", folder)
+    assert (folder / "tables" / "workers.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "export"])
+def test_a_path_without_a_run(call: Call, command: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        call(command, tmp_path / "nothing")
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_a_round_out_of_range_names_the_range(call: Call, command: str, top: Path) -> None:
+    with pytest.raises(RunError, match="round 99 is not in the record") as caught:
+        call(command, top / "fedhp" / "seed-0", "--round", 99)
+    assert caught.value.allowed == "a round from 1 to 6"
+    assert "--round 6" in caught.value.fix
+
+
+def test_one_round_of_many_runs_is_refused(call: Call, top: Path) -> None:
+    with pytest.raises(RunError, match="holds 2 runs") as caught:
+        call("show", top, "--round", 2)
+    assert "--round 2" in caught.value.fix

@@ -1,0 +1,57 @@
+"""Tiny real runs for the tests of reports: digits, 6 unequal workers, 6 rounds."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import parse
+from fedhp.engine.run import start_run
+from fedhp.record.store import FILE, Store
+
+WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
+TABLES: dict[str, Any] = {
+    "workers": 6,
+    "rounds": 6,
+    "model": {"name": "mlp", "hidden": [8]},
+    "data": {"name": "digits", "skew": 0.8, "train_images": 400, "test_images": 100},
+    "training": {"local_steps": 10},
+    "evaluation": {"targets": [0.3, 0.999]},
+    "world": WORLD,
+}
+
+
+def make_run(
+    folder: Path,
+    algorithm: str,
+    *,
+    seed: int = 0,
+    label: str = "",
+    stop_after: int = 0,
+    settings: dict[str, Any] | None = None,
+    **tables: Any,
+) -> Path:
+    """Carry out a run (all of it, or the first rounds) and return its folder."""
+    part = {"name": algorithm, **(settings or {})}
+    experiment = parse({**TABLES, **tables, "algorithm": part, "seed": seed})
+    rounds = start_run(experiment, folder, label=label).rounds()
+    for done, _ in enumerate(rounds, start=1):
+        if done == stop_after:
+            break
+    rounds.close()  # type: ignore[attr-defined]
+    return folder
+
+
+def set_status(folder: Path, status: str) -> None:
+    """Pretend that a run ended otherwise."""
+    store = Store.open(folder, write=True)
+    store.set_meta("status", status)
+    store.close()
+
+
+def query(folder: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Read the record without any of the code under test."""
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        return connection.execute(sql, values).fetchall()

@@ -1,0 +1,200 @@
+"""Figures are written, have ink, repeat bit for bit, and draw the right numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+import fedhp.report
+from fedhp.errors import RunError
+from fedhp.record.reader import RunReader
+from fedhp.report.figures import (
+    accuracy_over_rounds,
+    overview,
+    save_comparison_figures,
+    save_run_figures,
+    time_to_target,
+    timeline,
+    topology,
+    waiting_time,
+)
+from fedhp.report.groups import mean_curve, read_comparison
+from fedhp.report.style import KNOWN, VERMILLION, device_looks, looks, save_figure
+from unit.report.conftest import Runs
+from unit.report.runs import query
+
+NAMES = [
+    "overview",
+    "accuracy_over_time",
+    "accuracy_over_rounds",
+    "time_to_target",
+    "waiting_time",
+    "local_steps",
+]
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"), dtype=np.int64)
+
+
+def ink(path: Path) -> float:
+    """The share of pixels that are not white."""
+    return float((pixels(path) < 250).any(axis=2).mean())
+
+
+def bars(axes: Axes) -> list[tuple[float, float]]:
+    """(left, width) of every bar."""
+    found = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return [(bar.get_x(), bar.get_width()) for bar in found]
+
+
+@pytest.fixture(scope="module")
+def drawn(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("figures")
+    paths = save_comparison_figures(runs.comparison, out)
+    assert paths == [out / f"{name}.{kind}" for name in NAMES for kind in ("png", "svg", "pdf")]
+    return out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_comparison_figures_have_ink_and_the_size_of_a_column(drawn: Path, name: str) -> None:
+    path = drawn / f"{name}.png"
+    width = pixels(path).shape[1]
+    assert width == (1440 if name == "overview" else 700)
+    assert 0.01 < ink(path) < 0.6
+    border = np.concatenate([pixels(path)[:, :2].ravel(), pixels(path)[:, -1].ravel()])
+    assert border.min() > 200, "something is cut off at the edge"
+    assert (drawn / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    svg = (drawn / f"{name}.svg").read_text()
+    assert "<svg" in svg
+    assert "<dc:date>" not in svg
+
+
+def test_fedhp_has_the_strongest_colour(drawn: Path) -> None:
+    color = np.array([int(VERMILLION[i : i + 2], 16) for i in (1, 3, 5)])
+    found = (abs(pixels(drawn / "waiting_time.png") - color).max(axis=2) <= 2).sum()
+    assert found > 100
+
+
+def test_the_same_run_gives_the_same_files(runs: Runs, tmp_path: Path) -> None:
+    for out in ("a", "b"):
+        comparison = read_comparison(runs.comparison[:3])
+        save_figure(waiting_time(comparison), tmp_path / out, "waiting")
+    for kind in ("png", "svg", "pdf"):
+        one, other = (tmp_path / out / f"waiting.{kind}" for out in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_drawing_leaves_no_global_trace(runs: Runs) -> None:
+    before = dict(matplotlib.rcParams)
+    overview(read_comparison(runs.comparison[:2]))
+    assert dict(matplotlib.rcParams) == before
+    for path in Path(fedhp.report.__file__).parent.glob("*.py"):
+        assert "import pyplot" not in path.read_text()
+        assert "matplotlib.pyplot" not in path.read_text()
+
+
+def test_a_label_keeps_its_colour_in_any_company() -> None:
+    labels = ["fedhp", "dpsgd", "adpsgd:steps=100", "fedhp:deadline=fill", "own:Algorithm"]
+    together = looks(labels)
+    for label in labels:
+        assert looks([label])[label].color == together[label].color
+        assert looks(["pens", label])[label].color == together[label].color
+    assert together["fedhp"] == KNOWN["fedhp"]
+    assert together["fedhp"].width == max(look.width for look in together.values())
+
+
+def test_many_labels_are_told_apart_by_more_than_colour() -> None:
+    labels = [*KNOWN, "fedhp:deadline=fill", "adpsgd:steps=50", "adpsgd:steps=100"]
+    chosen = looks(labels)
+    assert len({look.marker for look in chosen.values()}) == len(labels)
+    assert len({(look.color, look.dashes) for look in chosen.values()}) == len(labels)
+    kinds = device_looks(["laptop", "xavier_nx", "jetson_tx2"])
+    assert len({look.marker for look in kinds.values()}) == 3
+
+
+def test_the_mean_curve_holds_values_and_stays_where_all_seeds_have_data(runs: Runs) -> None:
+    group = read_comparison(runs.fedhp).groups[0]
+    curve = mean_curve(group.finished, lambda run: run.clock)
+    assert curve is not None
+    tables = [query(folder, "SELECT clock, accuracy FROM evaluations") for folder in runs.fedhp]
+    start, end = max(t[0][0] for t in tables), min(t[-1][0] for t in tables)
+    assert (curve.x[0], curve.x[-1]) == (start, end)
+    for x, mean, low, high in zip(curve.x, curve.mean, curve.low, curve.high, strict=True):
+        held = [[value for clock, value in table if clock <= x][-1] for table in tables]
+        assert mean == pytest.approx(sum(held) / 2)
+        # Two seeds: t = 12.706, half-width = t * |a - b| / 2.
+        assert high - mean == pytest.approx(12.7062 * abs(held[0] - held[1]) / 2, rel=1e-4)
+        assert mean - low == pytest.approx(high - mean)
+
+
+def test_an_unfinished_run_is_marked_and_not_averaged(runs: Runs, tmp_path: Path) -> None:
+    comparison = read_comparison([*runs.dpsgd, runs.stopped])
+    group = comparison.groups[0]
+    assert group.name == "D-PSGD [1/3 diverged]"
+    assert len(group.finished) == 2
+    assert sorted(group.numbers(lambda run: run.seed)) == [0, 1]
+    axes = accuracy_over_rounds(comparison).axes[0]
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    assert [np.asarray(line.get_xdata()).tolist() for line in crosses] == [[3]]
+    alone = save_figure(waiting_time(read_comparison([runs.stopped])), tmp_path, "alone")
+    assert ink(alone[0]) > 0.005
+
+
+def test_targets_nobody_reached_are_named(runs: Runs) -> None:
+    figure = time_to_target(read_comparison(runs.comparison))
+    reached, missed = figure.axes
+    assert "30 %" in reached.get_xlabel()
+    assert "99.9 %" in missed.get_xlabel()
+    assert [text.get_text() for text in missed.texts] == ["not reached"] * 5
+    [(clock,)] = query(runs.adpsgd, "SELECT min(clock) FROM evaluations WHERE accuracy >= 0.3")
+    assert clock in [width for _, width in bars(reached)]
+
+
+@pytest.mark.parametrize("which", ["fedhp", "adpsgd", "pens", "away"])
+def test_run_figures_are_drawn_for_every_kind_of_run(
+    runs: Runs, tmp_path: Path, which: str
+) -> None:
+    folder = runs.fedhp[0] if which == "fedhp" else getattr(runs, which)
+    with RunReader(folder) as run:
+        links = topology(run, [1, 6])
+        time = timeline(run, 3)
+        [axes, _] = links.axes
+        (count,) = query(folder, "SELECT sum(used) FROM links WHERE round = 1")[0]
+        assert f"round 1: {count} " in axes.texts[-1].get_text()
+        assert "round 3" in time.axes[0].get_xlabel()
+        if which == "away":
+            gone = save_figure(time, tmp_path, "timeline")
+            assert ink(gone[0]) > 0.01
+
+
+def test_the_timeline_draws_the_recorded_times(runs: Runs) -> None:
+    with RunReader(runs.dpsgd[0]) as run:
+        axes = timeline(run, 2).axes[0]
+    ends = sorted(left + width for left, width in bars(axes))
+    (longest,) = query(runs.dpsgd[0], "SELECT max(worker_time) FROM workers WHERE round = 2")[0]
+    assert ends[-1] == pytest.approx(longest)
+    computed = {round(width, 9) for left, width in bars(axes) if left == 0}
+    rows = query(runs.dpsgd[0], "SELECT compute_time FROM workers WHERE round = 2")
+    assert computed == {round(time, 9) for (time,) in rows}
+
+
+def test_errors_name_the_cause(runs: Runs, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no round is committed"):
+        save_run_figures(runs.empty, tmp_path)
+    with pytest.raises(RunError, match="no run to draw"):
+        read_comparison([])
+    with RunReader(runs.dpsgd[0]) as run, pytest.raises(RunError, match="round 7") as caught:
+        timeline(run, 7)
+    assert caught.value.allowed == "a round from 1 to 6"
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(RunError, match="cannot be written"):
+        save_figure(waiting_time(read_comparison([runs.dpsgd[0]])), blocked / "below", "x")

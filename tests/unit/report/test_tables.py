@@ -1,0 +1,204 @@
+"""The comparison table says what the runs say, and marks what did not finish."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from fedhp.record.reader import RunReader, RunSummary
+from fedhp.report.tables import (
+    comparison_grid,
+    comparison_markdown,
+    comparison_table,
+    round_table,
+    spread_evenly,
+    worker_table,
+)
+from unit.report.conftest import Runs
+from unit.report.runs import query
+
+
+def summary(algorithm: str, seed: int = 0, **changes: Any) -> RunSummary:
+    base = RunSummary(
+        algorithm=algorithm,
+        seed=seed,
+        status="finished",
+        rounds=10,
+        final_accuracy=0.9,
+        best_accuracy=0.91,
+        mean_model_accuracy=0.92,
+        completion_time=100.0,
+        round_time=10.0,
+        mean_waiting_time=2.0,
+        mean_local_steps=30.0,
+        bytes_sent=1_500_000,
+        time_to_target={"0.80": 50.0},
+        digest="d",
+    )
+    return replace(base, **changes)
+
+
+def rendered(table: Table, width: int = 200) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def read_summaries(folders: list[Path]) -> list[RunSummary]:
+    found = []
+    for folder in folders:
+        with RunReader(folder) as run:
+            found.append(run.summary())
+    return found
+
+
+def cells(summaries: list[RunSummary], **options: Any) -> dict[str, dict[str, str]]:
+    """Row name -> header -> text of the Markdown form."""
+    lines = comparison_markdown(summaries, **options).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    headers = rows[0]
+    found = {}
+    for line, row in zip(lines[2:], rows[2:], strict=True):
+        if line.startswith("|"):
+            found[row[0]] = dict(zip(headers, row, strict=True))
+    return found
+
+
+def test_rows_come_in_the_given_order_with_means_and_half_widths() -> None:
+    finals = [0.90, 0.92, 0.94]
+    runs = [summary("dpsgd", seed, final_accuracy=f) for seed, f in enumerate(finals)]
+    table = cells([*runs, summary("fedhp", final_accuracy=0.95)])
+    assert list(table) == ["dpsgd", "fedhp"]
+    # Student's t for 2 degrees of freedom is 4.303; sd 0.02, so 4.303 * 2 / sqrt(3) points.
+    assert table["dpsgd"]["final %"] == "92.0 ± 5.0"
+    assert table["fedhp"]["final %"] == "**95.0**"
+
+
+def test_one_seed_has_no_interval_and_one_row_no_best() -> None:
+    table = cells([summary("fedhp")])
+    assert table["fedhp"]["final %"] == "90.0"
+    assert "**" not in "".join(table["fedhp"].values())
+
+
+def test_best_is_bold_and_means_the_right_direction() -> None:
+    a = summary("a", final_accuracy=0.8, round_time=5.0, mean_waiting_time=3.0, bytes_sent=10**9)
+    b = summary("b", final_accuracy=0.9, round_time=6.0, mean_waiting_time=1.0, bytes_sent=10**6)
+    table = cells([a, b])
+    assert table["b"]["final %"] == "**90.0**"
+    assert table["a"]["round (s)"] == "**5.00**"
+    assert table["b"]["waiting (s)"] == "**1.00**"
+    assert table["b"]["data sent"] == "**1.00 MB**"
+    assert table["a"]["final %"] == "80.0"
+    assert [row["mean steps"] for row in table.values()] == ["30.0", "30.0"]  # no best there
+    grid = comparison_grid([a, b])
+    bold = [cell.text for row in grid.rows for cell in row if cell.best]
+    assert "90.0" in bold
+    assert "\x1b[1m90.0\x1b[0m" in _ansi(comparison_table([a, b]))
+
+
+def _ansi(table: Table) -> str:
+    console = Console(width=120, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_targets_say_how_many_reached_them() -> None:
+    times: list[float | None] = [40.0, 60.0, None]
+    some = [summary("some", seed, time_to_target={"0.80": t}) for seed, t in enumerate(times)]
+    none = [summary("none", seed, time_to_target={"0.80": None}) for seed in range(3)]
+    all_ = [summary("all", seed, time_to_target={"0.80": 70.0}) for seed in range(3)]
+    more = [summary("more", seed, time_to_target={"0.80": 90.0}) for seed in range(3)]
+    table = cells([*some, *none, *all_, *more])
+    assert table["some"]["to 80 % (s)"] == "50.00 (2/3 reached)"
+    assert table["none"]["to 80 % (s)"] == "not reached"
+    # 50 s is less, but not every seed got there.
+    assert table["all"]["to 80 % (s)"] == "**70.00**"
+
+
+@pytest.mark.parametrize("status", ["diverged", "interrupted", "running"])
+def test_unfinished_runs_stand_alone_and_are_not_averaged(status: str) -> None:
+    good = [summary("fedhp", seed, final_accuracy=0.9) for seed in range(2)]
+    bad = summary("fedhp", 2, final_accuracy=0.99, status=status, rounds=7)
+    table = cells([*good, bad, summary("dpsgd", final_accuracy=0.5)])
+    assert table["fedhp (2 of 3 seeds)"]["final %"] == "**90.0**"
+    name = {"running": "still running"}.get(status, status)
+    alone = table[f"fedhp, seed 2: {name} after 7 rounds"]
+    assert alone["final %"] == "99.0"  # its own number, marked by its row, never the best
+    assert "unfinished runs stand alone" in comparison_markdown([*good, bad])
+
+
+def test_other_metrics_are_plain_numbers() -> None:
+    runs = [
+        summary("a", final_accuracy=0.5123, time_to_target={"0.40": 3.5}),
+        summary("b", final_accuracy=-0.25, time_to_target={"0.40": None}),
+    ]
+    table = cells(runs, metric="R2")
+    assert table["a"]["final R2"] == "**0.512**"
+    assert table["b"]["final R2"] == "-0.250"
+    assert table["b"]["to 0.4 (s)"] == "not reached"
+    assert "%" not in "".join(header for header in table["a"] if header != "algorithm")
+
+
+def test_the_table_shows_what_markdown_shows(runs: Runs) -> None:
+    summaries = read_summaries(runs.comparison)
+    shown = rendered(comparison_table(summaries))
+    for row in comparison_grid(summaries).rows:
+        for cell in row:
+            assert cell.text in shown
+            assert cell.text in comparison_markdown(summaries)
+
+
+def test_a_narrow_terminal_cuts_nothing(runs: Runs) -> None:
+    summaries = read_summaries(runs.comparison)
+    shown = rendered(comparison_table(summaries), width=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    assert all(label in shown for label in ("fedhp", "dpsgd", "adpsgd", "ldsgd", "pens"))
+
+
+def test_labels_with_brackets_are_no_markup() -> None:
+    shown = rendered(comparison_table([summary("fedhp:x=[bold]"), summary("b|c")]))
+    assert "fedhp:x=[bold]" in shown
+    assert "b\\|c" in comparison_markdown([summary("b|c")])
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 19, 20, 21, 100, 1001])
+def test_rounds_are_chosen_evenly_with_both_ends(length: int) -> None:
+    chosen = spread_evenly(length)
+    assert len(chosen) == min(length, 20)
+    assert chosen == sorted(set(chosen))
+    if length:
+        assert (chosen[0], chosen[-1]) == (0, length - 1)
+    gaps = [b - a for a, b in itertools.pairwise(chosen)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_round_table_has_the_records_numbers(runs: Runs) -> None:
+    folder = runs.fedhp[0]
+    with RunReader(folder) as run:
+        shown = rendered(round_table(run))
+    rows = query(folder, "SELECT round, accuracy FROM evaluations")
+    for index, accuracy in rows:
+        assert re.search(rf"^\s*{index} .* {100 * accuracy:.1f} ", shown, re.MULTILINE)
+
+
+def test_worker_table_shows_steps_waiting_and_who_is_away(runs: Runs) -> None:
+    with RunReader(runs.away) as run:
+        shown = rendered(worker_table(run, 3)).splitlines()
+    rows = query(runs.away, "SELECT worker, local_steps, waiting_time FROM workers WHERE round=3")
+    lines = {int(line.split()[0]): line for line in shown if re.match(r"\s*\d+ ", line)}
+    assert len(lines) == 6
+    assert "away" in lines[2]
+    for worker, steps, waiting in rows:
+        if worker != 2:
+            assert f" {steps} " in lines[worker]
+            assert any(f" {waiting:.{digits}f} " in lines[worker] for digits in (2, 3))

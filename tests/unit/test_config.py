@@ -1,0 +1,227 @@
+"""The experiment schema: files, overrides, paths, profiles, and what a resumed run may change."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedhp.config import PROFILES, Experiment, differences, load, parse, to_tables
+from fedhp.errors import ConfigError
+from fedhp.tables import parse_override, read_toml, set_key
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("seed=3", "seed", 3),
+        ("data.skew=0.8", "data.skew", 0.8),
+        ("data.skew = 0.8", "data.skew", 0.8),
+        ("training.decay_by=time", "training.decay_by", "time"),
+        ('model.name="mlp"', "model.name", "mlp"),
+        ("model.hidden=[32, 16]", "model.hidden", [32, 16]),
+        ("world.bandwidth.sharing=true", "world.bandwidth.sharing", True),
+        ("world.devices={laptop = 3}", "world.devices", {"laptop": 3}),
+        ("data.path=a=b", "data.path", "a=b"),
+        ("data.path=", "data.path", ""),
+        ("data.path=/a b/c", "data.path", "/a b/c"),
+        ("model.name=own:Net", "model.name", "own:Net"),
+        ("x=[1", "x", "[1"),
+        ("x=1\ny = 2", "x", "1\ny = 2"),  # one override sets one key
+        ("x=" + "[" * 5000, "x", "[" * 5000),
+        ("x=" + "9" * 5000, "x", "9" * 5000),
+    ],
+)
+def test_an_override_is_a_key_and_a_value_in_toml_or_a_bare_word(
+    text: str, key: str, value: Any
+) -> None:
+    assert parse_override(text) == (key, value)
+
+
+@pytest.mark.parametrize("text", ["", "=", "=3", "a", "a.=1", ".a=1", "a..b=1", "a. .b=1", "."])
+def test_a_malformed_override_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not of the form key=value") as caught:
+        parse({}, [text])
+    assert "command line" in str(caught.value)
+    assert "data.skew=0.8" in caught.value.allowed
+
+
+def test_an_override_cannot_open_a_value() -> None:
+    with pytest.raises(ConfigError, match=r"workers\.x") as caught:
+        parse({"workers": 3}, ["workers.x=1"])
+    assert caught.value.source == "command line"
+    with pytest.raises(ConfigError, match="workers"):
+        parse({}, ["workers.x=1"])
+
+
+def test_set_key_makes_the_sections_it_needs() -> None:
+    tree: dict[str, Any] = {"data": {"name": "digits"}}
+    set_key(tree, "data.skew", 0.5)
+    set_key(tree, "world.bandwidth.low", 2)
+    assert tree == {
+        "data": {"name": "digits", "skew": 0.5},
+        "world": {"bandwidth": {"low": 2}},
+    }
+
+
+def test_a_wrong_override_is_blamed_on_the_command_line_and_the_rest_on_the_file() -> None:
+    with pytest.raises(ConfigError, match="^command line: rounds: the value -1 is wrong"):
+        parse({"workers": 3}, ["rounds=-1"], source="demo.toml")
+    with pytest.raises(ConfigError, match="^command line: data: the value 3 is wrong"):
+        parse({}, ["data=3"], source="demo.toml")
+    with pytest.raises(ConfigError, match="^demo.toml: workers: the value 0 is wrong"):
+        parse({"workers": 0}, ["rounds=1"], source="demo.toml")
+
+
+@pytest.mark.parametrize(
+    ("tables", "fix"),
+    [
+        ({"algorithm": "fedhp"}, "write algorithm.name = 'fedhp'"),
+        ({"data": 3}, "[data] on a line of its own"),
+        ({"workers": "3"}, "write it without quotes: workers = 3"),
+        ({"world": {"shuffle_devices": "true"}}, "without quotes: world.shuffle_devices = true"),
+        ({"data": {"partition": "dirichle"}}, "did you mean 'dirichlet'?"),
+        ({"trainig": {}}, "did you mean 'training'?"),
+        ({"algorithm": {}}, "add algorithm.name = 'fedhp'"),
+        ({"evaluation": {"every": 0}}, "for example 1"),
+    ],
+)
+def test_the_fix_fits_the_mistake(tables: dict[str, Any], fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(tables)
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("tables", "allowed"),
+    [
+        ({"workers": 0}, "a whole number from 1 to 100000"),
+        ({"seed": -1}, "a whole number of at least 0, below 4294967296"),
+        ({"training": {"decay": 0}}, "a number above 0, at most 1"),
+        ({"executors": "all"}, "'auto' or a whole number from 1 to 256"),
+        ({"compare": {"seeds": 3}}, "a list of whole numbers, each of at least 0"),
+        ({"world": {"away": 3}}, "a list of tables, each with the keys worker, first, last"),
+        ({"data": {"name": ""}}, "text that is not empty"),
+        ({"topology": 3}, "a table with name and settings of its own"),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(tables: dict[str, Any], allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(tables)
+    assert allowed in caught.value.allowed
+
+
+def test_a_name_that_looks_like_the_branch_of_a_union_is_named_whole() -> None:
+    for name in ("int", "list", "dict_of", "literal"):
+        with pytest.raises(ConfigError) as caught:
+            parse({"world": {name: 3}})
+        assert caught.value.key == f"world.{name}"
+    with pytest.raises(ConfigError) as caught:
+        parse({"world": {"devices": {"int": 0}}})
+    assert caught.value.key.startswith("world.devices")
+
+
+def test_whole_numbers_do_where_a_number_is_wanted() -> None:
+    whole = parse({"world": {"bandwidth": {"low": 1, "high": 2}}, "evaluation": {"targets": [1]}})
+    same = parse(
+        {"world": {"bandwidth": {"low": 1.0, "high": 2.0}}, "evaluation": {"targets": [1.0]}}
+    )
+    assert to_tables(whole) == to_tables(same)
+    assert differences(to_tables(whole), to_tables(same)) == []
+    assert isinstance(to_tables(whole)["world"]["bandwidth"]["low"], float)
+
+
+def test_every_profile_is_valid_and_gives_way_to_what_is_written() -> None:
+    for name in PROFILES:
+        world = parse({"world": {"profile": name}}).world
+        assert world.bandwidth.low == PROFILES[name]["bandwidth"]["low"]
+    changed = parse({"world": {"profile": "slow_links", "bandwidth": {"high": 3}}}).world
+    assert (changed.bandwidth.high, changed.bandwidth.unit) == (3, "Mb/s")
+
+
+def test_an_experiment_survives_a_round_trip_through_toml(tmp_path: Path) -> None:
+    tables = {
+        "workers": 5,
+        "algorithm": {"name": "fedhp", "deadline": "fill"},
+        "model": {"name": "mlp", "hidden": [8, 4]},
+        "world": {
+            "device": {"slow": {"step_time": 2}},
+            "devices": {"slow": 5},
+            "away": [{"worker": 1, "first": 2, "last": 3}],
+        },
+    }
+    experiment = parse(tables)
+    file = tmp_path / "again.toml"
+    file.write_text(tomli_w.dumps(to_tables(experiment)))
+    assert load(file) == experiment
+
+
+def test_parsing_does_not_change_the_given_tables() -> None:
+    tables: dict[str, Any] = {"data": {"path": "x.npz", "name": "npz"}, "world": {}}
+    parse(tables, ["data.pool=2", "world.bandwidth.low=2"])
+    assert tables == {"data": {"path": "x.npz", "name": "npz"}, "world": {}}
+
+
+def test_paths_count_from_the_file_and_overrides_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    file = tmp_path / "e.toml"
+    file.write_text('[data]\nname = "npz"\npath = "a.npz"\n')
+    assert load(file).data.path == str(tmp_path / "a.npz")
+    assert load(file, ["data.path=a.npz"]).data.path == str(tmp_path / "here" / "a.npz")
+
+
+def test_differences_leave_out_what_does_not_change_the_numbers() -> None:
+    old = to_tables(parse({"executors": 1, "data": {"skew": 0.5}}))
+    new = to_tables(
+        parse({"executors": 2, "checkpoint": {"seconds": 3}, "compare": {"seeds": [4]}, "seed": 1})
+    )
+    assert differences(old, new) == [("data.skew", 0.5, None), ("seed", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"workers = \n", "not valid TOML"),
+        (b"workers = 3\nworkers = 4\n", "not valid TOML"),
+        (b"[data\n", "not valid TOML"),
+        (b"a = " + b"[" * 5000, "not valid TOML"),
+        (b"a = " + b"9" * 5000, "not valid TOML"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_toml(file)
+    assert str(file) in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such experiment file"):
+        load(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / ("x" * 300))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load("a\0b")
+
+
+def test_a_number_of_thousands_of_digits_can_be_talked_about(tmp_path: Path) -> None:
+    file = tmp_path / "huge.toml"
+    file.write_text("workers = 0x" + "f" * 6000)
+    with pytest.raises(ConfigError, match="workers: the value a number of thousands of digits"):
+        load(file)
+
+
+def test_the_defaults_are_a_valid_experiment() -> None:
+    assert parse({}) == Experiment.model_validate(to_tables(parse({})))
+    assert math.isclose(parse({}).training.learning_rate, 0.1)
