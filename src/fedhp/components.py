@@ -96,6 +96,9 @@ def check_settings(
     """Settings validated and converted against the part's keyword-only parameters."""
     try:
         schema = _settings_model(part)
+        checked = _validated(schema, settings)
+    except ValidationError as error:
+        raise from_validation(error, schema, prefix=prefix, source=source) from None
     except Exception as error:  # pydantic refuses odd annotations in many ways
         raise ConfigError(
             f"the settings of {_title(part)} cannot be checked: {_words(error)}",
@@ -104,10 +107,6 @@ def check_settings(
             allowed="keyword-only parameters with types that pydantic knows",
             fix="give its parameters plain types: int, float, str, bool, lists and tables of them",
         ) from error
-    try:
-        checked = _validated(schema, settings)
-    except ValidationError as error:
-        raise from_validation(error, schema, prefix=prefix, source=source) from None
     return {name: getattr(checked, name) for name in settings}
 
 

@@ -68,11 +68,11 @@ def test_set_key_makes_the_sections_it_needs() -> None:
 
 
 def test_a_wrong_override_is_blamed_on_the_command_line_and_the_rest_on_the_file() -> None:
-    with pytest.raises(ConfigError, match="^command line: rounds: the value -1 is wrong"):
+    with pytest.raises(ConfigError, match=r"^command line: rounds: the value -1 is wrong"):
         parse({"workers": 3}, ["rounds=-1"], source="demo.toml")
-    with pytest.raises(ConfigError, match="^command line: data: the value 3 is wrong"):
+    with pytest.raises(ConfigError, match=r"^command line: data: the value 3 is wrong"):
         parse({}, ["data=3"], source="demo.toml")
-    with pytest.raises(ConfigError, match="^demo.toml: workers: the value 0 is wrong"):
+    with pytest.raises(ConfigError, match=r"^demo\.toml: workers: the value 0 is wrong"):
         parse({"workers": 0}, ["rounds=1"], source="demo.toml")
 
 

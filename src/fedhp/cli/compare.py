@@ -89,7 +89,6 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     for place in folders:
         with RunReader(place) as reader:
             summaries.append(reader.summary())
-    metric = summaries[0].metric if summaries else "accuracy"
     result = {
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),
@@ -98,9 +97,7 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     try:
         if folders:
             write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
-            write_atomically(
-                folder / "comparison.md", comparison_markdown(summaries, metric=metric).encode()
-            )
+            write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
         if folders and figures:
             from fedhp.report.figures import save_comparison_figures
 
@@ -112,7 +109,7 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         return
     from rich.console import Console
 
-    Console().print(comparison_table(summaries, metric=metric))
+    Console().print(comparison_table(summaries))
     print(f"runs, table and numbers: {folder}")
     if pictures:
         print(f"pictures: {folder / 'figures'} ({len(pictures)} files; start with overview.png)")

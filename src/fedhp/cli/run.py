@@ -40,6 +40,6 @@ def run(
 
         from fedhp.report.tables import comparison_table
 
-        Console().print(comparison_table([summary], metric=summary.metric))
+        Console().print(comparison_table([summary]))
         print(f"run: {folder}")
         print(f"look closer: fedhp show {folder}; fedhp explain {folder} --round 2")

@@ -114,23 +114,22 @@ def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
     from fedhp.report.numbers import count, score, seconds
     from fedhp.report.tables import comparison_table
 
-    summaries, metrics = [], []
+    summaries = []
     for folder in folders:
         with RunReader(folder) as run:
-            summary, metric = run.summary(), run.meta("metric")
+            summary = run.summary()
         summaries.append(summary)
-        metrics.append(metric)
+        final = score(summary.final_accuracy, summary.metric)
         console.print(
             f"{folder.relative_to(top)}: {summary.status}, {count(summary.rounds, 'round')}, "
-            f"{seconds(summary.completion_time)}, final {score(summary.final_accuracy, metric)}, "
+            f"{seconds(summary.completion_time)}, final {final}, "
             f"digest {summary.digest[:12]}",
             soft_wrap=True,
             markup=False,
         )
-    for metric in dict.fromkeys(metrics):
+    for metric in dict.fromkeys(summary.metric for summary in summaries):
         console.print()
-        alike = [s for s, other in zip(summaries, metrics, strict=True) if other == metric]
-        console.print(comparison_table(alike, metric=metric))
+        console.print(comparison_table([s for s in summaries if s.metric == metric]))
     console.print(f"one of them: fedhp show {folders[0]}", soft_wrap=True, markup=False)
 
 

@@ -60,11 +60,11 @@ class Grid:
     caption: str
 
 
-def comparison_table(summaries: Sequence[RunSummary], *, metric: str = ACCURACY) -> Table:
+def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """One row per algorithm, in the given order; the best of each column is bold."""
     from rich.markup import escape
 
-    grid = comparison_grid(summaries, metric=metric)
+    grid = comparison_grid(summaries)
     table = _table(*grid.headers, left=(grid.headers[0],), caption=grid.caption)
     table.columns[0].min_width = len(grid.headers[0])
     for row in grid.rows:
@@ -72,9 +72,9 @@ def comparison_table(summaries: Sequence[RunSummary], *, metric: str = ACCURACY)
     return table
 
 
-def comparison_markdown(summaries: Sequence[RunSummary], *, metric: str = ACCURACY) -> str:
+def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
     """The same as a Markdown table with its caption below."""
-    grid = comparison_grid(summaries, metric=metric)
+    grid = comparison_grid(summaries)
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -85,9 +85,9 @@ def comparison_markdown(summaries: Sequence[RunSummary], *, metric: str = ACCURA
     return "\n".join([line(headers), ruler, *rows, "", grid.caption]) + "\n"
 
 
-def comparison_grid(summaries: Sequence[RunSummary], *, metric: str = ACCURACY) -> Grid:
+def comparison_grid(summaries: Sequence[RunSummary]) -> Grid:
     """Headers and cells of a comparison."""
-    columns = _columns(summaries, metric)
+    columns = _columns(summaries)
     columns = [
         column
         if column.decimals is not None
@@ -109,7 +109,8 @@ def comparison_grid(summaries: Sequence[RunSummary], *, metric: str = ACCURACY) 
     return Grid(headers, _mark_best(rows), _caption(summaries))
 
 
-def _columns(summaries: Sequence[RunSummary], metric: str) -> list[Column]:
+def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
+    metric = summaries[0].metric if summaries else ACCURACY
     accuracy = metric == ACCURACY
     unit = "%" if accuracy else metric
     scale, decimals = (100.0, 1) if accuracy else (1.0, None)

@@ -193,8 +193,8 @@ class TestLoadTask:
     @pytest.mark.parametrize(
         ("settings", "key", "words"),
         [
-            ({"hidden": 0}, "task.hidden", "greater than or equal to 1"),
-            ({"hidden": "many"}, "task.hidden", "integer"),
+            ({"hidden": 0}, "task.hidden", "from 1 to"),
+            ({"hidden": "many"}, "task.hidden", "whole number"),
             ({"hiden": 3}, "task.hiden", "did you mean 'hidden'"),
             ({"activation": "sin"}, "task.name", "ValueError: no activation sin"),
         ],

@@ -29,6 +29,7 @@ def summary(algorithm: str, seed: int = 0, **changes: Any) -> RunSummary:
     base = RunSummary(
         algorithm=algorithm,
         seed=seed,
+        metric="accuracy",
         status="finished",
         rounds=10,
         final_accuracy=0.9,
@@ -138,10 +139,10 @@ def test_unfinished_runs_stand_alone_and_are_not_averaged(status: str) -> None:
 
 def test_other_metrics_are_plain_numbers() -> None:
     runs = [
-        summary("a", final_accuracy=0.5123, time_to_target={"0.40": 3.5}),
-        summary("b", final_accuracy=-0.25, time_to_target={"0.40": None}),
+        summary("a", metric="R2", final_accuracy=0.5123, time_to_target={"0.40": 3.5}),
+        summary("b", metric="R2", final_accuracy=-0.25, time_to_target={"0.40": None}),
     ]
-    table = cells(runs, metric="R2")
+    table = cells(runs)
     assert table["a"]["final R2"] == "**0.512**"
     assert table["b"]["final R2"] == "-0.250"
     assert table["b"]["to 0.4 (s)"] == "not reached"
