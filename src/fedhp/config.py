@@ -45,7 +45,7 @@ class Part(BaseModel):
 
 Positive = Annotated[float, Field(gt=0)]
 # Wide enough for any machine or link, narrow enough that no clock overflows.
-Seconds = Annotated[float, Field(ge=1e-6, le=1e6)]
+Seconds = Annotated[float, Field(ge=1e-6, le=1e4)]
 Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -6,7 +6,6 @@ returns the links; a user's own is named by dotted path in [topology].
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -214,29 +213,3 @@ def mixing_rate(matrix: FloatArray) -> float:
     """rho = max(|lambda_2|, |lambda_N|) of a symmetric mixing matrix; 0 mixes at once."""
     values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))
     return float(values[-2]) if len(values) > 1 else 0.0
-
-
-def neighbor_lists(pairs: Iterable[tuple[int, int]], workers: int) -> list[int]:
-    """Adjacency as one bit mask per worker: sets of neighbors that are cheap to search."""
-    masks = [0] * workers
-    for a, b in pairs:
-        masks[a] |= 1 << b
-        masks[b] |= 1 << a
-    return masks
-
-
-def joined(masks: list[int], start: int, goal: int) -> bool:
-    """Whether a path leads from start to goal."""
-    reached = frontier = 1 << start
-    target = 1 << goal
-    while frontier:
-        if reached & target:
-            return True
-        step = 0
-        while frontier:
-            low = frontier & -frontier
-            step |= masks[low.bit_length() - 1]
-            frontier ^= low
-        frontier = step & ~reached
-        reached |= step
-    return bool(reached & target)

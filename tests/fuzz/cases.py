@@ -531,6 +531,10 @@ def world_combinations(rng: random.Random) -> Iterator[Fault]:
     for low, high in ((2, 1), (1e9, 1e-6)):
         settings = {"world.bandwidth.low": low, "world.bandwidth.high": high}
         yield Fault("low above high", settings, ("world.bandwidth.low",))
+    for size, sharing in ((1e9, False), (1e7, True)):
+        settings = {"world.model_megabits": size, "world.bandwidth.sharing": sharing}
+        settings |= {"world.bandwidth.low": 1e-3, "world.bandwidth.interval": 0.01}
+        yield Fault("endless transfers", settings, ("world.bandwidth.interval",))
     for low in (11, 10.001):
         settings = {"world.profile": "paper", "world.bandwidth.low": low}
         yield Fault("low above the profile's high", settings, ("world.bandwidth.low",))

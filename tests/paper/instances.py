@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from unittest import mock
 
 import networkx
 import numpy as np
 
 from fedhp.algorithms.pace import Assignment, fill, literal, opt
 from fedhp.algorithms.search import SearchResult, search
+from fedhp.algorithms.walk import Walk
 from fedhp.graph import among, topology_from
 from fedhp.timing import Network
-from fedhp.types import FloatArray, Topology
+from fedhp.types import FloatArray, IntArray, Topology
 from paper import reference
 from paper.reference import Link, Wires
 
@@ -177,15 +180,19 @@ def assigner(problem: Instance, mode: str) -> Callable[[FloatArray], Assignment]
     return decide
 
 
-def spied(network: Network, seen: list[list[Link]]) -> Network:
-    """The same network; it notes every topology whose communication time is asked for."""
+@contextlib.contextmanager
+def spied(base: Topology) -> Iterator[list[list[Link]]]:
+    """Notes every topology that the search tries, the base first."""
+    seen = [as_links(base)]
 
-    class Spy(Network):
-        def communication_time(self, topology: Topology) -> FloatArray:
-            seen.append(as_links(topology))
-            return Network.communication_time(self, topology)
+    class Spy(Walk):
+        def remove(self, count: int, verdicts: IntArray) -> IntArray:
+            removed = super().remove(count, verdicts)
+            seen.append(as_links(base.keep(self.present)))
+            return removed
 
-    return Spy(network.bandwidth, network.model_bits, network.sharing, network.latency)
+    with mock.patch("fedhp.algorithms.search.Walk", Spy):
+        yield seen
 
 
 def found(
@@ -196,16 +203,16 @@ def found(
     bound: float | None = None,
 ) -> tuple[SearchResult, list[list[Link]]]:
     """fedhp's result, and every topology it looked at, the base first."""
-    seen: list[list[Link]] = []
     mask = np.isin(np.arange(problem.workers), problem.present)
-    result = search(
-        problem.topology,
-        network=spied(problem.network, seen),
-        distance=np.where(mask & mask[:, None], np.array(problem.distances), 0.0),
-        distance_bound=problem.bound if bound is None else bound,
-        members=len(problem.present),
-        assign=assign or assigner(problem, mode),
-    )
+    with spied(problem.topology) as seen:
+        result = search(
+            problem.topology,
+            network=problem.network,
+            distance=np.where(mask & mask[:, None], np.array(problem.distances), 0.0),
+            distance_bound=problem.bound if bound is None else bound,
+            members=len(problem.present),
+            assign=assign or assigner(problem, mode),
+        )
     return result, seen
 
 

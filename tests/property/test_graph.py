@@ -18,11 +18,9 @@ from fedhp.graph import (
     base_topology,
     components_of,
     is_connected,
-    joined,
     laplacian,
     mixing_matrix,
     mixing_rate,
-    neighbor_lists,
     ring_over,
     topology_from,
 )
@@ -58,15 +56,6 @@ def test_components_equal_networkx(topology: Topology) -> None:
     assert len(set(found.tolist())) == networkx.number_connected_components(graph)
     assert found[0] == 0
     assert is_connected(topology) == networkx.is_connected(graph)
-
-
-@FAST
-@given(graphs(least=2), st.data())
-def test_joined_equals_networkx(topology: Topology, data: st.DataObject) -> None:
-    a = data.draw(st.integers(0, topology.workers - 1))
-    b = data.draw(st.integers(0, topology.workers - 1))
-    masks = neighbor_lists(topology.links.tolist(), topology.workers)
-    assert joined(masks, a, b) == networkx.has_path(as_networkx(topology), a, b)
 
 
 @FAST

@@ -8,6 +8,8 @@ from typing import Any
 
 from fedhp.errors import Interrupted, unexpected
 
+STOPPED = Interrupted.exit_code
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; no traceback reaches the user."""
@@ -22,6 +24,8 @@ def call(arguments: list[str]) -> int:
 
     try:
         result = app(arguments, standalone_mode=False)
+        if result == STOPPED:  # so does typer tell of Ctrl-C
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except _usage_errors(typer.BadParameter) as error:
         error.show()
@@ -30,8 +34,8 @@ def call(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("stopped before any work was saved", file=sys.stderr)
-        return 130
+        print("stopped\n  a run that had begun can go on with --resume", file=sys.stderr)
+        return STOPPED
     except BrokenPipeError:
         return 141
     except Exception as error:  # what is no FedhpError is a bug: say so, keep the details

@@ -32,6 +32,7 @@ from fedhp.world import World, build_world
 
 # Below this size a step is mostly Python: a second thread would only wait for the first.
 PARALLEL_PARAMETERS = 100_000
+MOST_INTERVALS = 100_000  # of the links' changes in one transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         model_bits=32.0 * layout.mixed,
         source=source,
     )
+    _check_transfer(experiment, world, source=source)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -179,6 +181,21 @@ def _check_memory(workers: int, task: Task, *, source: str) -> None:
             source=source,
             allowed="as many workers as the memory holds models of",
             fix="lower workers, or choose a smaller model (model.name and its settings)",
+        )
+
+
+def _check_transfer(experiment: Experiment, world: World, *, source: str) -> None:
+    """Links move from interval to interval, so that time must not run far ahead of them."""
+    links = experiment.world.bandwidth
+    sharing = experiment.workers if links.sharing else 1
+    slowest = world.model_bits * sharing / (links.low * world.unit_bits) + links.latency
+    if slowest > MOST_INTERVALS * links.interval:
+        raise ConfigError(
+            f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",
+            key="world.bandwidth.interval",
+            source=source,
+            allowed=f"at least {slowest / MOST_INTERVALS:.3g} with links that slow",
+            fix="raise world.bandwidth.interval or low, or lower world.model_megabits or latency",
         )
 
 

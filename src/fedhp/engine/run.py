@@ -37,6 +37,7 @@ from fedhp.types import RoundRecord
 EXPERIMENT = "experiment.toml"
 # A checkpoint may take this share of the time at most, however slow the disk.
 CHECKPOINT_SHARE = 0.05
+MOST_INTERVALS = 10_000_000  # of the links' changes in one run; they are kept in memory
 
 
 class Run:
@@ -92,7 +93,7 @@ class Run:
         last, cost = time.monotonic(), 0.0
         try:
             for record in loop.rounds():
-                check_record(record)
+                check_record(record, self.prepared.experiment.world.bandwidth.interval)
                 store.commit(record)
                 yield record
                 if self.stop():
@@ -327,12 +328,13 @@ def unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
     )
 
 
-def check_record(record: RoundRecord) -> None:
+def check_record(record: RoundRecord, interval: float) -> None:
     """Stop before a number that is none: nothing could be told from such a round."""
-    if not np.isfinite([record.clock, record.timing.mean_waiting_time]).all():
+    most = MOST_INTERVALS * interval
+    if not record.clock <= most or np.isnan(record.timing.mean_waiting_time):
         raise RunError(
-            f"round {record.round_index}: the virtual clock went to {record.clock}",
-            allowed="times that stay finite",
+            f"round {record.round_index}: the virtual clock went to {record.clock:g} s",
+            allowed=f"at most {most:g} s, at world.bandwidth.interval = {interval:g}",
             fix="check [world] and the settings of the algorithm for times that are too long",
         )
     if record.evaluation is None:

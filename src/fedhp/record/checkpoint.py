@@ -93,7 +93,7 @@ def sync_folder(folder: Path) -> None:
 def _crc(arrays: Arrays, text: str) -> int:
     value = zlib.crc32(text.encode())
     for name in sorted(arrays):
-        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode(), value)
         value = (
             zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), value)
             if (arrays[name].size)

@@ -95,7 +95,7 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
         _append(series, time, value, where)
     if row.get("step_time"):
         steps = trace.step_time.setdefault(worker, _Series())
-        value = _number(row["step_time"], "step_time", where, least=1e-6, most=1e6)
+        value = _number(row["step_time"], "step_time", where, least=1e-6, most=1e4)
         _append(steps, time, value, where)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +305,7 @@ def test_a_model_that_diverges_ends_the_run_and_keeps_earlier_rounds(
     assert "diverged" in text
     assert "worker" in text
     assert "training.learning_rate" in text
-    assert "1e+06" in text
+    assert re.search(r"it was (1e\+06|9\d{5}) in this round", text)
     with fedhp.open_run(tmp_path / "r") as reader:
         assert f"round {reader.rounds_done + 1}:" in text
         assert reader.meta("status") == "diverged"
@@ -315,6 +317,25 @@ def test_a_model_that_diverges_ends_the_run_and_keeps_earlier_rounds(
         fedhp.run(diverging(algorithm), tmp_path / "r", resume=True)
     with fedhp.open_run(tmp_path / "r") as reader:
         assert reader.digest() == before
+
+
+def test_rounds_before_a_slow_divergence_are_all_there(own: None, tmp_path: Path) -> None:
+    experiment = fedhp.make_experiment(
+        tiny(
+            rounds=60,
+            task={"name": "edge_parts:Line"},
+            data={"partition": "iid"},
+            algorithm={"name": "dpsgd"},
+            training={"learning_rate": 1.5, "decay": 1.0},
+        )
+    )
+    with pytest.raises(Diverged):
+        fedhp.run(experiment, tmp_path / "r")
+    with fedhp.open_run(tmp_path / "r") as reader:
+        assert reader.rounds_done > 3
+        assert reader.table("rounds")["round"] == list(range(1, reader.rounds_done + 1))
+        assert np.isfinite(reader.array("evaluations", "accuracy")).all()
+        assert json.loads(json.dumps(reader.summary().as_json(), allow_nan=False))
 
 
 def test_a_test_that_gives_no_number_ends_the_run(own: None, tmp_path: Path) -> None:
@@ -335,11 +356,11 @@ def test_a_test_that_gives_no_number_ends_the_run(own: None, tmp_path: Path) -> 
             assert np.isfinite(reader.array("evaluations", "accuracy")).all()
 
 
-def test_a_clock_that_overflows_is_told_and_not_recorded(tmp_path: Path) -> None:
+def test_a_clock_that_runs_away_is_told_and_not_recorded(tmp_path: Path) -> None:
     experiment = fedhp.make_experiment(
-        tiny(algorithm={"name": "pens", "stage_share": 1.0, "score_cost": 1e308})
+        tiny(algorithm={"name": "pens", "stage_share": 1.0, "score_cost": 1e300})
     )
-    with pytest.raises(RunError, match="round 1: the virtual clock went to inf"):
+    with pytest.raises(RunError, match="round 1: the virtual clock went to"):
         fedhp.run(experiment, tmp_path / "r")
     with fedhp.open_run(tmp_path / "r") as reader:
         assert reader.rounds_done == 0

@@ -50,6 +50,15 @@ def test_a_worker_that_hears_nobody_keeps_its_bits() -> None:
     assert torch.equal(out, after)
 
 
+def test_a_worker_that_hears_nobody_is_safe_from_a_model_that_is_no_number() -> None:
+    after = models(4, 6)
+    after[0, 0] = torch.inf
+    after[1, 1] = torch.nan
+    out = torch.empty_like(after)
+    mix(after, mixing_matrix(topology_from(4, [(0, 1)])), mixed=6, out=out)
+    assert torch.equal(out[2:], after[2:])
+
+
 def test_everyone_alike_after_a_full_graph() -> None:
     after = models(6, 50)
     out = torch.empty_like(after)

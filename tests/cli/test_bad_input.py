@@ -1,0 +1,177 @@
+"""Files, overrides, options and folders that are wrong: exit code 2, one message, no folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.support import Command, write
+
+
+def out_of(folder: Path) -> Path:
+    return folder / "out"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("=3", "not of the form key=value"),
+        ("rounds", "not of the form key=value"),
+        ("data.=1", "data.: 'data.=1' is not of the form key=value"),
+        ("data..skew=1", "data..skew: 'data..skew=1' is not of the form key=value"),
+        ("data=3", "command line: data: the value 3 is wrong"),
+        ("workers.x=1", "command line: workers.x: 'workers' is a value, not a section"),
+        ("rounds=many", "command line: rounds: the value 'many' is wrong"),
+        ("rounds=", "command line: rounds: the value '' is wrong"),
+        ("training.learning_rate=nan", "training.learning_rate: the value nan is wrong"),
+        ("algorithm.name=fedph", "algorithm.name: there is no algorithm called 'fedph'"),
+        ("algorithm.stepz=3", "algorithm.stepz: unknown key"),
+        ("skew=0.8", "command line: skew: unknown key"),
+        ("data.path=nowhere.npz", "data.path"),
+        ("world.trace=nowhere.csv", "world.trace"),
+        ("device=cuda:7", "device: 'cuda:7' was asked for"),
+    ],
+)
+def test_overrides(command: Command, tmp_path: Path, override: str, words: str) -> None:
+    told = command("run", write(tmp_path), override, "--out", out_of(tmp_path))
+    assert told.code == 2
+    assert words in told.err
+    assert "fix:" in told.err
+    assert told.out == ""
+    assert not out_of(tmp_path).exists()
+
+
+def test_overrides_that_are_right(command: Command, tmp_path: Path) -> None:
+    told = command(
+        *("run", write(tmp_path), "rounds=1", "training.decay_by=time", 'data.partition="iid"'),
+        *("data={name = 'digits'}", "world.bandwidth.sharing=true", "model.hidden=[4, 4]"),
+        *("evaluation.targets=[0.05]", "algorithm={name = 'fedhp', deadline = 'fill'}"),
+        *("--out", out_of(tmp_path), "--json"),
+    )
+    assert told.code == 0, told.err
+    assert told.json()["runs"][0]["rounds"] == 1
+    assert list(told.json()["runs"][0]["time_to_target"]) == ["0.05"]
+
+
+@pytest.mark.parametrize("what", ["run", "compare"])
+def test_files_that_are_none(command: Command, tmp_path: Path, what: str) -> None:
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes('# grüße\nname = "é"'.encode("latin-1"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("workers = 3\nrounds = = 4\n")
+    cases = {
+        tmp_path / "absent.toml": "no such experiment file",
+        tmp_path: "cannot be read: Is a directory",
+        latin: "cannot be read",
+        broken: "not valid TOML: Invalid value (at line 2, column 10)",
+        tmp_path / ("x" * 300 + ".toml"): "cannot be read: File name too long",
+        broken / "inside.toml": "cannot be read: Not a directory",
+    }
+    for file, words in cases.items():
+        told = command(what, file, "--out", out_of(tmp_path))
+        assert told.code == 2
+        assert f"error: {file}: " in told.err
+        assert words in told.err
+        assert "fix:" in told.err
+        assert not out_of(tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--algorithms", ""], "compare.algorithms: the list is empty"),
+        (["--algorithms", " , "], "compare.algorithms: the list is empty"),
+        (["--algorithms", "fedhp,dpsgd,fedhp"], "compare.algorithms: 'fedhp' is given twice"),
+        (["--algorithms", "fedph"], "fedph: algorithm.name: there is no algorithm called"),
+        (["--algorithms", ":deadline=fill"], "':deadline=fill' names no algorithm"),
+        (["--algorithms", "fedhp:name=pens"], "names two algorithms"),
+        (["--algorithms", "fedhp:deadline=never"], "algorithm.deadline: the value 'never'"),
+        (["--algorithms", "fedhp:deadlin=fill"], "algorithm.deadlin: unknown key"),
+        (["--algorithms", "fedhp:fill"], "'fill' is not of the form key=value"),
+        (["--algorithms", "fedhp:=fill"], "'=fill' is not of the form key=value"),
+        (["--algorithms", "dpsgd:steps=0"], "dpsgd:steps=0: algorithm.steps: the value 0"),
+        (["--algorithms", "dpsgd:data.skew=7"], "dpsgd:data.skew=7: data.skew: the value 7"),
+        (["--algorithms", "dpsgd:workers.x=7"], "workers.x: 'workers' is a value"),
+        (["--algorithms", "no_such_module:Alg"], "cannot import 'no_such_module:Alg'"),
+        (["--algorithms", ".."], "algorithm.name"),
+        (["--seeds", ""], "'' is not a list of seeds"),
+        (["--seeds", "0,x"], "'0,x' is not a list of seeds"),
+        (["--seeds", "0,,1"], "'0,,1' is not a list of seeds"),
+        (["--seeds", "-1"], "'-1' is not a list of seeds"),
+        (["--seeds", "4294967296"], "is not a list of seeds"),
+        (["--seeds", "1,2,1"], "compare.seeds: 1 is given twice"),
+        (["compare.seeds=[]"], "compare.seeds: the list is empty"),
+        (["compare.algorithms=[]"], "compare.algorithms: the list is empty"),
+        (["compare.algorithms=fedhp"], "compare.algorithms: the value 'fedhp' is wrong"),
+        (["--jobs", "0"], "--jobs"),
+        (["--jobs", "two"], "--jobs"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_options_of_compare(
+    command: Command, tmp_path: Path, options: list[str], words: str
+) -> None:
+    told = command("compare", write(tmp_path), *options, "--out", out_of(tmp_path))
+    assert told.code == 2
+    assert words in told.err
+    assert told.out == ""
+    assert not out_of(tmp_path).exists()
+
+
+@pytest.mark.parametrize("what", ["run", "compare"])
+def test_folders_that_cannot_be_written(command: Command, tmp_path: Path, what: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    places = ["/proc/fedhp", "/dev/null/x", tmp_path / "file" / "x", tmp_path / ("y" * 300)]
+    places += [tmp_path / "loop" / "x"] + ([tmp_path / "file"] if what == "run" else [])
+    file = write(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for place in places:
+        told = command(what, file, "--out", place)
+        assert told.code == 2, told.err
+        assert f"--out {place}" in told.err
+        assert "fix: choose another --out" in told.err
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_without_permission(command: Command, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("permissions do not bind root")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    told = command("run", write(tmp_path), "--out", closed / "run")
+    assert told.code == 2
+    assert "Permission denied" in told.err
+
+
+def test_a_folder_that_holds_something_else(command: Command, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.tex").write_text("precious")
+    for options in ([], ["--resume"]):
+        told = command("run", write(tmp_path), "--out", taken, *options)
+        assert told.code == 2
+        assert "exists and is not a run folder" in told.err
+    assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
+    told = command("compare", write(tmp_path), "--out", tmp_path, "--algorithms", "taken:steps=3")
+    assert told.code == 2
+
+
+def test_an_empty_folder_may_be_used(command: Command, tmp_path: Path) -> None:
+    out_of(tmp_path).mkdir()
+    assert command("run", write(tmp_path), "--out", out_of(tmp_path)).code == 0
+    assert (out_of(tmp_path) / "experiment.toml").is_file()
+
+
+def test_data_that_does_not_fit(command: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "flat.npz", x=np.ones((30, 4)), y=np.arange(30) % 3)
+    file = write(tmp_path, data={"name": "npz", "path": "flat.npz"}, model={"name": "cnn"})
+    told = command("run", file, "--out", out_of(tmp_path))
+    assert told.code == 2
+    assert f"{file}: model.name: cnn is for images" in told.err
+    told = command("run", file, "model.name=mlp", "workers=40", "--out", out_of(tmp_path))
+    assert "workers: 40 workers cannot share 24 training samples" in told.err
+    assert not out_of(tmp_path).exists()

@@ -1,0 +1,126 @@
+"""--resume: what may change, what may not, and what a damaged folder says."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from cli.support import Command, digest_of, write
+from fedhp.record import checkpoint, store
+
+
+@pytest.fixture
+def run(command: Command, tmp_path: Path) -> Path:
+    """A finished run."""
+    told = command("run", write(tmp_path), "--out", tmp_path / "run")
+    assert told.code == 0, told.err
+    return tmp_path / "run"
+
+
+def test_a_run_that_is_there_is_not_overwritten(command: Command, run: Path) -> None:
+    before = digest_of(run)
+    told = command("run", write(run.parent), "--out", run)
+    assert told.code == 2
+    assert f"--out {run}: the folder already holds a run" in told.err
+    assert "add --resume" in told.err
+    assert digest_of(run) == before
+
+
+def test_a_finished_run_is_told_again(command: Command, run: Path) -> None:
+    told = command("run", write(run.parent), "--out", run, "--resume", "--json")
+    assert told.code == 0
+    assert told.json()["runs"][0]["digest"] == digest_of(run)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.skew=0.5", "data.skew is 0.5, but the run was started with 0.8"),
+        ("rounds=9", "rounds is 9, but the run was started with 3"),
+        ("algorithm.name=pens", "algorithm.name is 'pens', but the run was started with 'dpsgd'"),
+        ("algorithm.steps=4", "algorithm.steps is 4, but the run was started with not set"),
+        ("seed=1", "seed is 1, but the run was started with 0"),
+    ],
+)
+def test_other_settings_are_refused(command: Command, run: Path, override: str, words: str) -> None:
+    told = command("run", write(run.parent), override, "--out", run, "--resume")
+    assert told.code == 2
+    assert f"{run}: {words}" in told.err
+    assert f"set {override.split('=')[0]} back" in told.err
+
+
+def test_settings_that_change_no_number_may_change(command: Command, run: Path) -> None:
+    before = digest_of(run)
+    overrides = ("executors=2", "checkpoint.seconds=1", "compare.seeds=[5]")
+    told = command("run", write(run.parent), *overrides, "--out", run, "--resume")
+    assert told.code == 0, told.err
+    assert digest_of(run) == before
+
+
+def test_resume_without_a_run_begins_one(command: Command, tmp_path: Path) -> None:
+    told = command("run", write(tmp_path), "--out", tmp_path / "new", "--resume")
+    assert told.code == 0
+    assert (tmp_path / "new" / store.FILE).is_file()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 500])
+def test_a_damaged_record(command: Command, run: Path, content: bytes) -> None:
+    (run / store.FILE).write_bytes(content)
+    told = command("run", write(run.parent), "--out", run, "--resume")
+    assert told.code == 2
+    assert f"{run / store.FILE}: the record is damaged" in told.err
+    assert "another folder" in told.err
+
+
+def test_a_missing_record(command: Command, run: Path) -> None:
+    (run / store.FILE).unlink()
+    told = command("run", write(run.parent), "--out", run, "--resume")
+    assert told.code == 2
+    assert f"it has no {store.FILE}" in told.err
+
+
+def test_a_record_without_its_description(command: Command, run: Path) -> None:
+    connection = sqlite3.connect(run / store.FILE)
+    connection.execute("DELETE FROM meta WHERE key = 'experiment'")
+    connection.commit()
+    connection.close()
+    told = command("run", write(run.parent), "--out", run, "--resume")
+    assert told.code == 2
+    assert "does not say with which settings" in told.err
+
+
+def test_a_damaged_checkpoint_and_the_fix_it_names(command: Command, run: Path) -> None:
+    before = digest_of(run)
+    file = run / checkpoint.FILE
+    for content in (file.read_bytes()[:-10], b"", b"\xff" * 64):
+        file.write_bytes(content)
+        told = command("run", write(run.parent), "--out", run, "--resume")
+        assert told.code == 2
+        assert f"{file}: the checkpoint is damaged" in told.err
+        assert "delete that file" in told.err
+    file.unlink()
+    assert command("run", write(run.parent), "--out", run, "--resume").code == 0
+    assert digest_of(run) == before
+
+
+def test_a_checkpoint_ahead_of_its_record(command: Command, run: Path) -> None:
+    connection = sqlite3.connect(run / store.FILE)
+    connection.execute("DELETE FROM rounds WHERE round = 3")
+    connection.commit()
+    connection.close()
+    told = command("run", write(run.parent), "--out", run, "--resume")
+    assert told.code == 2
+    assert "the record ends at round 2, the checkpoint at 3" in told.err
+    assert "fix:" in told.err
+
+
+def test_a_checkpoint_of_another_run(command: Command, run: Path) -> None:
+    other = run.parent / "other"
+    told = command("run", write(run.parent), "model.hidden=[5]", "--out", other)
+    assert told.code == 0
+    (run / checkpoint.FILE).write_bytes((other / checkpoint.FILE).read_bytes())
+    told = command("run", write(run.parent), "--out", run, "--resume")
+    assert told.code == 2
+    assert "the checkpoint does not belong to this experiment" in told.err

@@ -1,0 +1,120 @@
+"""Ctrl-C saves and exits 130; a killed parent takes its jobs with it; --resume is bit-exact."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+import fedhp
+from cli.support import (
+    Command,
+    children_of,
+    digest_of,
+    ended,
+    interrupt,
+    is_alive,
+    rounds_in,
+    start,
+    wait_until,
+    write,
+)
+
+LONG = {"rounds": 80, "training": {"local_steps": 6}, "checkpoint": {"seconds": 0.1}}
+ALGORITHMS = "ldsgd,adpsgd"
+
+
+@contextlib.contextmanager
+def running(*arguments: object) -> Iterator[Popen[str]]:
+    """A command that is ended in any case."""
+    with start(*arguments) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop(
+    number: signal.Signals, command: Command, tmp_path: Path
+) -> None:
+    file, out = write(tmp_path, **LONG), tmp_path / "run"
+    with running("run", file, "--out", out, "--json") as process:
+        wait_until(lambda: rounds_in(out) >= 3, "three rounds")
+        process.send_signal(number)
+        told = ended(process)
+    assert told.code == 130
+    assert told.out == ""
+    assert "stopped after round" in told.err
+    assert "--resume" in told.err
+    with fedhp.open_run(out) as run:
+        assert run.meta("status") == "interrupted"
+        assert 3 <= run.rounds_done < 80
+        assert f"stopped after round {run.rounds_done} of 80" in told.err
+    assert command("run", file, "--out", out, "--resume").code == 0
+    assert command("run", file, "--out", tmp_path / "whole").code == 0
+    assert digest_of(out) == digest_of(tmp_path / "whole")
+
+
+def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
+    fifo = tmp_path / "slow.toml"
+    os.mkfifo(fifo)
+    # Opening the other end returns when the command has opened the file to read it.
+    with running("run", fifo, "--out", tmp_path / "run") as process, fifo.open("w"):
+        interrupt(process)
+        told = ended(process)
+    assert told.code == 130
+    assert told.err.startswith("stopped")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) -> None:
+    file, out = write(tmp_path, **LONG), tmp_path / "out"
+    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
+    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    with running("compare", file, *options) as process:
+        wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
+        jobs = children_of(process.pid)
+        assert jobs
+        interrupt(process)
+        told = ended(process)
+    assert told.code == 130
+    assert told.out == ""
+    assert "every run is saved" in told.err
+    assert not any(map(is_alive, jobs))
+    statuses = []
+    for place in places:
+        with fedhp.open_run(place) as run:
+            statuses.append(run.meta("status"))
+    assert set(statuses) <= {"interrupted", "finished"}
+    assert "interrupted" in statuses
+    assert command("compare", file, *options, "--resume").code == 0
+    check_digests(tmp_path, file, places)
+
+
+def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -> None:
+    file, out = write(tmp_path, **LONG), tmp_path / "out"
+    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
+    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    with running("compare", file, *options) as process:
+        wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
+        jobs = children_of(process.pid)
+        assert len(jobs) == 2
+        process.kill()
+        wait_until(lambda: not any(map(is_alive, jobs)), "the jobs end by themselves")
+    assert command("compare", file, *options, "--resume").code == 0
+    check_digests(tmp_path, file, places)
+
+
+def check_digests(folder: Path, file: Path, places: list[Path]) -> None:
+    """Every run equals one that nobody disturbed."""
+    for place in places:
+        name = place.parent.name
+        experiment = fedhp.load_experiment(file, f"algorithm={{name = '{name}'}}")
+        with fedhp.run(experiment, folder / f"whole-{name}") as whole:
+            assert whole.digest() == digest_of(place)

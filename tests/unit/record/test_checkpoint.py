@@ -1,0 +1,159 @@
+"""Checkpoints: whole or not there, and any change to one is noticed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhp.errors import RunError
+from fedhp.record.checkpoint import (
+    FILE,
+    Checkpoint,
+    read_checkpoint,
+    write_atomically,
+    write_checkpoint,
+)
+from fedhp.record.packing import pack, unpack
+
+
+def sample(round_index: int = 3) -> Checkpoint:
+    rng = np.random.default_rng(round_index)
+    return Checkpoint(
+        round_index,
+        {
+            "models": rng.normal(size=(4, 50)).astype(np.float32),
+            "empty": np.empty((0, 2), dtype=np.int64),
+            "flags": np.array([True, False]),
+            "nan": np.array([np.nan, np.inf]),
+        },
+        {"clock": 0.1 + 0.2, "nothing": None, "name": "über", "bound": float("nan")},
+    )
+
+
+def test_what_is_written_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) is None
+    write_checkpoint(tmp_path, sample())
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.round_index == 3
+    assert found.scalars["clock"] == 0.1 + 0.2
+    assert found.scalars["nothing"] is None
+    for name, array in sample().arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        assert found.arrays[name].tobytes() == array.tobytes()
+        assert found.arrays[name].shape == array.shape
+
+
+def test_a_new_one_replaces_the_old_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    for round_index in (1, 2):
+        write_checkpoint(tmp_path, sample(round_index))
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.round_index == 2
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def outcome(folder: Path) -> Checkpoint | RunError:
+    """What reading gives, or the clear error it raises; any other error goes through."""
+    try:
+        found = read_checkpoint(folder)
+    except RunError as error:
+        return error
+    assert found is not None
+    return found
+
+
+def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample())
+    whole = (tmp_path / FILE).read_bytes()
+    rng = random.Random(1)
+    broken = [whole[:size] for size in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1)]
+    for _ in range(300):
+        place, bit = rng.randrange(len(whole)), rng.randrange(8)
+        changed = bytearray(whole)
+        changed[place] ^= 1 << bit
+        broken.append(bytes(changed))
+    unnoticed = 0
+    for content in broken:
+        (tmp_path / FILE).write_bytes(content)
+        found = outcome(tmp_path)
+        if isinstance(found, RunError):
+            assert "the checkpoint is damaged" in found.problem
+            assert FILE in found.problem
+            assert "--resume" in found.fix
+            continue
+        # Only a change that means nothing may pass: blanks that pad the header.
+        assert found.scalars.keys() == sample().scalars.keys()
+        unnoticed += any(
+            found.arrays[name].tobytes() != array.tobytes()
+            for name, array in sample().arrays.items()
+        )
+        unnoticed += found.round_index != 3 or found.scalars["clock"] != 0.1 + 0.2
+    assert unnoticed == 0
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"models": np.zeros(3, dtype=np.float32)}, tmp_path / FILE)
+    with pytest.raises(RunError, match="its version is None, not 1"):
+        read_checkpoint(tmp_path)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(RunError, match="damaged"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failed_write_keeps_the_old_one(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path, sample(1))
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(tmp_path, sample(2))
+    monkeypatch.undo()
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.round_index == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_missing_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        write_atomically(tmp_path / "absent" / "x", b"x")
+
+
+@dataclass
+class State:
+    numbers: Any
+    name: str
+    rate: float
+    count: Any = None
+
+
+def test_states_survive_packing() -> None:
+    state = State(np.array([[1.5, np.nan]]), "x", 0.1, np.int64(7))
+    arrays, scalars = pack("state", state)
+    found = unpack("state", State, arrays, scalars)
+    assert found.numbers.tobytes() == state.numbers.tobytes()
+    assert (found.name, found.rate, found.count) == ("x", 0.1, 7)
+
+
+def test_what_a_checkpoint_cannot_hold_is_named() -> None:
+    with pytest.raises(RunError, match=r"State\.numbers is a list") as caught:
+        pack("state", State([1], "x", 1.0))
+    assert "arrays" in caught.value.allowed
+    with pytest.raises(RunError, match=r"the checkpoint lacks state\.name"):
+        unpack("state", State, {"state.numbers": np.zeros(1)}, {})

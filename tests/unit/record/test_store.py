@@ -1,0 +1,203 @@
+"""The record of a run: all of a round or nothing, damage and full disks told in words."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhp.errors import RunError, StorageFull
+from fedhp.record.reader import RunReader, find_runs
+from fedhp.record.statistics import interval
+from fedhp.record.store import FILE, Store
+from fedhp.types import Decision, Evaluation, LinkVerdict, RoundRecord, Timing
+
+
+def record(round_index: int, workers: int = 3, *, tested: bool = True) -> RoundRecord:
+    """A round with a worker that is away, made of plain numbers."""
+    here = np.where(np.arange(workers) == workers - 1, np.nan, 1.0 + round_index)
+    links = np.array([[0, 1]])
+    return RoundRecord(
+        round_index=round_index,
+        clock=10.0 * round_index,
+        learning_rate=0.1,
+        local_steps=np.where(np.isnan(here), 0, 5).astype(np.int64),
+        step_time=here,
+        timing=Timing(here, here, here, here - here, 1.0 + round_index),
+        links=links,
+        link_time=np.array([0.5]),
+        link_bytes=np.array([100], dtype=np.int64),
+        link_distance=np.array([np.nan]),
+        decision=Decision(
+            links=np.array([[0, 1], [1, 2]]),
+            verdicts=np.array([LinkVerdict.KEPT_BRIDGE, LinkVerdict.CUT]),
+            link_time=np.array([0.5, 0.7]),
+            rule="as told",
+            facts={"deadline": 3.0, "bound": float("nan")},
+        ),
+        train_loss=here,
+        update_norm=here,
+        smoothness=np.full(workers, np.nan),
+        gradient_variance=np.full(workers, np.nan),
+        bandwidth=np.ones(workers),
+        evaluation=Evaluation(np.full(workers, 0.5), 0.6, 10, 0.1) if tested else None,
+        wall={"train": 0.25},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store.create(tmp_path)
+    for key, value in {"label": "x", "seed": 0, "status": "running", "workers": 3}.items():
+        store.set_meta(key, value)
+    for round_index in (1, 2, 3):
+        store.commit(record(round_index, tested=round_index != 2))
+    store.close()
+    return tmp_path
+
+
+def digest_of(folder: Path) -> str:
+    with RunReader(folder) as run:
+        return run.digest()
+
+
+def test_rounds_come_back_as_columns(folder: Path) -> None:
+    with RunReader(folder) as run:
+        assert run.rounds_done == 3
+        assert run.table("rounds")["clock"] == [10.0, 20.0, 30.0]
+        assert run.table("workers", round_index=2)["worker"] == [0, 1, 2]
+        assert run.table("workers", round_index=2)["step_time"] == [3.0, 3.0, None]
+        assert run.table("evaluations")["round"] == [1, 3]
+        assert run.array("workers", "local_steps").tolist() == [[5, 5, 0]] * 3
+        assert np.isnan(run.array("workers", "step_time")[:, 2]).all()
+        links = run.table("links", round_index=1)
+        assert links["used"] == [1, 0]
+        assert links["bytes"] == [100, 0]
+        assert run.table("facts", round_index=1) == {
+            "round": [1, 1],
+            "name": ["bound", "deadline"],
+            "value": [None, 3.0],
+        }
+
+
+def test_a_round_that_is_committed_again_replaces_it_and_all_after_it(folder: Path) -> None:
+    whole = digest_of(folder)
+    store = Store.open(folder, write=True)
+    store.commit(record(2, tested=False))
+    assert store.last_round() == 2
+    store.commit(record(3))
+    assert store.digest() == whole
+    store.truncate(0)
+    assert store.last_round() == 0
+    store.close()
+
+
+def test_the_real_seconds_are_no_part_of_the_result(folder: Path) -> None:
+    whole = digest_of(folder)
+    connection = sqlite3.connect(folder / FILE)
+    connection.execute("UPDATE wall SET seconds = 99")
+    connection.commit()
+    assert digest_of(folder) == whole
+    connection.execute("UPDATE workers SET step_time = step_time + 1e-15 WHERE worker = 0")
+    connection.commit()
+    connection.close()
+    assert digest_of(folder) != whole
+
+
+def test_wrong_questions_are_answered_with_what_there_is(folder: Path) -> None:
+    with RunReader(folder) as run:
+        with pytest.raises(RunError, match="no table 'round'") as caught:
+            run.table("round")
+        assert "rounds" in caught.value.allowed
+        with pytest.raises(RunError, match="no column 'speed'") as caught:
+            run.array("workers", "speed")
+        assert "step_time" in caught.value.allowed
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(RunError, match="is not a run folder"):
+            RunReader(place)
+        with pytest.raises(RunError, match="holds no run"):
+            find_runs(place)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x", b"not a database at all" * 300, b"SQLite format 3\0" + b"\0" * 2000],
+    ids=["empty", "short", "text", "header only"],
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_a_record_that_is_none_is_damaged(content: bytes, write: bool, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(RunError, match="the record is damaged") as caught:
+        Store.open(tmp_path, write=write)
+    assert str(tmp_path / FILE) in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_cut_record_is_damaged_and_not_a_traceback(folder: Path) -> None:
+    content = (folder / FILE).read_bytes()
+    assert len(content) > 8192
+    for size in (4096, 8192, len(content) // 2):
+        (folder / FILE).write_bytes(content[:size])
+        with pytest.raises(RunError, match=r"damaged|cannot be used"):
+            digest_of(folder)
+
+
+def test_strange_values_in_the_description_are_damage(folder: Path) -> None:
+    connection = sqlite3.connect(folder / FILE)
+    connection.execute("UPDATE meta SET value = '{' WHERE key = 'seed'")
+    connection.commit()
+    with RunReader(folder) as run, pytest.raises(RunError, match="the record is damaged: seed"):
+        run.meta("seed")
+    connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(RunError, match="version 99, this program reads 1"):
+        RunReader(folder)
+
+
+class FullDisk:
+    """A connection whose nth write fails, as sqlite does on a full disk."""
+
+    def __init__(self, inner: sqlite3.Connection, after: int) -> None:
+        self.inner, self.left = inner, after
+
+    def executemany(self, text: str, rows: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise sqlite3.OperationalError("database or disk is full")
+        return self.inner.executemany(text, rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_full_disk_keeps_the_rounds_before_whole(after: int, folder: Path) -> None:
+    whole = digest_of(folder)
+    store = Store.open(folder, write=True)
+    store._connection = FullDisk(store._connection, after)  # type: ignore[assignment]
+    with pytest.raises(StorageFull, match="database or disk is full") as caught:
+        store.commit(record(4))
+    assert caught.value.exit_code == 4
+    assert "--resume" in caught.value.fix
+    store.close()
+    with RunReader(folder) as run:
+        assert run.rounds_done == 3
+        assert run.digest() == whole
+
+
+def test_intervals_of_few_values() -> None:
+    assert interval([]) is None
+    one = interval([2.0])
+    assert one is not None
+    assert (one.mean, one.low, one.high, one.count) == (2.0, None, None, 1)
+    two = interval([1.0, 3.0])
+    assert two is not None
+    assert two.low is not None
+    assert two.low < 1.0 < 3.0 < (two.high or 0)
