@@ -137,11 +137,11 @@ def build(
     except (Exception, SystemExit) as error:
         told = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
         raise ConfigError(
-            f"{_title(part)} refused its settings ({told or 'none given'}): {_words(error)}",
+            f"{_title(part)} fails with {told or 'its default settings'}: {_words(error)}",
             key=f"{prefix}.name",
             source=source,
             allowed=_wanted(part),
-            fix=f"change the settings in [{prefix}]",
+            fix=f"change the settings in [{prefix}], or mend {_title(part)} if it is yours",
         ) from error
 
 
@@ -166,7 +166,7 @@ def _words(error: BaseException) -> str:
 
 def _wanted(part: Callable[..., Any]) -> str:
     names = ", ".join(_parameters(part))
-    return f"settings that {_title(part)} accepts: {names or 'it has none'}"
+    return f"values it can work with for: {names}" if names else "nothing: it takes no settings"
 
 
 def _parameters(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -208,6 +208,8 @@ def from_validation(
     complaints = error.errors(include_url=False)
     first = complaints[0]
     path = key_path(schema, first["loc"])
+    if first["type"] == "missing" and path[-1].isdigit():
+        path = path[:-1]  # a list that is too short
     if first["type"] == "setting":
         context = first["ctx"]
         path = [*path, context["key"]]
@@ -231,7 +233,7 @@ def from_validation(
             allowed=", ".join(sorted(names)) or "nothing: this part takes no settings",
             fix=f"{hint}rename the key or remove it",
         )
-    if first["type"] == "missing":
+    if first["type"] == "missing" and path == key_path(schema, first["loc"]):
         return ConfigError(
             "is required but missing",
             key=key,

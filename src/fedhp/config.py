@@ -127,7 +127,7 @@ class BandwidthConfig(Section):
                 "low",
                 f"is {self.low}, above high = {self.high}",
                 allowed=f"at most {self.high}",
-                fix="swap low and high",
+                fix="swap low and high, or raise high",
             )
         return self
 

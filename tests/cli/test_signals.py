@@ -111,6 +111,24 @@ def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -
     check_digests(tmp_path, file, places)
 
 
+def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
+    """The run it worked on is told, the others are carried out by another job."""
+    file, out = write(tmp_path, **LONG), tmp_path / "out"
+    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures", "--jobs", "1")
+    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    with running("compare", file, *options) as process:
+        wait_until(lambda: rounds_in(places[0]) >= 2, "two rounds of the first")
+        (job,) = children_of(process.pid)
+        os.kill(job, signal.SIGKILL)
+        told = ended(process)
+    assert told.code == 2
+    assert "ldsgd, seed 0: the job process ended unexpectedly" in told.err
+    assert "--resume" in told.err
+    assert [run["status"] for run in told.json()["runs"]] == ["running", "finished"]
+    assert command("compare", file, *options, "--resume").code == 0
+    check_digests(tmp_path, file, places)
+
+
 def check_digests(folder: Path, file: Path, places: list[Path]) -> None:
     """Every run equals one that nobody disturbed."""
     for place in places:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from unittest import mock
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, repeat
 
 import networkx
 import numpy as np
 
 from fedhp.algorithms.pace import Assignment, fill, literal, opt
-from fedhp.algorithms.search import SearchResult, search
-from fedhp.algorithms.walk import Walk
+from fedhp.algorithms.search import Assign, SearchResult, search
 from fedhp.graph import among, topology_from
 from fedhp.timing import Network
 from fedhp.types import FloatArray, IntArray, Topology
@@ -156,7 +153,7 @@ def expected(problem: Instance, mode: str) -> reference.Searched:
     )
 
 
-def assigner(problem: Instance, mode: str) -> Callable[[FloatArray], Assignment]:
+def assigner(problem: Instance, mode: str) -> Assign:
     """fedhp's rule for the steps of a topology."""
     present = np.array(problem.present)
     step_time = np.array(problem.present_step_time)
@@ -180,47 +177,70 @@ def assigner(problem: Instance, mode: str) -> Callable[[FloatArray], Assignment]
     return decide
 
 
-@contextlib.contextmanager
-def spied(base: Topology) -> Iterator[list[list[Link]]]:
-    """Notes every topology that the search tries, the base first."""
-    seen = [as_links(base)]
-
-    class Spy(Walk):
-        def remove(self, count: int, verdicts: IntArray) -> IntArray:
-            removed = super().remove(count, verdicts)
-            seen.append(as_links(base.keep(self.present)))
-            return removed
-
-    with mock.patch("fedhp.algorithms.search.Walk", Spy):
-        yield seen
-
-
 def found(
     problem: Instance,
     mode: str,
     *,
-    assign: Callable[[FloatArray], Assignment] | None = None,
+    assign: Assign | None = None,
     bound: float | None = None,
-) -> tuple[SearchResult, list[list[Link]]]:
-    """fedhp's result, and every topology it looked at, the base first."""
+) -> SearchResult:
+    """fedhp's result."""
     mask = np.isin(np.arange(problem.workers), problem.present)
-    with spied(problem.topology) as seen:
-        result = search(
-            problem.topology,
-            network=problem.network,
-            distance=np.where(mask & mask[:, None], np.array(problem.distances), 0.0),
-            distance_bound=problem.bound if bound is None else bound,
-            members=len(problem.present),
-            assign=assign or assigner(problem, mode),
-        )
-    return result, seen
+    return search(
+        problem.topology,
+        network=problem.network,
+        distance=np.where(mask & mask[:, None], np.array(problem.distances), 0.0),
+        distance_bound=problem.bound if bound is None else bound,
+        members=len(problem.present),
+        assign=assign or assigner(problem, mode),
+    )
+
+
+def watched(
+    problem: Instance, mode: str, *, assign: Assign | None = None
+) -> tuple[SearchResult, list[tuple[list[float], Assignment]]]:
+    """fedhp's result, and for every topology it priced, the base first: the communication
+    times of those present, and what they were given."""
+    decide = assign or assigner(problem, mode)
+    seen: list[tuple[list[float], Assignment]] = []
+
+    def noting(communication: FloatArray) -> Assignment:
+        made = decide(communication)
+        seen.append((communication[problem.present].tolist(), made))
+        return made
+
+    return found(problem, mode, assign=noting), seen
+
+
+def revealed(
+    problem: Instance, mode: str, *, assign: Assign | None = None
+) -> tuple[SearchResult, list[list[Link]]]:
+    """fedhp's result, and every topology it looked at, the base first.
+
+    From the outside only: to see the k-th candidate, the search is played again with the
+    same answers up to it; then that one is praised, so that it is taken, and no later one.
+    """
+    result, seen = watched(problem, mode, assign=assign)
+    steps = seen[0][1].local_steps
+    tried = [as_links(problem.topology)]
+    for k in range(1, len(seen)):
+        prices = [made.objective for _, made in seen[:k]]
+        answers = chain(prices, [-np.inf], repeat(np.inf))
+        tried.append(as_links(found(problem, mode, assign=scripted(steps, answers)).topology))
+    return result, tried
+
+
+def scripted(steps: IntArray, prices: Iterable[float]) -> Assign:
+    """A rule that prices topology after topology as the script says."""
+    answers = iter(prices)
+
+    def decide(_: FloatArray) -> Assignment:
+        price = next(answers)
+        return Assignment(steps, price, price, price, "scripted")
+
+    return decide
 
 
 def as_links(topology: Topology) -> list[Link]:
     """Links as plain pairs."""
     return [(int(a), int(b)) for a, b in topology.links]
-
-
-def without(problem: Instance, links: Sequence[Link]) -> Instance:
-    """The same problem on another base topology."""
-    return replace(problem, base=list(links))

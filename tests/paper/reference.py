@@ -371,11 +371,13 @@ def literal(step_time: Vector, communication: Vector, pace: float, most: int) ->
 
 @dataclass
 class Searched:
-    """What Algorithm 3 returns, and every topology it looked at, the base first."""
+    """What Algorithm 3 returns, and every topology it looked at, the base first, with the
+    communication times of those present."""
 
     links: list[Link]
     assigned: Assigned
     tried: list[list[Link]]
+    communication: Matrix
     search_steps: list[int]
     base_cost: float
 
@@ -395,8 +397,11 @@ def algorithm_3(
     measured yet) and a base topology beyond the bound: nothing is removed.
     """
 
+    communication: Matrix = []
+
     def price(links: list[Link]) -> Assigned:
-        return decide([wires.slowest(i, links) for i in present])
+        communication.append([wires.slowest(i, links) for i in present])
+        return decide(communication[-1])
 
     whole = networkx.number_connected_components(graph_of(present, base))
     current = sorted(base)  # line 1
@@ -405,7 +410,7 @@ def algorithm_3(
     tried = [list(current)]
     search_steps: list[int] = []
     if bound is None or mean_distance(present, current, distances) > bound:
-        return Searched(current, best, tried, search_steps, base_cost)
+        return Searched(current, best, tried, communication, search_steps, base_cost)
     flag, s = True, 0
     while True:  # line 4
         s = math.isqrt(2 * len(current)) if flag else s // 2  # lines 5-8
@@ -430,7 +435,9 @@ def algorithm_3(
             current, best = candidate, found  # line 18
         elif s == 1:  # lines 19-22
             break
-    return Searched(current, best, tried, search_steps, base_cost)  # line 23 is in `decide`
+    return Searched(
+        current, best, tried, communication, search_steps, base_cost
+    )  # line 23 is in `decide`
 
 
 # --- Algorithm 2: the coordinator ------------------------------------------------------------

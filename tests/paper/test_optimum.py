@@ -94,7 +94,7 @@ def test_spec4_gap_to_the_optimum(
                 bound=("infinite", "finite")[number // 4 % 2],
             )
             for mode in gaps:
-                result, _ = found(problem, mode)
+                result = found(problem, mode)
                 best = least_objective(problem, mode, graphs)
                 mine = result.assignment.objective
                 assert mine >= best - 1e-9

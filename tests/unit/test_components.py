@@ -98,7 +98,7 @@ def test_only_given_settings_are_returned() -> None:
         ({"share": "0.5"}, "part.share", "a number"),
         ({"share": False}, "part.share", "a number"),
         ({"kind": "fancier"}, "part.kind", "'plain' or 'fancy'"),
-        ({"pairs": [[0]]}, "part.pairs.0.1", "a whole number"),
+        ({"pairs": [[0]]}, "part.pairs.0", "a list of 2 whole numbers"),
         ({"pairs": [[0, "1"]]}, "part.pairs.0.1", "a whole number"),
         ({"either": "x"}, "part.either", "a whole number or 'auto'"),
         ({"many": "12"}, "part.many", "a list of numbers"),
@@ -148,6 +148,7 @@ def test_what_a_part_raises_is_told_in_one_line() -> None:
         build(grumpy, settings={"size": 4}, prefix="model", source="e.toml")
     assert "size = 4" in str(caught.value)
     assert "size" in caught.value.allowed
+    assert "if it is yours" in caught.value.fix
 
 
 def test_a_part_that_leaves_the_program_is_told_too() -> None:

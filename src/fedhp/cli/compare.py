@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import ExperimentFile, Json, Out, Overrides, Resume, choose_folder
+from fedhp.cli.parameters import (
+    ExperimentFile,
+    Json,
+    Out,
+    Overrides,
+    Resume,
+    choose_folder,
+    own_prints_aside,
+)
 from fedhp.errors import ConfigError, FedhpError
 from fedhp.tables import COMMAND_LINE, read_toml
 
@@ -47,7 +55,8 @@ def compare(
         out=folder,
         source=str(experiment),
     )
-    check_cells(cells, resume=resume, source=str(experiment))
+    with own_prints_aside(as_json):
+        check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
         errors = _run(cells, source=str(experiment), jobs=jobs, stop=stop)
     _finish(cells, folder, as_json=as_json, figures=figures)
@@ -67,7 +76,8 @@ def _run(
         def tell(cell: Cell, event: dict[str, Any]) -> None:
             name = f"{cell.label} seed {cell.seed}"
             if event["event"] != "round":
-                display.end(name, event.get("message") or event["event"])
+                # The first line now; all of it comes at the end.
+                display.end(name, event.get("message", event["event"]).splitlines()[0])
                 return
             if cell.folder not in started:
                 started.add(cell.folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,11 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with what is in the folder, bit for bit.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+def own_prints_aside(as_json: bool) -> AbstractContextManager[object]:
+    """What a part of one's own prints goes to standard error, where JSON must stand alone."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 
-from fedhp.cli.parameters import ExperimentFile, Json, Out, Overrides, Resume, choose_folder
+from fedhp.cli.parameters import (
+    ExperimentFile,
+    Json,
+    Out,
+    Overrides,
+    Resume,
+    choose_folder,
+    own_prints_aside,
+)
 
 
 def run(
@@ -26,11 +34,12 @@ def run(
     folder = choose_folder(out, experiment, resume=resume)
     settings = load(experiment, overrides or [])
     stop = StopRequest()
-    started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
-    label = settings.algorithm.name
-    with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:
-        for record in started.rounds():
-            display.update(round_event(record))
+    with own_prints_aside(as_json):
+        started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
+        label = settings.algorithm.name
+        with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:
+            for record in started.rounds():
+                display.update(round_event(record))
     with RunReader(folder) as reader:
         summary = reader.summary()
     if as_json:

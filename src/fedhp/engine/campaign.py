@@ -191,13 +191,7 @@ class _Worker(threading.Thread):
         self._waiting, self._tell, self._errors = waiting, tell, errors
         self._source, self._jobs = source, jobs
         self._halted = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedhp.engine.job"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks us to stop
-        )
+        self._process = _start_job()
 
     def halt(self) -> None:
         """Ask the job to save and end."""
@@ -215,12 +209,15 @@ class _Worker(threading.Thread):
                     break
                 self._carry_out(cell)
         finally:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it may have died
-                self._process.stdin.close()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._end_job()
+
+    def _end_job(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it may have died
+            self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def _carry_out(self, cell: Cell) -> None:
         self._send(
@@ -246,18 +243,27 @@ class _Worker(threading.Thread):
                 return
         if not self._halted.is_set():
             message = f"{cell.label}, seed {cell.seed}: the job process ended unexpectedly"
-            fix = "see the messages above; go on with --resume"
+            fix = "it was killed, perhaps for lack of memory; go on with --resume and --jobs 1"
             self._errors.append(RunError(message, fix=fix))
             self._tell(cell, {"event": "failed", "message": message, "kind": "RunError"})
-            self._halted.set()
+            self._end_job()
+            self._process = _start_job()  # for the cells that are left
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # its silence will tell
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            self._halted.set()
+
+
+def _start_job() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedhp.engine.job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks us to stop
+    )
 
 
 def rebuild_error(kind: str, message: str) -> FedhpError:

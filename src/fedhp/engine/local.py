@@ -188,15 +188,16 @@ class LocalEngine:
             return dict(zip(workers, found, strict=True))
 
         def job(worker: int, replica: Replica) -> Estimate:
-            return estimate(
-                replica,
-                self.prepared.task,
-                self.samples,
-                before=(self.models[worker], self.counters[worker]),
-                after=(self.after[worker], self.after_counters[worker]),
-                probe=self._draw(Purpose.PROBE, worker, round_index, PROBE_BATCHES),
-                stop=self.stop,
-            )
+            with self._noise(Purpose.PROBE, worker, round_index):
+                return estimate(
+                    replica,
+                    self.prepared.task,
+                    self.samples,
+                    before=(self.models[worker], self.counters[worker]),
+                    after=(self.after[worker], self.after_counters[worker]),
+                    probe=self._draw(Purpose.PROBE, worker, round_index, PROBE_BATCHES),
+                    stop=self.stop,
+                )
 
         return self._run(job, order=workers)
 
@@ -265,7 +266,7 @@ class LocalEngine:
     ) -> float:
         replica.bind(*rows)
         batches = self._draw(Purpose.BATCHES, worker, turn.key, turn.steps)
-        with self._noise(worker, turn.key):
+        with self._noise(Purpose.BATCHES, worker, turn.key):
             return train(
                 replica,
                 self.prepared.task,
@@ -276,13 +277,13 @@ class LocalEngine:
             )
 
     @contextlib.contextmanager
-    def _noise(self, worker: int, key: int) -> Iterator[None]:
+    def _noise(self, purpose: Purpose, worker: int, key: int) -> Iterator[None]:
         """A module that draws random numbers (dropout) gets its own, per worker and round."""
         if not self.prepared.facts.stochastic:
             yield
             return
         with torch.random.fork_rng():
-            seed = number(self.seed, Purpose.MODULE_NOISE, worker, key)
+            seed = number(self.seed, Purpose.MODULE_NOISE, purpose, worker, key)
             torch.default_generator.manual_seed(seed)
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(seed)

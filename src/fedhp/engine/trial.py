@@ -23,30 +23,33 @@ MOST_STEPS = 1_000_000  # of one worker in one round
 
 def try_algorithm(prepared: Prepared, *, source: str = "") -> None:
     """Ask for the first plan and look at it; algorithms are pure, so nothing is changed."""
+    name = prepared.experiment.algorithm.name
     try:
-        state, problem = _first(prepared)
-        problem = problem or _state_problem(state)
+        _check_state(_first(prepared))
+        return
     except FedhpError:
         raise
+    except _Unfit as unfit:
+        problem, allowed = unfit.args
     except Exception as error:  # the code of a user may fail in any way
         words = " ".join(str(error).split())
         problem = f"the first round cannot be planned: {type(error).__name__}: {words}"
-    if problem:
-        own = ":" in prepared.experiment.algorithm.name
-        raise ConfigError(
-            f"{prepared.experiment.algorithm.name!r}: {problem}",
-            key="algorithm.name",
-            source=source,
-            allowed="start(federation) -> state, and plan(...) -> (state, Plan) or act(...) -> "
-            f"(state, Action), with 0 to {MOST_STEPS} steps for each worker",
-            fix="mend the algorithm; see docs/own-parts.md"
-            if own
-            else "change the settings in [algorithm]",
-        )
+        allowed = "start(), and plan() or act(), as docs/own-parts.md has them"
+    raise ConfigError(
+        f"{name!r}: {problem}",
+        key="algorithm.name",
+        source=source,
+        allowed=allowed,
+        fix="change the settings in [algorithm]" + (", or mend it" if ":" in name else ""),
+    )
 
 
-def _first(prepared: Prepared) -> tuple[Any, str]:
-    """The state before round 1, and what is wrong with the first decision."""
+class _Unfit(Exception):
+    """A problem, and what is allowed."""
+
+
+def _first(prepared: Prepared) -> Any:
+    """The state before round 1, after a look at the first decision."""
     algorithm, world = prepared.algorithm, prepared.world
     observation = Observation(
         round_index=1,
@@ -58,44 +61,50 @@ def _first(prepared: Prepared) -> tuple[Any, str]:
     state = algorithm.start(prepared.federation)
     if isinstance(algorithm, Algorithm):
         answer: Any = algorithm.plan(state, observation, calibration(world))
-        return state, _pair_problem(answer, Plan) or _plan_problem(answer[1], world.workers)
-    assert isinstance(algorithm, AsyncAlgorithm)
-    answer = algorithm.act(state, 0, observation, turn=0)
-    return state, _pair_problem(answer, Action) or _steps_problem([answer[1].local_steps])
+        _check_answer(answer, Plan, "plan")
+        _check_plan(answer[1], world.workers)
+    else:
+        assert isinstance(algorithm, AsyncAlgorithm)
+        answer = algorithm.act(state, 0, observation, turn=0)
+        _check_answer(answer, Action, "act")
+        _check_steps([answer[1].local_steps])
+    return state
 
 
-def _pair_problem(answer: Any, kind: type[Plan] | type[Action]) -> str:
+def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> None:
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], kind):
-        return ""
-    got = type(answer).__name__
+        return
+    got = "None" if answer is None else f"a {type(answer).__name__}"
     if isinstance(answer, tuple):
         got = f"({', '.join(type(item).__name__ for item in answer)})"
-    return f"it returned {got}, not (state, {kind.__name__})"
+    raise _Unfit(f"{method}() returned {got}", f"(state, {kind.__name__})")
 
 
-def _plan_problem(plan: Plan, workers: int) -> str:
+def _check_plan(plan: Plan, workers: int) -> None:
     if plan.local_steps is None:
         if plan.deadline is None or not 0 < plan.deadline < np.inf:
-            return f"its plan has neither local_steps nor a deadline above 0 ({plan.deadline})"
-        return ""
+            wanted = "local_steps, or a deadline in seconds above 0"
+            raise _Unfit(f"its plan has no local_steps, and the deadline {plan.deadline}", wanted)
+        return
     steps = np.asarray(plan.local_steps)
     if steps.shape != (workers,) or steps.dtype.kind not in "iu":
-        return (
-            f"local_steps is {steps.dtype} of shape {steps.shape}, not whole numbers, [{workers}]"
-        )
-    return _steps_problem(steps.tolist())
+        wanted = f"whole numbers, one for each of the {workers} workers"
+        raise _Unfit(f"local_steps is {steps.dtype} of the shape {steps.shape}", wanted)
+    _check_steps(steps.tolist())
 
 
-def _steps_problem(steps: list[int]) -> str:
-    bad = [(worker, count) for worker, count in enumerate(steps) if not 0 <= count <= MOST_STEPS]
-    return f"it plans {bad[0][1]} steps for worker {bad[0][0]}" if bad else ""
+def _check_steps(steps: list[int]) -> None:
+    for worker, count in enumerate(steps):
+        if not 0 <= count <= MOST_STEPS:
+            wanted = f"0 to {MOST_STEPS} steps for each worker"
+            raise _Unfit(f"it plans {count} steps for worker {worker}", wanted)
 
 
-def _state_problem(state: Any) -> str:
+def _check_state(state: Any) -> None:
     if not is_dataclass(state) or isinstance(state, type):
-        return f"its state is a {type(state).__name__}, not a dataclass of arrays and numbers"
+        kind = "None" if state is None else f"a {type(state).__name__}"
+        raise _Unfit(f"its state is {kind}", "a dataclass of numpy arrays, numbers and strings")
     try:
         pack("state", state)
     except RunError as error:
-        return f"{error.problem} ({error.allowed})"
-    return ""
+        raise _Unfit(error.problem, error.allowed) from error

@@ -1,0 +1,88 @@
+"""What is imported when, and which names are public."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import fedhp
+
+HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors")
+PUBLIC = [
+    "Dataset",
+    "Decision",
+    "DirectedMixing",
+    "Experiment",
+    "Federation",
+    "FedhpError",
+    "NeighborMixing",
+    "Observation",
+    "Plan",
+    "Reports",
+    "RoundRecord",
+    "Task",
+    "Topology",
+    "__version__",
+    "compare",
+    "load_experiment",
+    "make_experiment",
+    "open_run",
+    "run",
+    "start",
+]
+
+
+def loaded_after(code: str) -> list[str]:
+    """Which of these modules a fresh interpreter has loaded after some code."""
+    watched = (*HEAVY, "pydantic", "numpy", "rich", "fedhp.config")
+    program = f"import sys\n{code}\nprint('loaded:', *(m for m in {watched!r} if m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip().splitlines()[-1].removeprefix("loaded:").split()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert loaded_after("import fedhp") == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"], ["data", "--help"]],
+    ids=" ".join,
+)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"from fedhp.cli import call\nassert call({arguments!r}) == 0"
+    loaded = loaded_after(code)
+    assert not set(loaded) & {*HEAVY, "numpy", "fedhp.config"}, loaded
+
+
+def test_a_name_brings_only_what_it_needs() -> None:
+    loaded = loaded_after("import fedhp\nfedhp.FedhpError")
+    assert loaded == []
+    loaded = loaded_after("import fedhp\nfedhp.Experiment")
+    assert not set(loaded) & set(HEAVY)
+
+
+def test_the_public_names_are_these_and_all_are_there() -> None:
+    assert sorted(fedhp.__all__) == sorted(PUBLIC)
+    for name in fedhp.__all__:
+        assert getattr(fedhp, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fedhp.nothing  # noqa: B018
+
+
+def test_public_names_have_homes_that_exist() -> None:
+    for name, home in fedhp._HOMES.items():
+        assert name in fedhp.__all__
+        assert hasattr(importlib.import_module(home), name)
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedhp", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"fedhp {fedhp.__version__}"
