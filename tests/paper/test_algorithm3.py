@@ -7,7 +7,7 @@ candidate, not only by their result.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, combinations, pairwise, product, repeat
+from itertools import chain, pairwise, product, repeat
 
 import networkx
 import numpy as np
@@ -107,8 +107,13 @@ def test_alg3_equals_the_reference_at_random(mode: str, per: str, sharing: bool)
     assert cuts > 0
 
 
-def full(workers: int) -> list[Link]:
-    return list(combinations(range(workers), 2))
+@pytest.mark.parametrize("case", [2387, 2506, 3172, 4754, 5824, 5913])
+def test_alg3_a_rejected_candidate_leaves_no_trace(case: int) -> None:
+    """Rare (1 in 1000): a rejected candidate met the bound, and the search came by again."""
+    rng = np.random.default_rng([77, case])
+    workers = int(rng.integers(5, 13))
+    base = None if case % 2 else random_base(rng, workers, 0.5)
+    agree(draw(rng, workers, base=base, per="link", ties=case % 3 == 0), "fill", links=True)
 
 
 def constant(problem: Instance) -> tuple[SearchResult, list[list[Link]]]:
