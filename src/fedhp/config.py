@@ -235,6 +235,8 @@ class Experiment(Section):
         return self
 
 
+PARTS = ("algorithm", "model", "task", "topology")
+
 # Settings that do not change a run's numbers; they may differ when it is resumed.
 FREE_ON_RESUME = ("checkpoint", "compare", "executors")
 
@@ -256,10 +258,12 @@ def parse(
     if folder is not None:
         anchor_paths(tree, folder, source=source)
     given = [parse_override(override) for override in overrides]
+    _swap_parts(tree, given)
     for key, value in given:
         set_key(tree, key, value)
     anchor_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
     _apply_profile(tree)
+    _name_parts(tree)
     try:
         return Experiment.model_validate(tree)
     except ValidationError as error:
@@ -288,3 +292,21 @@ def _apply_profile(tree: dict[str, Any]) -> None:
     profile = world.get("profile", "paper") if isinstance(world, dict) else None
     if isinstance(profile, str) and profile in PROFILES:
         tree["world"] = beneath(PROFILES[profile], world)
+
+
+def _swap_parts(tree: dict[str, Any], given: list[tuple[str, Any]]) -> None:
+    """Another part named on the command line does not inherit the settings of the file's."""
+    for key, value in given:
+        section, _, rest = key.partition(".")
+        table = tree.get(section)
+        if section in PARTS and rest == "name" and isinstance(table, dict):
+            if table.get("name", Experiment.model_fields[section].default.name) != value:
+                tree[section] = {}
+
+
+def _name_parts(tree: dict[str, Any]) -> None:
+    """A part that only changes settings is the default one: [algorithm] deadline = "fill"."""
+    for section in PARTS:
+        if isinstance(tree.get(section), dict):
+            default = Experiment.model_fields[section].default
+            tree[section] = {"name": default.name, **tree[section]}

@@ -353,8 +353,8 @@ def name_faults(rng: random.Random) -> Iterator[Fault]:
         for value in ("", 3, 1.5, True, [], {}, ["fedhp"]):
             yield Fault(f"{key} = {value!r}", {key: value}, (key,))
         if section != "data":
-            yield Fault(f"[{section}] without name", {section: {}}, (key,))
-            yield Fault(f"[{section}] without name", {section: {"steps": 3}}, (key,))
+            odd = f"{section}.zzz"
+            yield Fault(f"[{section}] without name", {section: {"zzz": 3}}, (odd,))
         for name in builtins:
             typo = misspelt(name, rng)
             if typo not in builtins:

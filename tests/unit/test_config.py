@@ -85,7 +85,6 @@ def test_a_wrong_override_is_blamed_on_the_command_line_and_the_rest_on_the_file
         ({"world": {"shuffle_devices": "true"}}, "without quotes: world.shuffle_devices = true"),
         ({"data": {"partition": "dirichle"}}, "did you mean 'dirichlet'?"),
         ({"trainig": {}}, "did you mean 'training'?"),
-        ({"algorithm": {}}, "add algorithm.name = 'fedhp'"),
         ({"evaluation": {"every": 0}}, "for example 1"),
     ],
 )
@@ -225,3 +224,16 @@ def test_a_number_of_thousands_of_digits_can_be_talked_about(tmp_path: Path) -> 
 def test_the_defaults_are_a_valid_experiment() -> None:
     assert parse({}) == Experiment.model_validate(to_tables(parse({})))
     assert math.isclose(parse({}).training.learning_rate, 0.1)
+
+
+def test_a_part_without_a_name_is_the_default_one() -> None:
+    algorithm = parse({"algorithm": {"deadline": "fill"}}).algorithm
+    assert (algorithm.name, algorithm.settings) == ("fedhp", {"deadline": "fill"})
+
+
+def test_another_part_on_the_command_line_drops_the_settings_of_the_files() -> None:
+    tables = {"model": {"name": "mlp", "hidden": [32]}}
+    assert parse(tables, ["model.name=cnn"]).model.settings == {}
+    swapped = parse(tables, ["model.width=0.5", "model.name=cnn"]).model
+    assert (swapped.name, swapped.settings) == ("cnn", {"width": 0.5})
+    assert parse(tables, ["model.name=mlp"]).model.settings == {"hidden": [32]}
