@@ -299,9 +299,10 @@ def _swap_parts(tree: dict[str, Any], given: list[tuple[str, Any]]) -> None:
     for key, value in given:
         section, _, rest = key.partition(".")
         table = tree.get(section)
-        if section in PARTS and rest == "name" and isinstance(table, dict):
-            if table.get("name", Experiment.model_fields[section].default.name) != value:
-                tree[section] = {}
+        if section not in PARTS or rest != "name" or not isinstance(table, dict):
+            continue
+        if table.get("name", Experiment.model_fields[section].default.name) != value:
+            tree[section] = {}
 
 
 def _name_parts(tree: dict[str, Any]) -> None:

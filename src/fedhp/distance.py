@@ -1,6 +1,6 @@
 """Consensus distances: completion by shortest paths, smoothing, the bound.
 
-Equations (8) to (10) of the paper's section on distance estimation and Eq. for D_max:
+Equations (37) to (39) and (43) of the paper:
 measured pairs count as they are, other pairs are estimated through common neighbors.
 """
 
@@ -32,6 +32,8 @@ def update_distance(
     workers = len(old)
     path = paths(workers, links, measured)
     reached = np.isfinite(path)
+    # Where no path leads, 0 stands in for infinity: the estimate is not used there.
+    path = np.where(reached, path, 0.0)
     estimate = np.where(np.isnan(old), path, (1 - smoothing) * old + smoothing * path)
     new = np.where(reached, estimate, old)
     new[links[:, 0], links[:, 1]] = measured

@@ -111,7 +111,7 @@ def base_topology(
     )
     try:
         array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"{name!r} did not give a list of worker pairs: {error}",
             key="topology.name",

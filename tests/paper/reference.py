@@ -581,7 +581,8 @@ class Coordinator:
         def decide(communication: Vector) -> Assigned:
             if rules.planner == "literal":
                 return literal(step_time, communication, pace, rules.max_steps)
-            if rules.deadline == "fill":
+            # Alone, every deadline costs the same per step; the pace decides.
+            if rules.deadline == "fill" or len(step_time) == 1:
                 return fill(
                     step_time, communication, pace, rules.max_steps, rules.waiting_tolerance
                 )

@@ -27,7 +27,7 @@ class ADState:
 class ADPSGD(Settings):
     """Fixed steps, then a random neighbor."""
 
-    steps: Annotated[int, Field(ge=1)] | None = None  # none: training.local_steps
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     neighbors: Literal["base", "ring"] = "base"
 
     def start(self, federation: Federation) -> ADState:

@@ -34,7 +34,7 @@ class RingState:
 class DPSGD(Settings):
     """Ring over a random permutation, fixed steps."""
 
-    steps: Annotated[int, Field(ge=1)] | None = None  # none: training.local_steps
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     weights: MixingRule = "max_degree"
 
     def start(self, federation: Federation) -> RingState:

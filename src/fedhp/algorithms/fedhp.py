@@ -52,13 +52,15 @@ class FedHP(Settings):
     planner: Literal["settled", "literal"] = "settled"
     deadline: Literal["opt", "fill"] = "opt"
     pace: Literal["ratio", "formula", "fixed"] = "ratio"
-    initial_steps: Annotated[int, Field(ge=1)] | None = None  # none: training.local_steps
-    max_steps: Annotated[int, Field(ge=1)] = 100
+    initial_steps: Annotated[int, Field(ge=1, le=100_000)] | None = (
+        None  # none: training.local_steps
+    )
+    max_steps: Annotated[int, Field(ge=1, le=100_000)] = 100
     weights: MixingRule = "max_degree"
     distance_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_1
     bound_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_2
-    bound: Literal["update", "gradient", "none"] = "update"  # gradient: the paper's, without eta
-    bound_scale: Annotated[float, Field(ge=0)] = 0.5
+    bound: Literal["update", "gradient", "none"] = "update"  # gradient: without eta
+    bound_scale: Annotated[float, Field(ge=0)] = 0.5  # the paper: bound "gradient", scale 1.0
     waiting_tolerance: Annotated[float, Field(ge=0, le=1)] | None = None  # share of the round
     estimate_every: Annotated[int, Field(ge=1)] = 2  # rounds
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5  # of step times and estimates
@@ -171,7 +173,8 @@ class FedHP(Settings):
             return literal(
                 step_time, communication_time, pace_steps=pace_steps, max_steps=self.max_steps
             )
-        if self.deadline == "fill":
+        # A worker on its own waits for nobody: every deadline costs the same per step.
+        if self.deadline == "fill" or len(step_time) == 1:
             return fill(
                 step_time,
                 communication_time,

@@ -18,7 +18,7 @@ from fedhp.types import Plan, Reports
 class LDSGD(Settings):
     """Alternates local and communicating phases."""
 
-    steps: Annotated[int, Field(ge=0)] | None = None  # I1; none: training.local_steps
+    steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
     weights: MixingRule = "max_degree"
 

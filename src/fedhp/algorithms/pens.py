@@ -43,7 +43,7 @@ class PENSState:
 class PENS(Settings):
     """Performance-based neighbor selection."""
 
-    steps: Annotated[int, Field(ge=1)] | None = None  # none: training.local_steps
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     stage_share: Annotated[float, Field(ge=0, le=1)] = 0.25  # of the rounds, scoring
     peers: Annotated[int, Field(ge=1)] = 10  # scored per round
     keep: Annotated[int, Field(ge=1)] = 3

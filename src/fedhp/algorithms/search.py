@@ -69,8 +69,8 @@ def search(
         if search_step == 0:
             break
         iterations += 1
-        trial_walk = walk.copy()
-        removed = trial_walk.remove(search_step, verdicts)
+        trial_walk, trial_verdicts = walk.copy(), verdicts.copy()
+        removed = trial_walk.remove(search_step, trial_verdicts)
         communication = (
             network.communication_time(base.keep(trial_walk.present))
             if network.sharing
@@ -79,11 +79,13 @@ def search(
         trial = assign(communication)
         improved = len(removed) > 0 and trial.objective < best.objective
         if improved:
-            walk, best = trial_walk, trial
+            walk, best, verdicts = trial_walk, trial, trial_verdicts
             verdicts[removed] = LinkVerdict.CUT
             if network.sharing:  # with fewer transfers at once, every link is faster
                 walk.reorder(network.link_time(links, base.keep(walk.present).degrees))
         else:
+            if search_step == 1:  # what had to stay here had to stay in the result, too
+                verdicts = trial_verdicts
             verdicts[removed] = LinkVerdict.KEPT_NO_GAIN
             if search_step == 1:
                 break

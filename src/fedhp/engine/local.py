@@ -218,6 +218,7 @@ class LocalEngine:
             kept = selected if isinstance(exchange, PeerScoring) else transfers
             links, weights = _pairs(transfers), directed_weights(kept)
             if isinstance(exchange, PeerScoring) and exchange.symmetric:
+                links = _with_answers(links, _pairs(kept))
                 weights = mixing_matrix(topology_from(self.workers, _pairs(kept)), "metropolis")
         distance = distances(self.after[:, : self.prepared.layout.trainable], links)
         mix(self.after, weights, mixed=self.prepared.layout.mixed, out=self.mixed)
@@ -354,6 +355,11 @@ def check_finite(
             f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
             fix=f"lower training.learning_rate (it was {learning_rate:g} in this round)",
         )
+
+
+def _with_answers(links: IntArray, kept: IntArray) -> IntArray:
+    """The transfers (receiver, sender), and one back along each kept pair that lacks it."""
+    return np.unique(np.concatenate([links, kept[:, ::-1]]), axis=0)
 
 
 def _pairs(sources: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedhp.types import FloatArray, IntArray
 
 _BLOCK = 1 << 16  # columns at a time in float64
+CLOSE = 1e-8  # of the squared distances to the center
 
 
 def mix(after: Tensor, weights: FloatArray, *, mixed: int, out: Tensor) -> None:
@@ -53,8 +54,13 @@ def distances(matrix: Tensor, links: IntArray) -> FloatArray:
             for index, (a, b) in enumerate(links.tolist()):
                 squared[index] += (block[a] - block[b]).pow(2).sum()
     if dense:
-        size = gram.diagonal()
-        squared = size[left] + size[right] - 2 * gram[left, right]
+        size = gram.diagonal()[left] + gram.diagonal()[right]
+        squared = size - 2 * gram[left, right]
+        # Where two models nearly agree, but lie far from the center, little is left of the
+        # digits after this difference: such pairs are measured one by one.
+        for index in torch.nonzero(squared < CLOSE * size).ravel().tolist():
+            a, b = links[index].tolist()
+            squared[index] = (matrix[a].double() - matrix[b].double()).pow(2).sum()
     return np.asarray(squared.clamp(min=0).sqrt().numpy(), dtype=np.float64)
 
 

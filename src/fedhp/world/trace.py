@@ -73,6 +73,7 @@ def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
     trace = Trace(workers, {}, {})
     for number, row in enumerate(rows, start=2):
         _add(trace, row, f"world.trace = {path}, line {number}")
+    _check_one_kind(trace, path)
     _check_complete(trace, path, source)
     return trace
 
@@ -133,6 +134,16 @@ def _index(text: str, column: str, workers: int, where: str) -> int:
             fix="mend that line, or set workers to the number in the trace",
         )
     return int(digits)
+
+
+def _check_one_kind(trace: Trace, path: str | Path) -> None:
+    kinds = {a == b for a, b in trace.bandwidth}
+    if len(kinds) > 1:
+        raise DataError(
+            f"world.trace = {path}: some bandwidths are of workers, some of links",
+            allowed="the column peer filled in every row with a bandwidth, or in none",
+            fix="give all bandwidths per worker, or all per link",
+        )
 
 
 def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
