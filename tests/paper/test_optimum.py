@@ -108,7 +108,7 @@ def test_spec4_gap_to_the_optimum(record_property: Callable[[str, object], None]
             f"mean gain on the base topology {np.mean(gains[mode]):.1f} %"
         )
     record_property(
-        f"figure: planner's gap to the brute-force optimum of J, {len(gaps['opt'])} instances, N<=6",
+        f"figure: planner's gap to the brute-force optimum of J ({len(gaps['opt'])} cases, N<=6)",
         "; ".join(parts),
     )
 
