@@ -4,7 +4,7 @@ FedhpError (exit 2)
 ├── ConfigError         an experiment file, override or option is wrong
 ├── DataError           a data set is missing, corrupt or does not fit
 ├── RunError            a run folder cannot be written, read or resumed
-├── StorageFull         the disk is full (exit 4)
+├── StorageFull         the disk is full
 ├── Diverged            a model became NaN or infinite (exit 3)
 ├── Unexpected          a bug of ours, or in a part of one's own (exit 70)
 └── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)
@@ -68,8 +68,6 @@ class RunError(FedhpError):
 
 class StorageFull(FedhpError):
     """The disk is full; everything committed before stays readable."""
-
-    exit_code = 4
 
 
 class Diverged(FedhpError):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -285,20 +285,3 @@ def _file_name(label: str) -> str:
 def _who(source: str, label: str) -> str:
     """Where a setting of one algorithm comes from."""
     return f"{source}, {label}" if source else label
-
-
-def labels_of(cells: Iterable[Cell]) -> list[str]:
-    """The labels in order."""
-    return list(dict.fromkeys(cell.label for cell in cells))
-
-
-__all__ = [
-    "Cell",
-    "Variant",
-    "check_cells",
-    "labels_of",
-    "parse_variant",
-    "plan_cells",
-    "run_cells",
-    "split_algorithms",
-]

@@ -295,7 +295,7 @@ def test_a_full_disk_is_noticed_before(shop: Shop, patience: Patience, tmp_path:
     manners = patience.manners(free=lambda folder: 1 << 20)
     with pytest.raises(StorageFull, match="1 MB are needed, 1 MB are free") as caught:
         download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 2
     assert "--to DIR" in str(caught.value)
     assert (tmp_path / "file.bin.part").exists() is False
 

@@ -184,7 +184,7 @@ def test_a_full_disk_keeps_the_rounds_before_whole(after: int, folder: Path) -> 
     store._connection = FullDisk(store._connection, after)  # type: ignore[assignment]
     with pytest.raises(StorageFull, match="database or disk is full") as caught:
         store.commit(record(4))
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 2
     assert "--resume" in caught.value.fix
     store.close()
     with RunReader(folder) as run:
