@@ -138,7 +138,7 @@ class FullDisk:
         return getattr(self.inner, name)
 
 
-@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EIO, 2)])
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 2), (errno.EDQUOT, 2), (errno.EIO, 2)])
 def test_a_checkpoint_that_cannot_be_written(
     number: int, code: int, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
