@@ -92,6 +92,7 @@ def _compare(
         overrides=[*arguments.overrides, f"data.skew={skew}"],
         jobs=arguments.jobs,
         resume=arguments.resume,
+        progress=True,
     )
     results: Results = {label: [] for label in algorithms}
     for run in runs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.config import Experiment, load, parse, to_tables
+from fedhp.console.campaign import run_shown
 from fedhp.engine.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.run import Run, start_run
 from fedhp.record.reader import RunReader
@@ -50,9 +51,11 @@ def compare(
     overrides: Sequence[str] = (),
     jobs: int | None = None,
     resume: bool = False,
+    progress: bool = False,
 ) -> list[RunReader]:
     """Run algorithms x seeds in the same worlds, a process per core; the opened runs.
 
+    With progress, a live display goes to standard error.
     Raises the first error if a run fails; the others are carried out all the same.
     """
     given = isinstance(experiment, Experiment)
@@ -66,7 +69,8 @@ def compare(
         source=source,
     )
     check_cells(cells, resume=resume, source=source)
-    errors = run_cells(cells, source=source, jobs=jobs)
+    runner = run_shown if progress else run_cells
+    errors = runner(cells, source=source, jobs=jobs)
     if errors:
         raise errors[0]
     return [RunReader(cell.folder) for cell in cells]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,6 +43,7 @@ def compare(
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
+    from fedhp.console.campaign import run_shown
     from fedhp.engine.campaign import check_cells, plan_cells, split_algorithms
 
     folder = choose_folder(out, experiment, resume=resume)
@@ -58,33 +58,10 @@ def compare(
     with own_prints_aside(as_json):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
-        errors = _run(cells, source=str(experiment), jobs=jobs, stop=stop)
+        errors = run_shown(cells, source=str(experiment), jobs=jobs, stop=stop)
     _finish(cells, folder, as_json=as_json, figures=figures)
     if errors:
         raise _worst(errors)
-
-
-def _run(
-    cells: list[Cell], *, source: str, jobs: int | None, stop: Callable[[], bool]
-) -> list[FedhpError]:
-    from fedhp.console import CampaignProgress
-    from fedhp.engine.campaign import run_cells
-
-    with CampaignProgress(total=len(cells)) as display:
-        started: set[Path] = set()
-
-        def tell(cell: Cell, event: dict[str, Any]) -> None:
-            name = f"{cell.label} seed {cell.seed}"
-            if event["event"] != "round":
-                # The first line now; all of it comes at the end.
-                display.end(name, event.get("message", event["event"]).splitlines()[0])
-                return
-            if cell.folder not in started:
-                started.add(cell.folder)
-                display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
-            display.update(name, event)
-
-        return run_cells(cells, source=source, jobs=jobs, tell=tell, stop=stop)
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
