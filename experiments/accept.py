@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import fedhp
-from fedhp.cli.parameters import choose_folder
+from fedhp.cli.parameters import choose_folder, table_console
 from fedhp.record.reader import RunSummary
 from fedhp.report.tables import comparison_table
 
@@ -53,7 +52,7 @@ def main() -> int:
     started = time.monotonic()
     iid = _compare(arguments, IID, [*RIVALS, *FEDHP.values(), TUNED], out / "iid")
     skewed = _compare(arguments, SKEWED, [*RIVALS, *FEDHP.values(), TUNED, LITERAL], out / "skewed")
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = table_console()
     for title, results in (("IID (p = 0.1)", iid), ("non-IID (p = 0.8)", skewed)):
         console.print(f"\n{title}")
         console.print(comparison_table([run for runs in results.values() for run in runs]))

@@ -16,6 +16,7 @@ from fedhp.cli.parameters import (
     Resume,
     choose_folder,
     own_prints_aside,
+    table_console,
 )
 from fedhp.errors import ConfigError, FedhpError
 from fedhp.tables import COMMAND_LINE, read_toml
@@ -94,9 +95,7 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     if as_json:
         print(json.dumps(result))
         return
-    from rich.console import Console
-
-    Console().print(comparison_table(summaries))
+    table_console().print(comparison_table(summaries))
     print(f"runs, table and numbers: {folder}")
     if pictures:
         print(f"pictures: {folder / 'figures'} ({len(pictures)} files; start with overview.png)")

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 120  # columns
 
 ExperimentFile = Annotated[
     Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
@@ -41,3 +46,10 @@ def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
     if resume and number > 1:
         number -= 1
     return Path("runs", f"{experiment.stem}-{number}")
+
+
+def table_console() -> Console:
+    """Where tables go: as wide as the terminal, or wide enough in a file or pipe."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)

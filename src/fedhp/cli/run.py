@@ -12,6 +12,7 @@ from fedhp.cli.parameters import (
     Resume,
     choose_folder,
     own_prints_aside,
+    table_console,
 )
 
 
@@ -45,10 +46,8 @@ def run(
     if as_json:
         print(json.dumps({"runs": [summary.as_json()], "summary": summarize_runs([summary])}))
     else:
-        from rich.console import Console
-
         from fedhp.report.tables import comparison_table
 
-        Console().print(comparison_table([summary]))
+        table_console().print(comparison_table([summary]))
         print(f"run: {folder}")
         print(f"look closer: fedhp show {folder}; fedhp explain {folder} --round 2")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json
+from fedhp.cli.parameters import Json, table_console
 from fedhp.errors import RunError
 
 if TYPE_CHECKING:
@@ -28,12 +28,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a run did."""
-    from rich.console import Console
-
     from fedhp.record.reader import RunReader, find_runs
 
     folders = find_runs(run)
-    console = Console(highlight=False)
+    console = table_console()
     if as_json:
         _print_json(folders)
     elif len(folders) > 1:
