@@ -54,8 +54,10 @@ def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
         with path.open("rb") as stream:
             present, content = _arrays(stream, path)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # numpy's words here advise to run what the file holds: never pass them on
+        why = "it is no archive of number arrays" if "pickle" in str(error) else error
         raise DataError(
-            f"{path}: cannot be read as .npz: {error}",
+            f"{path}: cannot be read as .npz: {why}",
             allowed="a file written by numpy.savez, without object arrays",
             fix="save it again with plain number arrays",
         ) from error
