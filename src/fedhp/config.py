@@ -88,6 +88,7 @@ class TrainingConfig(Section):
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed-step rivals; FedHP's start
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
+    mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics travel, or stay home
 
 
@@ -97,6 +98,7 @@ class EvaluationConfig(Section):
     every: Annotated[int, Field(ge=1)] = 1
     images: Annotated[int, Field(ge=1)] | None = None  # none: the whole test set
     choose: Literal["stratified", "first"] = "stratified"
+    whole_at_end: bool = True  # the last models are tested on the whole test set as well
     targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
     final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of so many last evaluations
 

@@ -113,7 +113,7 @@ class Plan:
     decision: Decision
     local_steps: IntArray | None = None  # [N], 0 for a worker that is away
     deadline: float | None = None  # s
-    estimate: bool = False  # measure smoothness and gradient variance this round
+    estimate: BoolArray | None = None  # [N] who measures smoothness and gradient variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +191,7 @@ class RoundRecord:
     bandwidth: FloatArray  # [N] bytes per second at the start; mean over links if per link
     evaluation: Evaluation | None
     wall: dict[str, float]  # seconds of real time by phase; not part of the result
+    final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
 
     @property
     def bytes_sent(self) -> int:

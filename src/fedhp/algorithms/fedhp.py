@@ -112,7 +112,7 @@ class FedHP(Settings):
             local_steps=local_steps,
             deadline=found.assignment.deadline,
             decision=self._decision(state, observation, found, local_steps, pace_steps),
-            estimate=(observation.round_index - 1) % self.estimate_every == 0,
+            estimate=present if (observation.round_index - 1) % self.estimate_every == 0 else None,
         )
 
     def _learn(self, state: FedHPState, reports: Reports) -> FedHPState:

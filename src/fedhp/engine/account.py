@@ -5,16 +5,20 @@ worker_time = sum of the step times + max over neighbors of link_time, and so on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.config import Experiment
-from fedhp.engine.local import Exchanged, Training
+from fedhp.engine.engine import Exchanged, Training
+from fedhp.engine.holding import Estimates
 from fedhp.engine.prepare import Prepared
-from fedhp.learn.local import PROBE_BATCHES, VARIANCE_BATCHES
+from fedhp.engine.stopwatch import Stopwatch
+from fedhp.learn.local import PROBE_BATCHES
 from fedhp.timing import Network, learning_rate, slowest_link, timing
 from fedhp.types import (
-    Evaluation,
     FloatArray,
     IntArray,
     PeerScoring,
@@ -25,7 +29,20 @@ from fedhp.types import (
 from fedhp.world import World
 
 # The estimators' gradients in units of local steps, where they are charged to the clock.
-ESTIMATE_STEPS = 2 * PROBE_BATCHES + VARIANCE_BATCHES
+ESTIMATE_STEPS = 2 * PROBE_BATCHES
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A round up to its exchange: what was decided, and what training gave."""
+
+    state: Any  # of the algorithm, after its plan
+    plan: Plan
+    observation: Observation
+    local_steps: IntArray  # [N]
+    training: Training
+    estimates: Estimates | None
+    watch: Stopwatch
 
 
 def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
@@ -63,20 +80,13 @@ def calibration(world: World) -> Reports:
 
 
 def account(
-    prepared: Prepared,
-    *,
-    plan: Plan,
-    observation: Observation,
-    network: Network,
-    local_steps: IntArray,
-    training: Training,
-    exchanged: Exchanged,
-    evaluation: Evaluation | None,
-    wall: dict[str, float],
+    prepared: Prepared, *, work: Work, network: Network, exchanged: Exchanged
 ) -> RoundRecord:
     """What the round cost. `network` is the true one; the observation may be late."""
+    plan, observation, local_steps = work.plan, work.observation, work.local_steps
     world, start = prepared.world, observation.clock
     workers = world.workers
+    missing = np.full(workers, np.nan)
     stepping = world.compute_times(local_steps, observation.round_index, time=start)
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
@@ -103,18 +113,19 @@ def account(
         link_bytes=np.full(len(links), directions * prepared.model_bytes, dtype=np.int64),
         link_distance=exchanged.distance,
         decision=plan.decision,
-        train_loss=training.loss,
-        update_norm=training.update_norm,
-        smoothness=training.smoothness,
-        gradient_variance=training.gradient_variance,
+        train_loss=work.training.loss,
+        update_norm=work.training.update_norm,
+        smoothness=work.estimates.smoothness if work.estimates else missing,
+        gradient_variance=work.estimates.gradient_variance if work.estimates else missing,
         bandwidth=mean_bandwidth(network),
-        evaluation=evaluation,
-        wall=wall,
+        evaluation=None,
+        wall=work.watch.laps,
     )
 
 
-def reports_of(record: RoundRecord, training: Training, exchanged: Exchanged) -> Reports:
+def reports_of(record: RoundRecord, work: Work, exchanged: Exchanged) -> Reports:
     """What the workers tell the coordinator."""
+    missing = np.full(len(record.step_time), np.nan)
     first = record.round_index == 1
     return Reports(
         round_index=record.round_index,
@@ -122,9 +133,9 @@ def reports_of(record: RoundRecord, training: Training, exchanged: Exchanged) ->
         update_norm=record.update_norm,
         links=exchanged.links,
         distance=exchanged.distance,
-        smoothness=training.smoothness,
-        gradient_variance=training.gradient_variance,
-        start_loss=training.start_loss if first else np.full(len(record.step_time), np.nan),
+        smoothness=record.smoothness,
+        gradient_variance=record.gradient_variance,
+        start_loss=work.estimates.start_loss if first and work.estimates else missing,
         selected=exchanged.selected,
     )
 
@@ -149,8 +160,8 @@ def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray
     if isinstance(plan.exchange, PeerScoring):
         scored = (plan.exchange.candidates >= 0).sum(axis=1)
         extra += plan.exchange.cost_per_candidate * scored
-    if plan.estimate and experiment.world.charge_estimators:
-        extra += ESTIMATE_STEPS
+    if plan.estimate is not None and experiment.world.charge_estimators:
+        extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
     return extra
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
 from fedhp.engine.account import evaluate_now, mean_bandwidth, rate_at
-from fedhp.engine.local import LocalEngine, Turn, check_finite
+from fedhp.engine.engine import Engine, ShardLost, check_finite
+from fedhp.engine.holding import Turn
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.packing import pack, unpack
@@ -68,7 +68,7 @@ class _Tally:
 class EventLoop:
     """Drives an asynchronous algorithm."""
 
-    def __init__(self, engine: LocalEngine, algorithm: AsyncAlgorithm) -> None:
+    def __init__(self, engine: Engine, algorithm: AsyncAlgorithm) -> None:
         self.engine = engine
         self.algorithm = algorithm
         self.world = engine.prepared.world
@@ -77,8 +77,6 @@ class EventLoop:
         self.round_index = 0
         self.clock = 0.0
         self.state: Any = algorithm.start(engine.prepared.federation)
-        self.in_flight = engine.after
-        self.flight_counters = engine.after_counters
         self.table = Table(
             due=np.full(n, np.inf),
             phase=np.full(n, AWAY, dtype=np.int64),
@@ -90,31 +88,45 @@ class EventLoop:
             untrained=np.zeros(n, dtype=np.bool_),
             loss=np.full(n, np.nan),
         )
+        engine.fly()
         self._safe = self._capture()
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; state at each yield is that of a round's end."""
         self._wake()
         while self.round_index < self.experiment.rounds:
-            watch = Stopwatch()
-            started, tally = self.clock, _Tally(self.workers)
-            network = self.world.network(started)
-            rate = rate_at(self.experiment, self.round_index + 1, started)
-            last = -1
-            while tally.events < self.workers:
-                last = self._step(tally)
-            watch.lap("train")
-            self.round_index += 1
-            evaluation = None
-            if evaluate_now(self.experiment, self.round_index):
-                evaluation = self.engine.evaluate(self.engine.models)
-            watch.lap("evaluate")
-            self._begin(last)
-            self._wake()
-            record = self._record(tally, started, rate, mean_bandwidth(network))
-            record = replace(record, evaluation=evaluation, wall=watch.laps)
+            try:
+                record = self._round()
+                self.engine.keep()
+            except ShardLost:
+                self.engine.recover()
+                self._return_to(self._safe)
+                self._wake()
+                continue
             self._safe = self._capture()
             yield record
+
+    def _round(self) -> RoundRecord:
+        """N averaging events, then the tests."""
+        watch = Stopwatch()
+        started, tally = self.clock, _Tally(self.workers)
+        network = self.world.network(started)
+        rate = rate_at(self.experiment, self.round_index + 1, started)
+        last = -1
+        while tally.events < self.workers:
+            last = self._step(tally)
+        watch.lap("train")
+        self.round_index += 1
+        evaluation = final = None
+        if evaluate_now(self.experiment, self.round_index):
+            evaluation = self.engine.evaluate()
+            if self.round_index == self.experiment.rounds and self.engine.prepared.whole_at_end:
+                final = self.engine.evaluate(whole=True)
+        watch.lap("evaluate")
+        self._begin(last)
+        self._wake()
+        record = self._record(tally, started, rate, mean_bandwidth(network))
+        return replace(record, evaluation=evaluation, final_evaluation=final, wall=watch.laps)
 
     def _step(self, tally: _Tally) -> int:
         """Handle the next event; returns the worker that ended a turn with it, or -1."""
@@ -155,8 +167,7 @@ class EventLoop:
         table.duration[worker] = times.sum()
         table.due[worker] = self.clock + float(times.sum())
         table.untrained[worker] = True
-        self.in_flight[worker] = self.engine.models[worker]
-        self.flight_counters[worker] = self.engine.counters[worker]
+        self.engine.snapshot(worker)
 
     def _wake(self) -> None:
         """Start the workers that are away and may be back."""
@@ -168,11 +179,8 @@ class EventLoop:
         table = self.table
         if table.untrained[worker]:
             self._train_waiting()
-        change = self.in_flight[worker]
-        norm = float(torch.linalg.vector_norm(change[: self.engine.prepared.layout.trainable]))
+        norm = self.engine.apply(worker)
         self._check(worker, norm)
-        self.engine.models[worker] += change
-        self.engine.counters[worker] = self.flight_counters[worker]
         tally.steps[worker] += table.steps[worker]
         tally.compute[worker] += table.duration[worker]
         tally.norm[worker] = norm
@@ -186,11 +194,8 @@ class EventLoop:
             )
             for worker in np.flatnonzero(table.untrained).tolist()
         }
-        snapshots = {worker: self.in_flight[worker].clone() for worker in turns}
-        losses = self.engine.train_rows(turns, self.in_flight, self.flight_counters)
-        for worker, snapshot in snapshots.items():
-            self.in_flight[worker] -= snapshot
-            table.loss[worker] = losses[worker]
+        for worker, loss in self.engine.train_snapshots(turns).items():
+            table.loss[worker] = loss
             table.untrained[worker] = False
 
     def _check(self, worker: int, norm: float) -> None:
@@ -218,13 +223,7 @@ class EventLoop:
     def _average(self, worker: int, tally: _Tally) -> None:
         """On arrival both take the mean of their current models: the mean of all stays."""
         partner = int(self.table.partner[worker])
-        columns = slice(0, self.engine.prepared.layout.mixed)
-        mine, theirs = self.engine.models[worker, columns], self.engine.models[partner, columns]
-        trainable = self.engine.prepared.layout.trainable
-        apart = float(torch.linalg.vector_norm((mine - theirs)[:trainable]))
-        middle = (mine + theirs) * 0.5
-        mine.copy_(middle)
-        theirs.copy_(middle)
+        apart = self.engine.average(worker, partner)
         time = float(self.table.duration[worker])
         tally.communication[worker] += time
         key = (min(worker, partner), max(worker, partner))
@@ -277,34 +276,29 @@ class EventLoop:
         )
 
     def _capture(self) -> Checkpoint:
-        """A copy of everything, taken between rounds: what an interrupt may fall back on."""
+        """A copy of all but the models, which the engine keeps: what a round falls back on."""
         table_arrays, _ = pack("table", self.table.copy())
         state_arrays, state_scalars = pack("state", self.state)
         return Checkpoint(
             round_index=self.round_index,
-            arrays={
-                "models": self.engine.models.cpu().numpy().copy(),
-                "counters": self.engine.counters.cpu().numpy().copy(),
-                "in_flight": self.in_flight.cpu().numpy().copy(),
-                "flight_counters": self.flight_counters.cpu().numpy().copy(),
-                **table_arrays,
-                **state_arrays,
-            },
+            arrays={**table_arrays, **state_arrays},
             scalars={"clock": self.clock, **state_scalars},
         )
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to go on from the last round's end."""
-        return self._safe
+        return replace(self._safe, arrays={**self.engine.state(), **self._safe.arrays})
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        self.engine.load(saved.arrays["models"], saved.arrays["counters"])
-        self.in_flight.copy_(torch.from_numpy(saved.arrays["in_flight"]))
-        self.flight_counters.copy_(torch.from_numpy(saved.arrays["flight_counters"]))
+        names = ("models", "counters", "in_flight", "flight_counters")
+        self.engine.load({name: saved.arrays[name] for name in names})
+        self._return_to(saved)
+        self._safe = self._capture()
+
+    def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", Table, saved.arrays, saved.scalars).copy()
         self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]
-        self._safe = saved

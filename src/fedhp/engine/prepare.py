@@ -50,6 +50,19 @@ class Prepared:
     world: World
     device: torch.device
     executors: int
+    overlap: bool  # tests run beside the next round's training
+
+    @property
+    def test_images(self) -> int:
+        """How many test images are used during the run."""
+        there, wanted = len(self.dataset.test_inputs), self.experiment.evaluation.images
+        return there if wanted is None else min(wanted, there)
+
+    @property
+    def whole_at_end(self) -> bool:
+        """Whether the last models are tested on the whole test set as well."""
+        some = self.test_images < len(self.dataset.test_inputs)
+        return some and self.experiment.evaluation.whole_at_end
 
     @property
     def model_bytes(self) -> int:
@@ -127,6 +140,10 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         world=world,
         device=device,
         executors=_executors(experiment, facts, device),
+        # With a number of executors given, no other thread is started.
+        overlap=not facts.stochastic
+        and (_executors(experiment, facts, device) > 1 or experiment.executors == "auto")
+        and cores() > 1,
     )
 
 

@@ -23,6 +23,7 @@ import torch
 from fedhp import __version__
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
+from fedhp.engine.engine import Engine
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
@@ -76,7 +77,7 @@ class Run:
                 store.close()
                 torch.set_num_threads(threads)
 
-    def _rounds(self, store: Store, engine: LocalEngine) -> Iterator[RoundRecord]:
+    def _rounds(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
         loop = self._loop(engine)
         saved = read_checkpoint(self.folder)
         if saved is not None:
@@ -105,9 +106,10 @@ class Run:
                     cost = self._save(loop)
                     last = time.monotonic()
         except Interrupted:
-            self._save(loop)
+            done = store.last_round()
+            if loop.checkpoint().round_index == done:  # else its tests were under way: repeat it
+                self._save(loop)
             store.set_meta("status", "interrupted")
-            done = loop.checkpoint().round_index
             raise Interrupted(
                 f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
                 fix="go on with the same command and --resume",
@@ -122,15 +124,15 @@ class Run:
         store.set_meta("status", "finished")
         store.fold()
 
-    def _loop(self, engine: LocalEngine) -> RoundLoop | EventLoop:
+    def _loop(self, engine: Engine) -> RoundLoop | EventLoop:
         algorithm = self.prepared.algorithm
         if isinstance(algorithm, Algorithm):
             return RoundLoop(engine, algorithm)
         return EventLoop(engine, algorithm)
 
-    def _restore(self, loop: RoundLoop | EventLoop, saved: Checkpoint, engine: LocalEngine) -> None:
+    def _restore(self, loop: RoundLoop | EventLoop, saved: Checkpoint, engine: Engine) -> None:
         models = saved.arrays.get("models")
-        wanted = tuple(engine.models.shape)
+        wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
         if models is None or models.shape != wanted:
             found = "none" if models is None else "x".join(map(str, models.shape))
             raise self._another(f"its models are {found}, not {wanted[0]}x{wanted[1]}")

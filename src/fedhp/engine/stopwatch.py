@@ -17,3 +17,7 @@ class Stopwatch:
         now = time.monotonic()
         self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
         self._last = now
+
+    def resume(self) -> None:
+        """What went by since the last lap belongs to nobody."""
+        self._last = time.monotonic()

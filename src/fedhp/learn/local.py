@@ -27,10 +27,14 @@ def check(stop: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """All training data on the device."""
+    """Inputs and targets on the device."""
 
     inputs: Tensor
     targets: Tensor
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """These samples, [b, ...] each."""
+        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
 
 
 def train(
@@ -43,13 +47,13 @@ def train(
     stop: Callable[[], bool],
 ) -> float:
     """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none)."""
-    module = replica.module
-    module.train()
+    replica.module.train()
     weights = [tensor.data for tensor in replica.trained]
     total = torch.zeros((), device=samples.inputs.device)
     for batch in batches:
         check(stop)
-        loss = task.loss(module(samples.inputs[batch]), samples.targets[batch])
+        inputs, targets = samples.take(batch)
+        loss = task.loss(replica.forward(inputs), targets)
         torch.autograd.backward(loss)
         total += loss.detach()
         gradients = [tensor.grad for tensor in replica.trained]
@@ -84,7 +88,8 @@ def estimate(
     """Smoothness between the two points on one probe batch, and gradient variance at `before`.
 
     before and after are (row, counters); they are copied, so running statistics stay as
-    they were. probe is [PROBE_BATCHES, batch].
+    they were. probe is [PROBE_BATCHES, batch]; its first minibatches give the variance as
+    well, so that the whole costs twice the probe and no more.
     """
     trainable = replica.layout.trainable
 
@@ -92,21 +97,30 @@ def estimate(
         check(stop)
         replica.bind(point[0].clone(), point[1].clone())
         replica.module.train()
-        loss = task.loss(replica.module(samples.inputs[indices]), samples.targets[indices])
+        inputs, targets = samples.take(indices)
+        loss = task.loss(replica.forward(inputs), targets)
         torch.autograd.backward(loss)
         found = replica.gradient()
         replica.clear()
         return found, float(loss.detach())
 
-    whole = probe.reshape(-1)
-    at_start, start_loss = gradient(before, whole)
-    at_end, _ = gradient(after, whole)
+    share = len(probe) - VARIANCE_BATCHES
+    pieces = [*probe[:VARIANCE_BATCHES], probe[VARIANCE_BATCHES:].reshape(-1)]
+
+    def whole(point: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, float]:
+        """Gradients of the small pieces, of the whole probe, and its loss."""
+        *minis, (rest, rest_loss) = [gradient(point, piece) for piece in pieces]
+        small = torch.stack([found for found, _ in minis])
+        loss = (sum(each for _, each in minis) + share * rest_loss) / len(probe)
+        return small, (small.sum(dim=0) + share * rest) / len(probe), loss
+
+    gradients, at_start, start_loss = whole(before)
+    _, at_end, _ = whole(after)  # by the same pieces: BatchNorm looks at a piece at a time
     moved = torch.linalg.vector_norm(after[0][:trainable] - before[0][:trainable])
     bent = torch.linalg.vector_norm(at_end - at_start)
-    minis = torch.stack([gradient(before, batch)[0] for batch in probe[:VARIANCE_BATCHES]])
     return Estimate(
         smoothness=float(bent) / max(float(moved), 1e-8),
-        gradient_variance=sample_variance(minis),
+        gradient_variance=sample_variance(gradients),
         start_loss=start_loss,
     )
 

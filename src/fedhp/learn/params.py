@@ -7,9 +7,13 @@ buffers (BatchNorm's counters) always stay at home, in a matrix of their own.
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,8 +75,14 @@ def _place(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
 class Replica:
     """One module that can be pointed at any worker's row; each executor has its own."""
 
-    def __init__(self, module: nn.Module, layout: Layout) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        forward: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.module = module
+        self.forward = forward or module  # another way to compute the same (learn/blocked)
         self.layout = layout
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         self._tensors = [tensors[slot.name] for slot in layout.slots]
@@ -109,6 +119,20 @@ def row_of(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
     for slot in layout.counters:
         counters[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
     return row, counters
+
+
+def matrix(count: int, row: Tensor, folder: Path | None = None) -> Tensor:
+    """`count` copies of a row [D] as one matrix; in a folder, memory-mapped from a file that is
+    gone as soon as the matrix is (it has no name)."""
+    if folder is None or not count or not len(row):
+        return row.repeat(count, 1)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(4 * count * len(row))
+        mapped = np.memmap(file, dtype=np.float32, mode="r+", shape=(count, len(row)))
+    rows = torch.from_numpy(mapped)
+    for each in rows:  # a page at a time reaches the disk
+        each.copy_(row)
+    return rows
 
 
 def rows_of(matrix: Tensor) -> list[Tensor]:

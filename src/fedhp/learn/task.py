@@ -76,6 +76,10 @@ class Classification:
         """The data set it was built with."""
         return self._dataset
 
+    def with_data(self, dataset: Dataset) -> Classification:
+        """The same task on other samples."""
+        return Classification(dataset, self._factory)
+
     def model(self) -> nn.Module:
         """A new module from the factory."""
         return self._factory()
