@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from fedhp import components
 from fedhp.errors import ConfigError
@@ -27,17 +29,45 @@ TOPOLOGIES = {
 }
 
 
+_ROWS = 1 << 20  # links looked at in one go: a full mesh of 10,000 has 50 million
+
+
 def topology_from(workers: int, pairs: Any) -> Topology:
     """A topology from pairs in any order; each link once, smaller worker first."""
     array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
-    array = array.reshape(-1, 2).astype(np.int64)
+    array = array.reshape(-1, 2).astype(np.int64, copy=False)
+    if _in_order(array):
+        return Topology(workers, array)
     array = np.sort(array[array[:, 0] != array[:, 1]], axis=1)
-    return Topology(workers, np.unique(array, axis=0))
+    if not len(array):
+        return Topology(workers, array)
+    # One number per link sorts faster than rows; it reads back exactly.
+    width = int(array.max()) + 1
+    keys = np.unique(array[:, 0] * width + array[:, 1])
+    return Topology(workers, np.stack(np.divmod(keys, width), axis=1))
+
+
+def _in_order(links: IntArray) -> bool:
+    """Whether each link is there once, smaller worker first, sorted; in little memory."""
+    for first in range(0, len(links), _ROWS):
+        part = links[first : first + _ROWS + 1]
+        left, right = part[:, 0], part[:, 1]
+        ahead = (left[1:] > left[:-1]) | ((left[1:] == left[:-1]) & (right[1:] > right[:-1]))
+        if not ((left < right).all() and ahead.all()):
+            return False
+    return True
 
 
 def full(workers: int, seed: int) -> IntArray:
     """Everyone with everyone."""
-    return np.argwhere(np.triu(np.ones((workers, workers), dtype=np.bool_), 1)).astype(np.int64)
+    links = np.empty((workers * (workers - 1) // 2, 2), dtype=np.int64)
+    everyone, first = np.arange(workers), 0
+    for worker in range(workers - 1):
+        stop = first + workers - 1 - worker
+        links[first:stop, 0] = worker
+        links[first:stop, 1] = everyone[worker + 1 :]
+        first = stop
+    return links
 
 
 def ring(workers: int, seed: int) -> IntArray:
@@ -89,10 +119,15 @@ def random(
 ) -> IntArray:
     """Each link with this probability, plus a random ring, so that it is connected."""
     rng = generator(seed, Purpose.TOPOLOGY)
-    candidates = full(workers, seed)
-    drawn = candidates[rng.random(len(candidates)) < probability]
+    # Worker by worker: the links that are not drawn need no memory.
+    drawn = [
+        worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
+        for worker in range(workers)
+    ]
+    smaller = np.repeat(np.arange(workers), [len(each) for each in drawn])
+    pairs = np.stack([smaller, np.concatenate(drawn)], axis=1)
     return topology_from(
-        workers, np.concatenate([drawn, ring_over(rng.permutation(workers))])
+        workers, np.concatenate([pairs, ring_over(rng.permutation(workers))])
     ).links
 
 
@@ -145,20 +180,41 @@ def base_topology(
 
 def components_of(topology: Topology) -> IntArray:
     """Connected component of every worker, numbered by first member, [N]."""
-    parent = list(range(topology.workers))
+    workers, links = topology.workers, topology.links
+    # More links than a full mesh of all but one worker has: nobody can be apart.
+    if len(links) > (workers - 1) * (workers - 2) // 2:
+        return np.zeros(workers, dtype=np.int64)
+    present = np.ones(len(links), dtype=np.int8)
+    graph = csr_array((present, (links[:, 0], links[:, 1])), shape=(workers, workers))
+    labels = connected_components(graph, directed=False)[1]
+    first = np.unique(labels, return_index=True)[1]
+    rank = np.argsort(np.argsort(first))
+    return rank[labels].astype(np.int64)
 
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
 
-    for a, b in topology.links.tolist():
-        left, right = root(a), root(b)
-        if left != right:
-            parent[max(left, right)] = min(left, right)
-    roots = np.array([root(i) for i in range(topology.workers)], dtype=np.int64)
-    return np.unique(roots, return_inverse=True)[1].astype(np.int64)
+def neighbor_lists(topology: Topology) -> tuple[IntArray, IntArray]:
+    """Everyone's neighbors end to end: worker i's are neighbors[start[i]:start[i + 1]].
+
+    start is [N + 1], neighbors [2E], ascending for each worker.
+    """
+    graph = _symmetric(topology, np.ones(2 * len(topology.links), dtype=np.int8))
+    return graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
+
+
+def _symmetric(topology: Topology, values: Any, diagonal: Any = None) -> csr_array:
+    """The matrix with these values at (b, a) and then at (a, b) of every link, [N, N].
+
+    Rows keep the order of the entries, so with sorted links their columns ascend: first the
+    smaller neighbors, then the diagonal if there is one, then the larger neighbors.
+    """
+    workers, (a, b) = topology.workers, topology.links.T
+    half = len(a)
+    itself = np.arange(0 if diagonal is None else workers)
+    data = values
+    if diagonal is not None:
+        data = np.concatenate([values[:half], diagonal, values[half:]])
+    places = (np.concatenate([b, itself, a]), np.concatenate([a, itself, b]))
+    return csr_array((data, places), shape=(workers, workers))
 
 
 def is_connected(topology: Topology) -> bool:
@@ -180,33 +236,45 @@ def laplacian(topology: Topology) -> FloatArray:
 MixingRule = Literal["max_degree", "metropolis", "sinkhorn"]
 
 
-def mixing_matrix(topology: Topology, rule: str = "max_degree") -> FloatArray:
-    """Symmetric doubly stochastic weights, [N, N]; Eq. (6) for max_degree."""
-    weights: FloatArray
-    adjacency = topology.adjacency.astype(np.float64)
+def mixing_weights(topology: Topology, rule: str = "max_degree") -> csr_array:
+    """Symmetric doubly stochastic weights, sparse [N, N] with the diagonal, columns ascending.
+
+    Eq. (6) for max_degree. A diagonal weight is 1 minus the sum of the row's other weights,
+    added one by one in ascending order of the neighbors.
+    """
+    a, b = topology.links.T
     degrees = topology.degrees
     if rule == "max_degree":
-        weights = adjacency / (degrees.max(initial=0) + 1)
+        weights = np.full(len(a), 1.0 / (degrees.max(initial=0) + 1))
     elif rule == "metropolis":
-        weights = adjacency / (1 + np.maximum.outer(degrees, degrees))
+        weights = 1.0 / (1 + np.maximum(degrees[a], degrees[b]))
     elif rule == "sinkhorn":
-        return _sinkhorn(adjacency + np.eye(topology.workers))
+        return _sinkhorn(
+            _symmetric(topology, np.ones(2 * len(a)), diagonal=np.ones(topology.workers))
+        )
     else:
         raise ValueError(f"unknown mixing rule {rule!r}")
-    np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
-    return weights
+    both = np.concatenate([weights, weights])
+    rows = _symmetric(topology, both) @ np.ones(topology.workers)
+    return _symmetric(topology, both, diagonal=1.0 - rows)
 
 
-def _sinkhorn(matrix: FloatArray, tolerance: float = 1e-12) -> FloatArray:
+def mixing_matrix(topology: Topology, rule: str = "max_degree") -> FloatArray:
+    """mixing_weights as a dense matrix, [N, N]: for spectra and small federations."""
+    dense: FloatArray = mixing_weights(topology, rule).toarray()
+    return dense
+
+
+def _sinkhorn(matrix: csr_array, tolerance: float = 1e-12) -> csr_array:
     """Scale a symmetric matrix by one positive diagonal on both sides to row sums 1."""
-    scale = 1.0 / np.sqrt(matrix.sum(axis=1))
+    scale = 1.0 / np.sqrt(matrix @ np.ones(matrix.shape[0]))
     for _ in range(100_000):
         rows = scale * (matrix @ scale)
         if np.abs(rows - 1.0).max() <= tolerance:
             break
         scale = scale / np.sqrt(rows)
-    scaled: FloatArray = scale[:, None] * matrix * scale[None, :]
-    return scaled
+    matrix.data *= np.repeat(scale, np.diff(matrix.indptr)) * scale[matrix.indices]
+    return matrix
 
 
 def mixing_rate(matrix: FloatArray) -> float:
