@@ -281,7 +281,8 @@ def test_spec2_round_1_uses_the_base_topology_and_the_initial_steps(play: Play) 
     assert isinstance(seen.plan.exchange, NeighborMixing)
     assert as_links(seen.plan.exchange.topology) == play.base
     assert seen.plan.decision.facts["pace_steps"] == 30
-    assert seen.plan.estimate
+    assert seen.plan.estimate is not None
+    assert seen.plan.estimate.all()
 
 
 def test_spec3_pace_is_the_ratio_to_round_1(play: Play) -> None:

@@ -149,8 +149,8 @@ def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray
     if isinstance(plan.exchange, PeerScoring):
         scored = (plan.exchange.candidates >= 0).sum(axis=1)
         extra += plan.exchange.cost_per_candidate * scored
-    if plan.estimate and experiment.world.charge_estimators:
-        extra += ESTIMATE_STEPS
+    if plan.estimate is not None and experiment.world.charge_estimators:
+        extra += ESTIMATE_STEPS * plan.estimate
     return extra
 
 

@@ -62,7 +62,7 @@ class RoundLoop:
                 steps,
                 round_index=round_index,
                 learning_rate=observation.learning_rate,
-                estimates=plan.estimate,
+                estimates=plan.estimate is not None,
             )
             watch.lap("train")
 
