@@ -188,8 +188,9 @@ def components_of(topology: Topology) -> IntArray:
     graph = csr_array((present, (links[:, 0], links[:, 1])), shape=(workers, workers))
     labels = connected_components(graph, directed=False)[1]
     first = np.unique(labels, return_index=True)[1]
-    rank = np.argsort(np.argsort(first))
-    return rank[labels].astype(np.int64)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[labels])
 
 
 def neighbor_lists(topology: Topology) -> tuple[IntArray, IntArray]:

@@ -64,8 +64,23 @@ def steps_within(
     max_steps: int,
 ) -> IntArray:
     """The most steps that fit the deadline: clip(floor((T - b_i) / mu_i), 1, max_steps)."""
-    fitting = np.floor((deadline - communication_time) / step_time + ROUNDING)
-    return np.clip(fitting, 1, max_steps).astype(np.int64)
+    fitting = whole_steps(deadline, step_time, communication_time, max_steps=max_steps)
+    return fitting.astype(np.int64)
+
+
+def whole_steps(
+    deadline: FloatArray | float,
+    step_time: FloatArray,
+    communication_time: FloatArray,
+    *,
+    max_steps: int,
+) -> FloatArray:
+    """steps_within as floats, for a planner that tries many deadlines [T, 1] at once."""
+    steps: FloatArray = np.subtract(deadline, communication_time, dtype=np.float64)
+    steps /= step_time
+    steps += ROUNDING
+    np.floor(steps, out=steps)
+    return np.clip(steps, 1, max_steps, out=steps)
 
 
 def timing(compute_time: FloatArray, communication_time: FloatArray, present: BoolArray) -> Timing:

@@ -45,7 +45,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class NeighborMixing:
-    """Symmetric exchange along the links, weights from a rule of graph.mixing_matrix."""
+    """Symmetric exchange along the links, weights from a rule of graph.mixing_weights."""
 
     topology: Topology
     weights: str = "max_degree"
@@ -113,7 +113,8 @@ class Plan:
     decision: Decision
     local_steps: IntArray | None = None  # [N], 0 for a worker that is away
     deadline: float | None = None  # s
-    estimate: BoolArray | None = None  # [N] who measures smoothness and gradient variance
+    # [N] who measures smoothness and gradient variance this round; none: nobody.
+    estimate: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,14 +114,17 @@ def report(plan: Plan | None, workers: int, round_index: int) -> Reports:
         return np.where(worked & given, rng.uniform(low, high, workers), np.nan)
 
     measured = plan is not None
+    probing = np.zeros(workers, dtype=np.bool_)
+    if plan is not None and plan.estimate is not None:
+        probing = plan.estimate
     return Reports(
         round_index=round_index,
         step_time=some(0.03, 0.3),
         update_norm=some(1, 4, measured),
         links=links,
         distance=rng.uniform(0.2, 2, len(links)),
-        smoothness=some(1, 5, measured and plan is not None and plan.estimate),
-        gradient_variance=some(1, 2, measured and plan is not None and plan.estimate),
+        smoothness=np.where(probing, some(1, 5, measured), np.nan),
+        gradient_variance=np.where(probing, some(1, 2, measured), np.nan),
         start_loss=some(2, 3) if round_index == 1 else missing,
         selected=selected,
     )
@@ -308,6 +311,10 @@ def check(plan: Plan, observation: Observation) -> None:
         assert available[decision.pace_setter]
     assert all(isinstance(value, float) for value in decision.facts.values())
     assert plan.deadline is None or plan.deadline > 0
+    if plan.estimate is not None:
+        assert plan.estimate.shape == (workers,)
+        assert plan.estimate.dtype == np.bool_
+        assert available[plan.estimate].all()
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedhp.algorithms.pace import Assignment, fill, literal, opt
 from fedhp.algorithms.search import Assign, SearchResult, search
+from fedhp.distance import absent_distance
 from fedhp.graph import among, topology_from
 from fedhp.timing import Network
 from fedhp.types import FloatArray, IntArray, Topology
@@ -186,10 +187,12 @@ def found(
 ) -> SearchResult:
     """fedhp's result."""
     mask = np.isin(np.arange(problem.workers), problem.present)
+    base, distances = problem.topology, np.array(problem.distances)
     return search(
-        problem.topology,
+        base,
         network=problem.network,
-        distance=np.where(mask & mask[:, None], np.array(problem.distances), 0.0),
+        link_distance=distances[base.links[:, 0], base.links[:, 1]],
+        absent_distance=absent_distance(base, distances, mask),
         distance_bound=problem.bound if bound is None else bound,
         members=len(problem.present),
         assign=assign or assigner(problem, mode),

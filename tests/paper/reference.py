@@ -44,6 +44,21 @@ def neighbors(worker: int, links: Iterable[Link]) -> list[int]:
     return sorted(found)
 
 
+def joined(start: int, goal: int, links: Iterable[Link]) -> bool:
+    """Whether a path leads from one worker to the other."""
+    beside: dict[int, list[int]] = {}
+    for a, b in links:
+        beside.setdefault(a, []).append(b)
+        beside.setdefault(b, []).append(a)
+    seen, waiting = {start}, [start]
+    while waiting:
+        for other in beside.get(waiting.pop(), []):
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return goal in seen
+
+
 def laplacian(workers: int, links: Sequence[Link]) -> Matrix:
     """Eq. (1): L = D - A."""
     matrix = [[0.0] * workers for _ in range(workers)]
@@ -403,7 +418,6 @@ def algorithm_3(
         communication.append([wires.slowest(i, links) for i in present])
         return decide(communication[-1])
 
-    whole = networkx.number_connected_components(graph_of(present, base))
     current = sorted(base)  # line 1
     best = price(current)  # lines 2-3
     base_cost = best.cost
@@ -425,8 +439,8 @@ def algorithm_3(
             if removed == s:
                 break
             without = [each for each in candidate if each != link]
-            parts = networkx.number_connected_components(graph_of(present, without))
-            if parts == whole and mean_distance(present, without, distances) <= bound:
+            # Connected as before exactly if the two ends still are.
+            if joined(*link, without) and mean_distance(present, without, distances) <= bound:
                 candidate, removed = without, removed + 1
         found = price(candidate)  # lines 15-16
         tried.append(list(candidate))

@@ -17,6 +17,7 @@ from fedhp.algorithms import Federation, Observation
 from fedhp.algorithms.fedhp import FedHP, FedHPState
 from fedhp.graph import topology_from
 from fedhp.types import FloatArray, NeighborMixing, Plan, Reports
+from paper.compare import leaves
 from paper.instances import MEGABIT, as_links, connected_graphs, network_of, random_base
 from paper.reference import Coordinator, Link, Rules, Searched, Told, Wires
 
@@ -281,7 +282,8 @@ def test_spec2_round_1_uses_the_base_topology_and_the_initial_steps(play: Play) 
     assert isinstance(seen.plan.exchange, NeighborMixing)
     assert as_links(seen.plan.exchange.topology) == play.base
     assert seen.plan.decision.facts["pace_steps"] == 30
-    assert seen.plan.estimate
+    assert seen.plan.estimate is not None
+    assert seen.plan.estimate.all()
 
 
 def test_spec3_pace_is_the_ratio_to_round_1(play: Play) -> None:
@@ -341,3 +343,85 @@ def test_eq43_as_printed_divides_by_the_learning_rate_of_its_round() -> None:
     play.told.update_norm = [1.0] * 4
     expected = 0.5 * 25.0 + 0.5 / (0.1 * 0.98)
     assert play.step().state.distance_bound == pytest.approx(expected)
+
+
+def estimating(
+    algorithm: FedHP, workers: int, round_index: int, there: Sequence[int] | None = None
+) -> set[int] | None:
+    """Who is asked to measure in this round."""
+    base = topology_from(workers, [(i, i + 1) for i in range(workers - 1)])
+    state = algorithm.start(Federation(workers, 99, 5, 17, base))
+    available = np.isin(np.arange(workers), range(workers) if there is None else there)
+    nothing: list[float | None] = [None] * workers
+    told = Told([0.1] * workers, nothing, {}, nothing, nothing, nothing)
+    network = network_of(Wires(12e6, dict.fromkeys(range(workers), 1000000.0)), workers)
+    observation = Observation(round_index, 0.0, 0.1, available, network)
+    asked = algorithm.plan(state, observation, reports_of(told, 0))[1].estimate
+    return None if asked is None else set(np.flatnonzero(asked).tolist())
+
+
+def test_spec6_who_measures() -> None:
+    """Everyone in round 1, then ten at a time; all have had their turn before one comes again."""
+    rounds = {h: estimating(FedHP(), 25, h) for h in range(1, 13)}
+    assert rounds[1] == set(range(25))
+    assert all(rounds[h] is None for h in (2, 4, 6, 8, 10, 12))
+    third, fifth, seventh = rounds[3], rounds[5], rounds[7]
+    assert third is not None
+    assert fifth is not None
+    assert seventh is not None
+    assert len(third) == len(fifth) == len(seventh) == 10
+    assert not third & fifth
+    assert third | fifth | seventh == set(range(25))
+    assert estimating(FedHP(), 10, 3) == set(range(10))
+    assert estimating(FedHP(probe_workers=None), 25, 3) == set(range(25))
+    assert rounds[3] == estimating(FedHP(), 25, 3)
+
+
+def test_spec6_who_measures_is_there() -> None:
+    for there in ([3], [0, 7, 8, 20], list(range(12))):
+        asked = estimating(FedHP(), 25, 5, there)
+        assert asked is not None
+        assert asked <= set(there)
+        assert len(asked) == min(10, len(there))
+        assert estimating(FedHP(), 25, 1, there) == set(there)
+
+
+def test_spec5_sampled_sources_that_are_all_workers_change_nothing() -> None:
+    """And fewer keep the rows they would have had."""
+    workers = 30
+    rng = np.random.default_rng(9)
+    base = topology_from(workers, random_base(rng, workers, 0.2))
+    states: list[FedHPState] = []
+    for sources in (None, workers, 12):
+        algorithm = FedHP(distance_sources=sources, bound="none")
+        state = algorithm.start(Federation(workers, 9, 0, 17, base))
+        draws = np.random.default_rng(10)
+        links = np.empty((0, 2), dtype=np.int64)
+        for round_index in range(1, 5):
+            nothing = np.full(workers, NAN)
+            told = Reports(
+                round_index - 1,
+                draws.uniform(0.1, 0.3, workers),
+                draws.uniform(1, 2, workers),
+                links,
+                draws.uniform(0.2, 2, len(links)),
+                nothing,
+                nothing,
+                nothing,
+                np.empty((workers, 0), dtype=np.int64),
+            )
+            network = network_of(
+                Wires(12e6, dict(enumerate(draws.uniform(1e6, 1e7, workers).tolist()))), workers
+            )
+            everyone = np.ones(workers, dtype=np.bool_)
+            seen = Observation(round_index, 0.0, 0.1, everyone, network)
+            state, plan = algorithm.plan(state, seen, told)
+            assert isinstance(plan.exchange, NeighborMixing)
+            links = plan.exchange.topology.links
+            assert plan.decision.facts.get("distance_sources") == (12 if sources == 12 else None)
+        states.append(state)
+    assert leaves(states[0]) == leaves(states[1])
+    few = states[2]
+    assert few.distance.shape == (12, workers)
+    np.testing.assert_allclose(few.distance, states[0].distance[few.sources], rtol=1e-12)
+    np.testing.assert_allclose(few.link_distance, states[0].link_distance, rtol=1e-12)

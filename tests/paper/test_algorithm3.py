@@ -107,6 +107,46 @@ def test_alg3_equals_the_reference_at_random(mode: str, per: str, sharing: bool)
     assert cuts > 0
 
 
+# Full meshes are what the reference is slow at: one combination of settings each.
+LARGER = [
+    (50, 1.0, "infinite", False, "link", "opt"),
+    (40, 1.0, "infinite", False, "worker", "fill"),
+    (30, 1.0, "finite", False, "worker", "opt"),
+    (30, 1.0, "finite", False, "link", "fill"),
+    (20, 1.0, "infinite", True, "worker", "opt"),
+    (20, 1.0, "finite", True, "link", "fill"),
+    *(
+        (*case, per, mode)
+        for case in ((60, 0.1, "finite", False), (50, 0.2, "infinite", False))
+        for per, mode in product(("worker", "link"), ("opt", "fill"))
+    ),
+    *(
+        (*case, per, mode)
+        for case in ((60, 0.03, "infinite", True), (30, 0.15, "infinite", True))
+        for per, mode in product(("worker", "link"), ("opt", "fill"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("workers", "share", "bound", "sharing", "per", "mode"), LARGER)
+def test_alg3_equals_the_reference_on_larger_federations(
+    workers: int, share: float, bound: str, sharing: bool, per: str, mode: str
+) -> None:
+    """Batches of many links, bridges and bound in their midst."""
+    rng = np.random.default_rng([71, workers, int(100 * share)])
+    problem = draw(
+        rng,
+        workers,
+        base=None if share == 1 else random_base(rng, workers, share),
+        per=per,
+        sharing=sharing,
+        bound=bound,
+        ties=per == "link" and mode == "fill",
+    )
+    result = agree(problem, mode)
+    assert result.iterations > 1
+
+
 @pytest.mark.parametrize("case", [2387, 2506, 3172, 4754, 5824, 5913])
 def test_alg3_a_rejected_candidate_leaves_no_trace(case: int) -> None:
     """Rare (1 in 1000): a rejected candidate met the bound, and the search came by again."""

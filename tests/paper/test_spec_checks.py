@@ -103,7 +103,8 @@ def test_spec11_per_link_bandwidth_without_bound_leaves_about_31_links() -> None
         result = search(
             topology_from(30, [(i, j) for i in range(30) for j in range(i)]),
             network=world.network(0.0),
-            distance=np.zeros((30, 30)),
+            link_distance=np.zeros(435),
+            absent_distance=0.0,
             distance_bound=np.inf,
             members=30,
             assign=lambda b, mu=step_time: opt(mu, b, max_steps=100),  # type: ignore[misc]

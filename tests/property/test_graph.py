@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 from typing import Any
 
@@ -21,6 +22,8 @@ from fedhp.graph import (
     laplacian,
     mixing_matrix,
     mixing_rate,
+    mixing_weights,
+    neighbor_lists,
     ring_over,
     topology_from,
 )
@@ -179,3 +182,76 @@ def test_a_link_to_nobody_is_refused() -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown mixing rule"):
         mixing_matrix(topology_from(2, [(0, 1)]), "mean")
+
+
+@FAST
+@given(graphs(), st.sampled_from(RULES))
+def test_sparse_weights_are_the_dense_ones(topology: Topology, rule: MixingRule) -> None:
+    """Off the diagonal bit for bit what the dense formulas give; columns ascend."""
+    sparse = mixing_weights(topology, rule)
+    workers, degrees = topology.workers, topology.degrees
+    assert sparse.nnz == 2 * len(topology.links) + workers
+    for row in range(workers):
+        columns = sparse.indices[sparse.indptr[row] : sparse.indptr[row + 1]]
+        assert columns.tolist() == sorted({row, *np.flatnonzero(topology.adjacency[row]).tolist()})
+    dense = sparse.toarray()
+    assert (dense == mixing_matrix(topology, rule)).all()
+    adjacency = topology.adjacency.astype(np.float64)
+    if rule == "max_degree":
+        adjacency /= degrees.max() + 1
+    elif rule == "metropolis":
+        adjacency /= 1 + np.maximum.outer(degrees, degrees)
+    else:
+        return
+    others = ~np.eye(workers, dtype=np.bool_)
+    assert (dense == adjacency)[others].all()
+    for row in range(workers):
+        total = 0.0
+        for weight in adjacency[row]:
+            total += weight
+        assert dense[row, row] == 1.0 - total
+
+
+@FAST
+@given(graphs())
+def test_neighbor_lists(topology: Topology) -> None:
+    start, neighbors = neighbor_lists(topology)
+    assert start.dtype == neighbors.dtype == np.int64
+    assert len(start) == topology.workers + 1
+    for worker in range(topology.workers):
+        mine = neighbors[start[worker] : start[worker + 1]]
+        assert mine.tolist() == np.flatnonzero(topology.adjacency[worker]).tolist()
+
+
+@FAST
+@given(graphs())
+def test_components_are_numbered_by_first_member(topology: Topology) -> None:
+    found = components_of(topology).tolist()
+    assert list(dict.fromkeys(found)) == list(range(max(found) + 1))
+
+
+@FAST
+@given(st.integers(1, 9), st.data())
+def test_topologies_from_pairs_in_any_order(workers: int, data: st.DataObject) -> None:
+    worker = st.integers(0, workers - 1)
+    pairs = data.draw(st.lists(st.tuples(worker, worker)))
+    expected = sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]})
+    found = topology_from(workers, pairs)
+    assert [tuple(link) for link in found.links.tolist()] == expected
+    again = topology_from(workers, found.links)
+    assert again.links.tolist() == found.links.tolist()
+
+
+def test_a_full_mesh_needs_no_more_than_its_links() -> None:
+    tracemalloc.start()
+    found = base_topology("full", {}, workers=3000, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.1 * found.links.nbytes
+    assert is_connected(found)
+
+
+def test_a_large_sparse_base_is_quick_to_make() -> None:
+    found = base_topology("random_regular", {"degree": 20}, workers=10_000, seed=0)
+    assert found.degrees.max() == 20
+    assert found.degrees.mean() > 19.9

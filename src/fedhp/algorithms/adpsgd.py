@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import Federation, Observation, Settings
-from fedhp.algorithms.dpsgd import present_ring, ring_order
+from fedhp.algorithms.dpsgd import ring_order
+from fedhp.graph import neighbor_lists
 from fedhp.seeds import Purpose, generator
 from fedhp.types import Action, BoolArray, IntArray
 
@@ -21,7 +22,9 @@ class ADState:
     seed: int
     steps: int
     order: IntArray  # [N] of the ring
-    base_links: IntArray  # [E, 2]
+    place: IntArray  # [N] of each worker in that order
+    start: IntArray  # [N + 1] where each worker's neighbors begin
+    neighbors: IntArray  # [2E] of the base topology, worker by worker, ascending
 
 
 class ADPSGD(Settings):
@@ -32,11 +35,15 @@ class ADPSGD(Settings):
 
     def start(self, federation: Federation) -> ADState:
         """Nothing to learn: only the graph and the steps."""
+        order = ring_order(federation)
+        start, neighbors = neighbor_lists(federation.base_topology)
         return ADState(
             seed=federation.seed,
             steps=self.steps or federation.local_steps,
-            order=ring_order(federation),
-            base_links=federation.base_topology.links,
+            order=order,
+            place=np.argsort(order),
+            start=start,
+            neighbors=neighbors,
         )
 
     def act(
@@ -50,10 +57,21 @@ class ADPSGD(Settings):
         return state, Action(state.steps, int(peers[rng.integers(len(peers))]))
 
     def _peers(self, state: ADState, worker: int, available: BoolArray) -> IntArray:
-        links = (
-            present_ring(state.order, available).links
-            if self.neighbors == "ring"
-            else state.base_links
-        )
-        ends = np.concatenate([links[links[:, 0] == worker, 1], links[links[:, 1] == worker, 0]])
-        return np.sort(ends[available[ends]])
+        """Its neighbors that are there, ascending."""
+        if self.neighbors == "ring":
+            return _ring_peers(state, worker, available)
+        peers = state.neighbors[state.start[worker] : state.start[worker + 1]]
+        return peers[available[peers]]
+
+
+def _ring_peers(state: ADState, worker: int, available: BoolArray) -> IntArray:
+    """The next ones that are there, both ways round: the ring closes over those away."""
+    count, here = len(state.order), int(state.place[worker])
+    peers: set[int] = set()
+    for way in (1, -1) if available[worker] else ():
+        for distance in range(1, count):
+            peer = int(state.order[(here + way * distance) % count])
+            if available[peer]:
+                peers.add(peer)
+                break
+    return np.array(sorted(peers), dtype=np.int64)

@@ -15,9 +15,19 @@ from pydantic import Field
 from fedhp.algorithms.base import Federation, Observation, Settings
 from fedhp.algorithms.pace import Assignment, fill, literal, opt, raw_pace
 from fedhp.algorithms.search import SearchResult, search
-from fedhp.distance import complete, unknown, update_bound, update_distance
-from fedhp.graph import MixingRule, among
+from fedhp.distance import (
+    absent_distance,
+    complete,
+    farthest_known,
+    unknown,
+    update_bound,
+    update_distance,
+    update_link_distance,
+)
+from fedhp.graph import MixingRule
+from fedhp.seeds import Purpose, generator
 from fedhp.types import (
+    BoolArray,
     Decision,
     FloatArray,
     IntArray,
@@ -26,6 +36,10 @@ from fedhp.types import (
     Reports,
     Topology,
 )
+
+# Up to so many workers the distances of all pairs are kept, [N, N]; beyond, some rows of them.
+ALL_PAIRS = 2_000
+SAMPLED_SOURCES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,10 @@ class FedHPState:
     initial_steps: int
     base_links: IntArray  # [E, 2]
     step_time: FloatArray  # [N] s
-    distance: FloatArray  # [N, N]
+    probe_order: IntArray  # [N] in which order workers take turns at measuring
+    sources: IntArray  # [K] the workers whose distance to everyone is kept, ascending
+    distance: FloatArray  # [K, N] of the sources
+    link_distance: FloatArray  # [E] of the base links
     distance_bound: float
     smoothness: float
     gradient_variance: float
@@ -63,18 +80,29 @@ class FedHP(Settings):
     bound_scale: Annotated[float, Field(ge=0)] = 0.5  # the paper: bound "gradient", scale 1.0
     waiting_tolerance: Annotated[float, Field(ge=0, le=1)] | None = None  # share of the round
     estimate_every: Annotated[int, Field(ge=1)] = 2  # rounds
+    # How many workers measure in an estimating round after the first; none: everyone.
+    probe_workers: Annotated[int, Field(ge=1)] | None = 10
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5  # of step times and estimates
+    # Of how many workers the distances are followed; none: of all up to 2,000, else of 256.
+    distance_sources: Annotated[int, Field(ge=1)] | None = None
 
     def start(self, federation: Federation) -> FedHPState:
         """Nothing is known but the base topology."""
         nan = float("nan")
+        sources = self._sources(federation)
+        probe_order = generator(federation.seed, Purpose.ALGORITHM, 4).permutation(
+            federation.workers
+        )
         return FedHPState(
             workers=federation.workers,
             rounds=federation.rounds,
             initial_steps=self.initial_steps or federation.local_steps,
             base_links=federation.base_topology.links,
             step_time=np.full(federation.workers, nan),
-            distance=unknown(federation.workers),
+            probe_order=probe_order,
+            sources=sources,
+            distance=unknown(federation.workers, sources),
+            link_distance=np.full(len(federation.base_topology.links), nan),
             distance_bound=nan,
             smoothness=nan,
             gradient_variance=nan,
@@ -82,6 +110,15 @@ class FedHP(Settings):
             learning_rate=nan,
             first_raw_pace=nan,
         )
+
+    def _sources(self, federation: Federation) -> IntArray:
+        """All workers, or a sample drawn once: then the distances are estimates."""
+        workers = federation.workers
+        count = self.distance_sources or (workers if workers <= ALL_PAIRS else SAMPLED_SOURCES)
+        if count >= workers:
+            return np.arange(workers)
+        rng = generator(federation.seed, Purpose.ALGORITHM, 3)
+        return np.sort(rng.choice(workers, count, replace=False))
 
     def plan(
         self, state: FedHPState, observation: Observation, reports: Reports
@@ -91,18 +128,26 @@ class FedHP(Settings):
         state = replace(state, learning_rate=observation.learning_rate)
         present = observation.available
         pace_steps = self._pace_steps(state)
-        step_time = np.where(present, state.step_time, np.nan)
-        distance = np.where(present & present[:, None], complete(state.distance), 0.0)
+        step_time = state.step_time[present]
+        base, link_distance = Topology(state.workers, state.base_links), state.link_distance
+        if not present.all():
+            both_there = present[base.links[:, 0]] & present[base.links[:, 1]]
+            base, link_distance = base.keep(both_there), link_distance[both_there]
+        farthest = farthest_known(state.distance, link_distance)
+        link_distance = complete(link_distance, farthest)
         first = reports.round_index == 0
         bound = np.inf if self.bound == "none" else state.distance_bound
         found = search(
-            among(Topology(state.workers, state.base_links), present),
+            base,
             network=observation.network,
-            distance=distance,
+            link_distance=link_distance,
+            absent_distance=absent_distance(
+                base, state.distance, present, sources=state.sources, farthest=farthest
+            ),
             distance_bound=None if first or np.isnan(bound) else float(bound),
             members=int(present.sum()),
             assign=lambda communication: self._assign(
-                step_time[present], communication[present], pace_steps
+                step_time, communication[present], pace_steps
             ),
         )
         local_steps = np.zeros(state.workers, dtype=np.int64)
@@ -111,9 +156,27 @@ class FedHP(Settings):
             exchange=NeighborMixing(found.topology, self.weights),
             local_steps=local_steps,
             deadline=found.assignment.deadline,
-            decision=self._decision(state, observation, found, local_steps, pace_steps),
-            estimate=present if (observation.round_index - 1) % self.estimate_every == 0 else None,
+            decision=self._decision(
+                state, observation, found, link_distance, local_steps, pace_steps
+            ),
+            estimate=self._estimating(state, observation.round_index, present),
         )
+
+    def _estimating(
+        self, state: FedHPState, round_index: int, present: BoolArray
+    ) -> BoolArray | None:
+        """Who measures smoothness and variance: everyone in round 1, raw(1) being what later
+        rounds are compared with; then some at a time, in turn."""
+        turn, rest = divmod(round_index - 1, self.estimate_every)
+        if rest:
+            return None
+        count = self.probe_workers
+        if turn == 0 or count is None or count >= state.workers:
+            return present.copy()
+        queue = np.roll(state.probe_order, -(turn - 1) * count)
+        chosen = np.zeros(state.workers, dtype=np.bool_)
+        chosen[queue[present[queue]][:count]] = True
+        return chosen
 
     def _learn(self, state: FedHPState, reports: Reports) -> FedHPState:
         """Algorithm 2, lines 3-5, and the updates of the distances and the bound."""
@@ -124,15 +187,11 @@ class FedHP(Settings):
         bound = update_bound(
             old_bound, norms, smoothing=self.bound_smoothing, scale=self.bound_scale
         )
-        distance = state.distance
         if len(reports.links):
-            distance = update_distance(
-                distance, reports.links, reports.distance, smoothing=self.distance_smoothing
-            )
+            state = self._learn_distances(state, reports)
         state = replace(
             state,
             step_time=_average(state.step_time, reports.step_time, self.smoothing),
-            distance=distance,
             distance_bound=float("nan") if bound is None else bound,
             smoothness=_blend(state.smoothness, _median(reports.smoothness), self.smoothing),
             gradient_variance=_blend(
@@ -144,6 +203,25 @@ class FedHP(Settings):
         if np.isnan(state.first_raw_pace):
             state = replace(state, first_raw_pace=self._raw_pace(state))
         return state
+
+    def _learn_distances(self, state: FedHPState, reports: Reports) -> FedHPState:
+        distance = update_distance(
+            state.distance,
+            reports.links,
+            reports.distance,
+            smoothing=self.distance_smoothing,
+            sources=state.sources,
+        )
+        link_distance = update_link_distance(
+            state.link_distance,
+            state.base_links,
+            reports.links,
+            reports.distance,
+            smoothing=self.distance_smoothing,
+            rows=distance,
+            sources=state.sources,
+        )
+        return replace(state, distance=distance, link_distance=link_distance)
 
     def _raw_pace(self, state: FedHPState) -> float:
         return raw_pace(
@@ -194,6 +272,7 @@ class FedHP(Settings):
         state: FedHPState,
         observation: Observation,
         found: SearchResult,
+        link_distance: FloatArray,
         local_steps: IntArray,
         pace_steps: float,
     ) -> Decision:
@@ -202,11 +281,12 @@ class FedHP(Settings):
             observation.available, local_steps * state.step_time + communication, -np.inf
         )
         links = found.base_links
+        sampled = len(state.sources) < state.workers
         return Decision(
             links=links,
             verdicts=found.verdicts,
             link_time=observation.network.link_time(links, found.topology.degrees),
-            distance=complete(state.distance)[links[:, 0], links[:, 1]],
+            distance=link_distance,
             rule=found.assignment.rule,
             pace_setter=int(np.argmax(planned)),
             facts={
@@ -222,6 +302,7 @@ class FedHP(Settings):
                 "gradient_variance": state.gradient_variance,
                 "initial_loss": state.initial_loss,
                 "iterations": float(found.iterations),
+                **({"distance_sources": float(len(state.sources))} if sampled else {}),
             },
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.timing import steps_within
+from fedhp.timing import steps_within, whole_steps
 from fedhp.types import FloatArray, IntArray
 
 DEADLINE_POINTS = 25
@@ -45,7 +45,7 @@ def raw_pace(
 
 
 def objective(
-    local_steps: IntArray, worker_time: FloatArray, waiting_tolerance: float | None
+    local_steps: IntArray | FloatArray, worker_time: FloatArray, waiting_tolerance: float | None
 ) -> FloatArray:
     """J = R / mean(local_steps) over the last axis, with the soft waiting constraint if set."""
     round_time = worker_time.max(axis=-1)
@@ -89,8 +89,10 @@ def opt(
     low = float((communication_time + step_time).max())
     high = float((communication_time + max_steps * step_time).max())
     deadlines = np.linspace(low, high, DEADLINE_POINTS)
-    steps = steps_within(deadlines[:, None], step_time, communication_time, max_steps=max_steps)
-    cost = objective(steps, steps * step_time + communication_time, waiting_tolerance)
+    steps = whole_steps(deadlines[:, None], step_time, communication_time, max_steps=max_steps)
+    worker_time = steps * step_time
+    worker_time += communication_time
+    cost = objective(steps, worker_time, waiting_tolerance)
     best = float(deadlines[int(np.argmin(cost))])
     rule = f"opt: the deadline with the least time per step of {DEADLINE_POINTS} tried"
     return _assign(best, step_time, communication_time, max_steps, waiting_tolerance, rule)

@@ -13,13 +13,14 @@ import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import Federation, Observation, Settings
-from fedhp.graph import topology_from
+from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     BoolArray,
     Decision,
     DirectedMixing,
     Exchange,
+    FloatArray,
     IntArray,
     LinkVerdict,
     NeighborMixing,
@@ -36,8 +37,9 @@ class PENSState:
     seed: int
     steps: int
     stage_rounds: int  # length of the first stage
-    kept: IntArray  # [N, N] rounds in which i kept j
-    reachable: BoolArray  # [N, N] links of the base topology
+    start: IntArray  # [N + 1] where each worker's peers begin
+    peers: IntArray  # [2E] of the base topology, worker by worker, ascending
+    kept: IntArray  # [2E] rounds in which the worker kept that peer
 
 
 class PENS(Settings):
@@ -53,27 +55,36 @@ class PENS(Settings):
 
     def start(self, federation: Federation) -> PENSState:
         """Nobody is known yet."""
+        start, peers = neighbor_lists(federation.base_topology)
         return PENSState(
             seed=federation.seed,
             steps=self.steps or federation.local_steps,
             stage_rounds=round(self.stage_share * federation.rounds),
-            kept=np.zeros((federation.workers, federation.workers), dtype=np.int64),
-            reachable=federation.base_topology.adjacency,
+            start=start,
+            peers=peers,
+            kept=np.zeros(len(peers), dtype=np.int64),
         )
 
     def plan(
         self, state: PENSState, observation: Observation, reports: Reports
     ) -> tuple[PENSState, Plan]:
         """Score peers in the first stage, then draw from those that proved good."""
-        state = replace(state, kept=_count(state.kept, reports.selected))
+        state = replace(state, kept=_count(state, reports.selected))
         scoring = observation.round_index <= state.stage_rounds
-        allowed = state.reachable & observation.available & observation.available[:, None]
+        available = observation.available
+        owner = np.repeat(np.arange(len(available)), np.diff(state.start))  # [2E]
+        allowed = available[owner] & available[state.peers]
         if not scoring:
-            allowed &= self._proved(state, allowed)
+            allowed &= self._proved(state, owner, allowed)
         sources = _draw(
-            allowed,
-            self.peers if scoring else self.keep,
-            rng=generator(state.seed, Purpose.ALGORITHM, 2, observation.round_index),
+            owner[allowed],
+            state.peers[allowed],
+            # One number per directed link, whoever is there.
+            generator(state.seed, Purpose.ALGORITHM, 2, observation.round_index).random(len(owner))[
+                allowed
+            ],
+            workers=len(available),
+            count=self.peers if scoring else self.keep,
         )
         exchange, verdict, rule = self._exchange(sources, scoring=scoring)
         receivers, columns = np.nonzero(sources >= 0)
@@ -111,27 +122,37 @@ class PENS(Settings):
             return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN, rule
         return DirectedMixing(sources), LinkVerdict.DRAWN, rule
 
-    def _proved(self, state: PENSState, allowed: BoolArray) -> BoolArray:
+    def _proved(self, state: PENSState, owner: IntArray, allowed: BoolArray) -> BoolArray:
         """Peers kept more often than by chance; all of them for a worker that has none."""
-        choices = np.maximum(state.reachable.sum(axis=1), 1)
+        choices = np.maximum(np.diff(state.start), 1)
         by_chance = state.stage_rounds * np.minimum(self.keep / choices, 1.0)
-        proved: BoolArray = state.kept > by_chance[:, None]
-        none_left = ~(proved & allowed).any(axis=1)
-        proved[none_left] = True
+        proved: BoolArray = state.kept > by_chance[owner]
+        left = np.bincount(owner[proved & allowed], minlength=len(choices))
+        proved |= (left == 0)[owner]
         return proved
 
 
-def _count(kept: IntArray, selected: IntArray) -> IntArray:
-    kept = kept.copy()
+def _count(state: PENSState, selected: IntArray) -> IntArray:
+    """The counts with one more for every peer that was kept."""
+    workers = len(state.start) - 1
     receivers, columns = np.nonzero(selected >= 0)
-    kept[receivers, selected[receivers, columns]] += 1
+    # Worker by worker and ascending: with the worker in front the peers are one sorted list.
+    owner = np.repeat(np.arange(workers), np.diff(state.start))
+    wanted = receivers * workers + selected[receivers, columns]
+    kept = state.kept.copy()
+    kept[np.searchsorted(owner * workers + state.peers, wanted)] += 1
     return kept
 
 
-def _draw(allowed: BoolArray, count: int, *, rng: np.random.Generator) -> IntArray:
-    """Up to `count` random allowed peers of every worker, -1 where there are fewer, [N, M]."""
-    order = np.argsort(np.where(allowed, rng.random(allowed.shape), np.inf), axis=1)
-    columns = min(count, allowed.shape[1])
-    drawn = order[:, :columns]
-    missing = np.arange(columns)[None, :] >= allowed.sum(axis=1)[:, None]
-    return np.where(missing, -1, drawn).astype(np.int64)
+def _draw(
+    owner: IntArray, peers: IntArray, draws: FloatArray, *, workers: int, count: int
+) -> IntArray:
+    """The `count` allowed peers of every worker with the least draws, -1 where there are
+    fewer, [N, M]; owner, peers and draws are of the allowed directed links, worker by worker."""
+    order = np.lexsort((draws, owner))
+    sizes = np.bincount(owner, minlength=workers)
+    rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen = rank < count
+    sources = np.full((workers, min(count, workers)), -1, dtype=np.int64)
+    sources[owner[chosen], rank[chosen]] = peers[order][chosen]
+    return sources

@@ -14,8 +14,8 @@ from math import isqrt
 import numpy as np
 
 from fedhp.algorithms.pace import Assignment
-from fedhp.algorithms.walk import Walk
-from fedhp.timing import Network
+from fedhp.algorithms.walk import Bound, Walk
+from fedhp.timing import Network, slowest_link
 from fedhp.types import FloatArray, IntArray, LinkVerdict, Topology
 
 
@@ -39,28 +39,30 @@ def search(
     base: Topology,
     *,
     network: Network,
-    distance: FloatArray,
+    link_distance: FloatArray,
+    absent_distance: float,
     distance_bound: float | None,
     members: int,
     assign: Assign,
 ) -> SearchResult:
-    """Algorithm 3. distance is [N, N]; members is the N of the bound; no bound, no cut."""
+    """Algorithm 3. link_distance is [E], of the base links; absent_distance the sum over the
+    ordered pairs without a base link; members the N of the bound; no bound, no cut."""
     links = base.links
     verdicts = np.full(len(links), LinkVerdict.KEPT_UNTRIED, dtype=np.int64)
-    best = assign(network.communication_time(base))
+    link_time = network.link_time(links, base.degrees)
+    best = assign(slowest_link(base.workers, links, link_time))
     base_objective = best.objective
     squared = max(1, members) ** 2
-    # Pairs without a base link count always; both orders of a pair count.
-    absent = float(distance[~base.adjacency].sum())
-    if distance_bound is None or absent / squared > distance_bound:
+    apart = absent_distance / squared
+    if distance_bound is None or apart > distance_bound:
         verdicts[:] = LinkVerdict.KEPT_ALL
-        return SearchResult(base, links, best, verdicts, absent / squared, base_objective, 0)
+        return SearchResult(base, links, best, verdicts, apart, base_objective, 0)
     walk = Walk(
         base,
-        link_time=network.link_time(links, base.degrees),
-        link_distance=distance[links[:, 0], links[:, 1]],
-        absent_distance=absent,
-        allowed_distance=lambda total: total / squared <= distance_bound,
+        link_time=link_time,
+        link_distance=link_distance,
+        absent_distance=absent_distance,
+        bound=Bound(squared, distance_bound),
     )
     improved, search_step, iterations = True, 0, 0
     while True:
@@ -69,24 +71,26 @@ def search(
         if search_step == 0:
             break
         iterations += 1
-        trial_walk, trial_verdicts = walk.copy(), verdicts.copy()
-        removed = trial_walk.remove(search_step, trial_verdicts)
-        communication = (
-            network.communication_time(base.keep(trial_walk.present))
-            if network.sharing
-            else trial_walk.slowest_links()
-        )
+        look = walk.look(search_step)
+        communication = look.slowest
+        if network.sharing:
+            present = walk.present.copy()
+            present[look.removed] = False
+            communication = network.communication_time(base.keep(present))
         trial = assign(communication)
-        improved = len(removed) > 0 and trial.objective < best.objective
+        improved = len(look.removed) > 0 and trial.objective < best.objective
+        # What had to stay on the way to a rejected topology need not stay in the result;
+        # but at the last and smallest step it is the result.
+        if improved or search_step == 1:
+            verdicts[look.stayed] = look.reasons
         if improved:
-            walk, best, verdicts = trial_walk, trial, trial_verdicts
-            verdicts[removed] = LinkVerdict.CUT
+            best = trial
+            verdicts[look.removed] = LinkVerdict.CUT
+            walk.commit(search_step)
             if network.sharing:  # with fewer transfers at once, every link is faster
                 walk.reorder(network.link_time(links, base.keep(walk.present).degrees))
         else:
-            if search_step == 1:  # what had to stay here had to stay in the result, too
-                verdicts = trial_verdicts
-            verdicts[removed] = LinkVerdict.KEPT_NO_GAIN
+            verdicts[look.removed] = LinkVerdict.KEPT_NO_GAIN
             if search_step == 1:
                 break
     return SearchResult(

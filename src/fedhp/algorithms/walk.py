@@ -2,22 +2,53 @@
 
 A link may be removed if its ends stay joined by links that are kept for good or by faster
 ones. A spanning forest that prefers exactly these (kept ones, then fastest first) knows the
-answer at once: a link outside the forest may go, one inside may not. So a whole search costs
-about one pass over the links instead of a graph search per link.
+answer at once: a link outside the forest may go, one inside may not (forest.py). So a whole
+search costs about one pass over the links instead of a graph search per link.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedhp.types import FloatArray, IntArray, LinkVerdict, Topology
+from fedhp.algorithms.forest import Forest
+from fedhp.types import BoolArray, FloatArray, IntArray, LinkVerdict, Topology
+
+_NOTHING = np.empty(0, dtype=np.int64)
+_RUN = 256  # links looked at first when the next one within the bound is sought
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How far apart the pairs without a link may be: total / squared <= limit."""
+
+    squared: int  # members^2
+    limit: float
+
+    def allows(self, total: FloatArray) -> BoolArray:
+        """Which of these sums are within the bound."""
+        within: BoolArray = total / self.squared <= self.limit
+        return within
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What removing some more links would mean. Links count in the base topology."""
+
+    removed: IntArray
+    stayed: IntArray  # links on the way that had to stay
+    reasons: IntArray  # why: LinkVerdict of each
+    slowest: FloatArray  # [N] the longest link time left at each worker, 0 without links
 
 
 class Walk:
-    """A pass over the links from slowest to fastest, ties by smaller distance."""
+    """A pass over the links from slowest to fastest, ties by smaller distance.
+
+    Everything inside counts in places of this order: 0 is the slowest link.
+    """
 
     def __init__(
         self,
@@ -26,154 +57,203 @@ class Walk:
         link_time: FloatArray,
         link_distance: FloatArray,
         absent_distance: float,
-        allowed_distance: Callable[[float], bool],
+        bound: Bound,
     ) -> None:
         self.workers = base.workers
         self.present = np.ones(len(base.links), dtype=np.bool_)  # [E]
         self.links_left = len(base.links)
-        self.absent_distance = absent_distance  # over ordered pairs without a link
-        self._allowed = allowed_distance
+        self._bound = bound
         self._ends = base.links
         self._link_distance = link_distance  # [E]
-        self.reorder(link_time)
+        self._start(link_time, absent_distance)
+
+    @property
+    def absent_distance(self) -> float:
+        """Of the links removed so far and those that never were, over ordered pairs."""
+        return self._here.total
 
     def reorder(self, link_time: FloatArray) -> None:
         """Start again from the slowest of the links that are left, by these times."""
-        order = np.lexsort((self._link_distance, -link_time))
-        order = order[self.present[order]]
-        # Everything below counts in places of this order: 0 is the slowest link.
+        self._start(link_time, self._here.total)
+
+    def _start(self, link_time: FloatArray, total: float) -> None:
+        left = np.flatnonzero(self.present)
+        order = left[slowest_first(link_time[left], self._link_distance[left])]
+        size, ends = len(order), self._ends[order]
         self._order = order
-        self._left: list[int] = self._ends[order, 0].tolist()
-        self._right: list[int] = self._ends[order, 1].tolist()
-        self._twice: list[float] = (2 * self._link_distance[order]).tolist()
-        self._time: list[float] = link_time[order].tolist()
-        self._here = bytearray(b"\1" * len(order))  # what is present, by place
-        self._place = 0
-        self._kept = _Groups(self.workers)
-        self._grow_forest()
-        # The places of each worker's links, slowest first, end to end.
-        ends = self._ends[order].ravel()
-        self._incident: list[int] = (np.argsort(ends, kind="stable") // 2).tolist()
-        counts = np.bincount(ends, minlength=self.workers)
-        self._stop: list[int] = np.cumsum(counts).tolist()
-        self._slowest: list[int] = (np.cumsum(counts) - counts).tolist()
+        self._time = np.append(link_time[order], 0.0)  # the place after the last: no link
+        self._kept = np.full(self.workers, size)  # [N] the slowest kept link of each worker
+        # Each worker's places, slowest first, end to end; with the worker in front they are
+        # one sorted list, so that one bisection finds everyone's next link.
+        flat = ends.ravel()
+        self._incident = np.argsort(flat.astype(_small(self.workers)), kind="stable") // 2
+        counts = np.bincount(flat, minlength=self.workers)
+        everyone = np.arange(self.workers)
+        self._keys = np.repeat(everyone, counts) * size + self._incident
+        self._first = everyone * size
+        self._stop = np.cumsum(counts)
+        twice = 2 * self._link_distance[order]
+        self._here = _Scan(ends, twice, total, self._bound, Forest(ends, self.workers))
+        self._ahead: _Scan | None = None
 
-    def copy(self) -> Walk:
-        """An independent walk at the same place; what never changes is shared."""
-        twin = copy.copy(self)
-        twin.present = self.present.copy()
-        twin._here = self._here.copy()
-        twin._kept = self._kept.copy()
-        twin._forest = [branches.copy() for branches in self._forest]
-        twin._in_forest = self._in_forest.copy()
-        twin._slowest = self._slowest.copy()
-        return twin
+    def look(self, count: int) -> Look:
+        """Try to remove up to `count` more links; nothing is decided by that."""
+        ahead = self._ahead
+        # Fewer links than in the last look: its beginning is the same walk.
+        if ahead is None or not (ahead.at_end or ahead.removals >= count):
+            ahead = self._ahead = self._here.twin()
+            ahead.advance(count)
+        removed, stayed, reasons, place = ahead.since_twin(count)
+        return Look(
+            self._order[removed], self._order[stayed], reasons, self._slowest(place, stayed)
+        )
 
-    def remove(self, count: int, verdicts: IntArray) -> IntArray:
-        """Remove up to `count` links [E']; writes why the others on the way had to stay."""
-        removed: list[int] = []
-        stayed: list[int] = []
-        reasons: list[int] = []
-        place, total = self._place, self.absent_distance
-        while len(removed) < count and place < len(self._order):
-            step = self._twice[place]
-            if not self._allowed(total + step):
-                reasons.append(LinkVerdict.KEPT_BOUND)
-            elif place in self._in_forest:
-                reasons.append(LinkVerdict.KEPT_BRIDGE)
-            else:
-                removed.append(place)
-                self._here[place] = 0
-                total += step
-                place += 1
-                continue
-            stayed.append(place)
-            self._keep(place)
-            place += 1
-        self._place, self.absent_distance = place, total
-        verdicts[self._order[stayed]] = reasons
-        gone = self._order[removed]
-        self.present[gone] = False
+    def commit(self, count: int) -> None:
+        """Take what look(count) showed."""
+        ahead = self._ahead
+        if ahead is None or ahead.place != ahead.since_twin(count)[3]:
+            ahead = self._here.twin()
+            ahead.advance(count)
+        removed, stayed, _, _ = ahead.since_twin(count)
+        self.present[self._order[removed]] = False
         self.links_left -= len(removed)
-        return gone
+        _lower(self._kept, ahead.ends, stayed)
+        self._here, self._ahead = ahead, None
 
-    def slowest_links(self) -> FloatArray:
-        """The longest link time at each worker, 0 without links, [N]."""
-        times = np.zeros(self.workers)
-        for worker, (first, stop) in enumerate(zip(self._slowest, self._stop, strict=True)):
-            while first < stop and not self._here[self._incident[first]]:
-                first += 1
-            self._slowest[worker] = first
-            if first < stop:
-                times[worker] = self._time[self._incident[first]]
+    def _slowest(self, place: int, stayed: IntArray) -> FloatArray:
+        """The longest link time at each worker, if of the links before this place only those
+        kept earlier and `stayed` are left."""
+        slowest = self._kept.copy()
+        _lower(slowest, self._here.ends, stayed)
+        found = np.searchsorted(self._keys, self._first + place)
+        some = found < self._stop
+        slowest[some] = np.minimum(slowest[some], self._incident[found[some]])
+        times: FloatArray = self._time[slowest]
         return times
 
-    def _grow_forest(self) -> None:
-        """Kruskal, from fastest to slowest."""
-        groups = _Groups(self.workers)
-        self._forest: list[dict[int, int]] = [{} for _ in range(self.workers)]  # neighbor -> place
-        self._in_forest: set[int] = set()
-        for place in reversed(range(len(self._order))):
-            if groups.join(self._left[place], self._right[place]):
-                self._plant(place)
-                if len(self._in_forest) == self.workers - 1:
-                    break
 
-    def _plant(self, place: int) -> None:
-        a, b = self._left[place], self._right[place]
-        self._forest[a][b] = self._forest[b][a] = place
-        self._in_forest.add(place)
+class _Scan:
+    """How far a walk has come, and since its twin what it removed and kept, in places."""
 
-    def _keep(self, place: int) -> None:
-        """A link stays for good: from now on it carries others."""
-        a, b = self._left[place], self._right[place]
-        if not self._kept.join(a, b) or place in self._in_forest:
-            return
-        # It closes a cycle; of the links there that may still go, the slowest leaves the forest.
-        # Links slower than this one have had their turn: what is left of them is kept.
-        weakest = min(other for other in self._path(a, b) if other > place)
-        left, right = self._left[weakest], self._right[weakest]
-        del self._forest[left][right], self._forest[right][left]
-        self._in_forest.discard(weakest)
-        self._plant(place)
+    def __init__(
+        self, ends: IntArray, twice: FloatArray, total: float, bound: Bound, forest: Forest
+    ) -> None:
+        self.ends = ends  # [E, 2]
+        self.total = total
+        self.place = 0
+        self._twice = twice  # [E] what removing a link adds: both orders of a pair
+        self._bound = bound
+        self._forest = forest
+        self._forget()
 
-    def _path(self, start: int, goal: int) -> list[int]:
-        """The places of the forest's links between two workers."""
-        came: dict[int, tuple[int, int]] = {start: (-1, -1)}
-        stack = [start]
-        while stack and goal not in came:
-            node = stack.pop()
-            for neighbor, place in self._forest[node].items():
-                if neighbor not in came:
-                    came[neighbor] = (node, place)
-                    stack.append(neighbor)
-        path = []
-        while goal != start:
-            goal, place = came[goal]
-            path.append(place)
-        return path
-
-
-class _Groups:
-    """Union-find."""
-
-    def __init__(self, size: int) -> None:
-        self._parent = list(range(size))
-
-    def copy(self) -> _Groups:
+    def twin(self) -> _Scan:
+        """An independent scan from the same place."""
         twin = copy.copy(self)
-        twin._parent = self._parent.copy()
+        twin._forest = self._forest.twin()
+        twin._forget()
         return twin
 
-    def join(self, a: int, b: int) -> bool:
-        """Join two groups; whether they were apart."""
-        left, right = self._root(a), self._root(b)
-        self._parent[left] = right
-        return left != right
+    def _forget(self) -> None:
+        self.removals = 0
+        self._removed: list[IntArray] = []
+        self._stayed: list[IntArray] = []
+        self._reasons: list[IntArray] = []
 
-    def _root(self, node: int) -> int:
-        parent = self._parent
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
+    @property
+    def at_end(self) -> bool:
+        """Whether every link has had its turn."""
+        return self.place == len(self.ends)
+
+    def advance(self, count: int) -> None:
+        """Go on until `count` links are removed or all have had their turn."""
+        while self.removals < count and not self.at_end:
+            self._stretch(count - self.removals)
+
+    def since_twin(self, count: int) -> tuple[IntArray, IntArray, IntArray, int]:
+        """Up to `count` removed links, those that stayed on the way and why, the place then."""
+        removed, stayed, reasons = (
+            np.concatenate([_NOTHING, *parts])
+            for parts in (self._removed, self._stayed, self._reasons)
+        )
+        place = self.place
+        if len(removed) >= count:
+            removed = removed[:count]
+            place = int(removed[-1]) + 1 if count else 0
+        on_the_way = int(np.searchsorted(stayed, place))
+        return removed, stayed[:on_the_way], reasons[:on_the_way], place
+
+    def _stretch(self, most: int) -> None:
+        """The next links, as long as each of them could go as far as the bound goes."""
+        first, stop = self.place, min(self.place + 2 * most + 64, len(self.ends))
+        bridge = self._forest.inside(first, stop)
+        step = self._twice[first:stop]
+        # Added one by one, as each removal would.
+        totals = np.cumsum(np.concatenate([[self.total], np.where(bridge, 0.0, step)]))
+        allowed = self._bound.allows(totals[:-1] + step)
+        length = len(step) if allowed.all() else int(allowed.argmin())
+        free = np.flatnonzero(~bridge[:length])
+        if len(free) > most:
+            free = free[:most]
+        if len(free) == most:
+            length = int(free[-1]) + 1
+        bridges = first + np.flatnonzero(bridge[:length])
+        for place in bridges.tolist():
+            self._forest.keep_one(place)
+        self._note(bridges, LinkVerdict.KEPT_BRIDGE)
+        self._removed.append(first + free)
+        self.removals += len(free)
+        self.total = float(totals[length])
+        self.place = first + length
+        if len(free) < most and self.place < stop:
+            self._pass_by()
+
+    def _pass_by(self) -> None:
+        """Keep the links that are too far apart, up to the next that is not."""
+        first = place = self.place
+        width = _RUN
+        while place < len(self.ends):
+            near = self._bound.allows(self.total + self._twice[place : place + width])
+            if near.any():
+                place += int(near.argmax())
+                break
+            place += len(near)
+            width *= 2
+        self._forest.keep(first, place)
+        self._note(np.arange(first, place), LinkVerdict.KEPT_BOUND)
+        self.place = place
+
+    def _note(self, places: IntArray, reason: LinkVerdict) -> None:
+        self._stayed.append(places)
+        self._reasons.append(np.full(len(places), reason, dtype=np.int64))
+
+
+def slowest_first(link_time: FloatArray, distance: FloatArray) -> IntArray:
+    """The order of the links: slowest first, ties by smaller distance, then as given.
+
+    As np.lexsort((distance, -link_time)), at a fraction of its time: distance counts only
+    where times are equal, and the few times of a per-worker bandwidth sort by counting.
+    """
+    order = np.argsort(-link_time)
+    times = link_time[order]
+    new = np.concatenate([[False], times[1:] != times[:-1]])
+    groups = int(new.sum()) + 1
+    if groups >= len(order):
+        return order
+    rank = np.empty(len(order), dtype=_small(groups))
+    rank[order] = np.cumsum(new)
+    near = np.argsort(distance)
+    apart = distance[near]
+    if (apart[1:] == apart[:-1]).any():
+        near = np.argsort(distance, kind="stable")
+    return near[np.argsort(rank[near], kind="stable")]
+
+
+def _small(count: int) -> np.dtype[Any]:
+    """The smallest integers that hold 0 to count: numpy sorts 16 bits by counting."""
+    return np.min_scalar_type(count)
+
+
+def _lower(slowest: IntArray, ends: IntArray, places: IntArray) -> None:
+    """Let these places count at both of their ends, in place."""
+    np.minimum.at(slowest, ends[places, 0], places)
+    np.minimum.at(slowest, ends[places, 1], places)

@@ -14,11 +14,17 @@ from fedhp.seeds import Purpose, generator
 from fedhp.types import FloatArray
 
 BITS = {"Mb/s": 1e6, "MB/s": 8e6}
-_BLOCK = 64  # grid intervals drawn at once
+_BLOCK = 64  # grid intervals that share a generator: part of every result
+_ROWS = 2 * _BLOCK  # grid intervals remembered at most
+_MEMORY = 16e6  # bytes of remembered intervals, where one interval is not larger
 
 
 class Bandwidth:
-    """Bits per second at any virtual time: [N] per worker, or [N, N] symmetric per link."""
+    """Bits per second at any virtual time: [N] per worker, or [N, N] symmetric per link.
+
+    Intervals are drawn one after the other and only the last ones are remembered; asked for
+    an earlier time, it starts again from the beginning and comes to the same numbers.
+    """
 
     def __init__(self, config: BandwidthConfig, *, workers: int, seed: int) -> None:
         self._config = config
@@ -27,11 +33,23 @@ class Bandwidth:
         self._per_link = config.per == "link"
         self._size = workers * (workers - 1) // 2 if self._per_link else workers
         self._unit = BITS[config.unit]
-        self._blocks: list[FloatArray] = []  # z of each grid interval, [_BLOCK, size]
+        self._memory = int(np.clip(_MEMORY // (8 * max(self._size, 1)), 1, _ROWS))
+        self._recent: dict[int, FloatArray] = {}  # z of the last grid intervals, [size] each
+        self._asked: list[int] = []  # the last two intervals asked for: one round and its past
+        self._drawn = -1  # the last interval drawn
+        self._rng = generator(seed, Purpose.BANDWIDTH, 0)
+        self._last: tuple[int, FloatArray] | None = None  # the last answer and its interval
 
     def at(self, time: float) -> FloatArray:
-        """The bandwidth at this virtual time."""
+        """The bandwidth at this virtual time; the same read-only array within an interval."""
         interval = int(time / self._config.interval)
+        if self._last is None or self._last[0] != interval:
+            values = self._values(interval)
+            values.setflags(write=False)
+            self._last = (interval, values)
+        return self._last[1]
+
+    def _values(self, interval: int) -> FloatArray:
         uniform = ndtr(self._z(interval))
         low, high = self._config.low * self._unit, self._config.high * self._unit
         values: FloatArray = low + (high - low) * uniform
@@ -44,22 +62,27 @@ class Bandwidth:
         return matrix
 
     def _z(self, interval: int) -> FloatArray:
-        index, offset = divmod(interval, _BLOCK)
-        while len(self._blocks) <= index:
-            self._blocks.append(self._next_block())
-        block = self._blocks[index]
-        return np.asarray(block[offset], dtype=np.float64)
+        if interval not in self._recent and interval <= self._drawn:
+            self._recent, self._drawn = {}, -1
+        while self._drawn < interval:
+            self._draw_next()
+        self._asked = [*self._asked[-1:], interval]
+        return self._recent[interval]
 
-    def _next_block(self) -> FloatArray:
-        number = len(self._blocks)
-        rng = generator(self._seed, Purpose.BANDWIDTH, number)
-        block = rng.standard_normal((_BLOCK, self._size))
-        correlation = self._config.correlation
-        innovation = np.sqrt(1 - correlation**2)
-        previous = self._blocks[-1][-1] if self._blocks else None
-        for row in block:
-            if previous is not None:
-                row *= innovation
-                row += correlation * previous
-            previous = row
-        return block
+    def _draw_next(self) -> None:
+        """The AR(1) process goes on by one interval."""
+        previous = self._recent.get(self._drawn)
+        number = self._drawn + 1
+        if number % _BLOCK == 0:
+            self._rng = generator(self._seed, Purpose.BANDWIDTH, number // _BLOCK)
+        z = self._rng.standard_normal(self._size)
+        if previous is not None:
+            correlation = self._config.correlation
+            z *= np.sqrt(1 - correlation**2)
+            z += correlation * previous
+        self._drawn, self._recent[number] = number, z
+        for old in list(self._recent):
+            if len(self._recent) <= self._memory:
+                break
+            if old not in self._asked and old != number:
+                del self._recent[old]

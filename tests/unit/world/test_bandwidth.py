@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from scipy.stats import kstest, norm
 
 from fedhp.config import BandwidthConfig
+from fedhp.seeds import Purpose, generator
 from fedhp.types import FloatArray
+from fedhp.world import network
 from fedhp.world.network import Bandwidth
 
 
@@ -84,11 +87,8 @@ def test_the_order_of_the_questions_does_not_matter() -> None:
 
 
 def test_the_caller_cannot_change_the_world() -> None:
-    found = bandwidth()
-    first = found.at(3.0)
-    kept = first.copy()
-    first[:] = 0
-    assert (found.at(3.0) == kept).all()
+    with pytest.raises(ValueError, match="read-only"):
+        bandwidth().at(3.0)[:] = 0
 
 
 def test_per_link_is_symmetric_and_uniform() -> None:
@@ -118,3 +118,53 @@ def test_full_correlation_never_moves() -> None:
 def test_one_worker(per: str) -> None:
     found = bandwidth(per=per, workers=1).at(0.0)
     assert found.shape == ((1,) if per == "worker" else (1, 1))
+
+
+def by_blocks(seed: int, size: int, intervals: int, correlation: float) -> FloatArray:
+    """z drawn a block of 64 intervals at a time: what the numbers are by definition."""
+    blocks = [
+        generator(seed, Purpose.BANDWIDTH, block).standard_normal((64, size))
+        for block in range(intervals // 64 + 1)
+    ]
+    z = np.concatenate(blocks)
+    for k in range(1, len(z)):
+        z[k] = np.sqrt(1 - correlation**2) * z[k] + correlation * z[k - 1]
+    return z
+
+
+@pytest.mark.parametrize("memory", [16e6, 1.0])
+@pytest.mark.parametrize("per", ["worker", "link"])
+def test_the_numbers_do_not_depend_on_what_is_remembered(
+    per: str, memory: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also asked for earlier times, where it has to start again."""
+    monkeypatch.setattr(network, "_MEMORY", memory)
+    workers = 5
+    found = bandwidth(3, workers, per=per, unit="Mb/s")
+    z = by_blocks(3, 10 if per == "link" else workers, 300, 0.8)
+    for interval in (0, 1, 63, 64, 70, 65, 200, 199, 2, 300, 128, 300):
+        values = found.at(10.0 * interval + 3)
+        if per == "link":
+            assert (values == values.T).all()
+            values = values[np.triu_indices(workers, 1)]
+        np.testing.assert_allclose(values, (1 + 9 * norm.cdf(z[interval])) * 1e6, rtol=1e-12)
+
+
+def test_one_interval_is_one_answer() -> None:
+    found = bandwidth()
+    assert found.at(12.0) is found.at(19.9)
+    assert found.at(20.0) is not found.at(19.9)
+
+
+def test_links_of_a_thousand_workers_need_few_intervals_in_memory() -> None:
+    """A row has half a million numbers; rounds may ask for now and for one round ago."""
+    found = bandwidth(workers=1000, per="link")
+    tracemalloc.start()
+    for interval in (0, 9, 0, 18, 9):
+        found.at(10.0 * interval)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+    drawn = found._drawn
+    found.at(180.0)
+    assert found._drawn == drawn == 18
