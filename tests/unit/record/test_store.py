@@ -157,7 +157,7 @@ def test_strange_values_in_the_description_are_damage(folder: Path) -> None:
     connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     connection.commit()
     connection.close()
-    with pytest.raises(RunError, match="version 99, this program reads 1"):
+    with pytest.raises(RunError, match="version 99, this program reads 2"):
         RunReader(folder)
 
 
@@ -177,7 +177,7 @@ class FullDisk:
         return getattr(self.inner, name)
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", range(8))
 def test_a_full_disk_keeps_the_rounds_before_whole(after: int, folder: Path) -> None:
     whole = digest_of(folder)
     store = Store.open(folder, write=True)
