@@ -251,7 +251,7 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     columns = {
         "worker": _texts(workers["worker"], 0),
         "device": [escape(devices[worker]) for worker in workers["worker"]],
-        "links": _texts(_link_counts(run, round_index, len(devices)), 0),
+        "links": _texts(workers["links"], 0),
         "steps": ["away" if gone else text for gone, text in zip(away, steps, strict=True)],
         "step\n(s)": _texts(workers["step_time"], 3),
         "compute\n(s)": _texts(workers["compute_time"]),
@@ -270,16 +270,6 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     if asynchronous:
         table.caption = "turns that ended in this round; they may have begun before it"
     return table
-
-
-def _link_counts(run: RunReader, round_index: int, workers: int) -> list[int]:
-    links = run.table("links", round_index=round_index)
-    pairs = {
-        (min(a, b), max(a, b))
-        for a, b, used in zip(links["a"], links["b"], links["used"], strict=True)
-        if used
-    }
-    return [sum(worker in pair for pair in pairs) for worker in range(workers)]
 
 
 def _texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:
