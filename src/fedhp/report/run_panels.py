@@ -21,7 +21,8 @@ CROWD = 70  # links from which on all of them get thinner
 TALLEST = 60  # workers of a timeline
 ARROWS = 5  # directed links per worker up to which arrows are drawn
 MOST_ARROWS = 300
-DRAWN = 600  # links of a picture: more would only be a grey disc
+DRAWN = 400  # links of a picture: more would only be a grey disc
+DOTS = 1000  # workers of a picture: more would only be the same ring
 LABELS = 40  # workers up to which each has its number, and above which devices stand together
 
 
@@ -103,7 +104,8 @@ def draw_topology(
     away = f", {len(links.away)} away" if links.away else ""
     text = f"round {links.round_index}: {count(links.total, what)}{away}"
     if len(lines) < links.total:
-        text += f"\n{len(lines)} of them drawn"
+        which = "of them drawn" if len(links.pairs) == links.total else "slowest and fastest drawn"
+        text += f"\n{len(lines)} {which}"
     axes.text(0, -1.46, text, ha="center", va="center", fontsize=8)
 
 
@@ -166,16 +168,20 @@ def _markers(
     """One call per device kind: one per worker would take minutes for very many."""
     size = marker_size(len(devices))
     gone = np.isin(np.arange(len(devices)), away)
+    shown = np.zeros(len(devices), dtype=np.bool_)
+    shown[spread_evenly(len(devices), DOTS)] = True
     for kind, look in looks.items():
-        mine = np.array([device == kind for device in devices])
-        for rows, face, edge in ((mine & ~gone, look.color, INK), (mine & gone, "white", FAINT)):
+        mine = shown & np.array([device == kind for device in devices])
+        # An edge around a dot this small would be all of it.
+        edge = INK if len(devices) <= DOTS // 10 else look.color
+        for rows, face, line in ((mine & ~gone, look.color, edge), (mine & gone, "white", FAINT)):
             axes.scatter(
                 x[rows],
                 y[rows],
                 s=size,
                 marker=look.marker,
                 facecolor=face,
-                edgecolor=edge,
+                edgecolor=line,
                 linewidth=min(0.6, size / 20),
                 zorder=3,
             )
