@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedhp.record.checkpoint import (
     read_checkpoint,
     write_atomically,
     write_checkpoint,
+    write_parts,
 )
 from fedhp.record.packing import pack, unpack
 
@@ -216,6 +218,36 @@ def test_a_failed_write_keeps_the_old_one(
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_write_that_fails_halfway_keeps_the_old_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample(1))
+    whole = (tmp_path / FILE).read_bytes()
+
+    def parts() -> Iterator[bytes]:
+        yield b"x" * 100_000
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_parts(tmp_path / FILE, parts())
+    assert (tmp_path / FILE).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample(1))
+    program = (
+        "import os, sys; from pathlib import Path; from fedhp.record import checkpoint\n"
+        "parts = lambda: (yield b'x' * 100_000) or os._exit(9)\n"
+        "checkpoint.write_parts(Path(sys.argv[1]), parts())"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / FILE)], check=False)
+    assert told.returncode == 9
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.round_index == 1
+    write_checkpoint(tmp_path, sample(2))
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
