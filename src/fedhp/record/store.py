@@ -91,6 +91,7 @@ KEYS = {
     "wall": "round, phase",
 }
 BLOCK = 1000  # rows read at a time: few enough for the processor's cache
+WAL_PAGES = 250  # 1 MB of log before it is folded in: a small run stays small on disk, too
 CACHE = 64 * 1024  # KiB; a round of 10,000 workers fits, and is written once
 
 
@@ -272,6 +273,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # FULL: a round that was reported as done survives a power cut.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA cache_size=-{CACHE}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     return connection
 
 
