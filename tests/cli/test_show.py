@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedhp.cli.export import export
 from fedhp.cli.show import show
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from unit.report.runs import make_run, query
+from unit.report.runs import make_run, query, wide_run
 
 Call = Callable[..., str]
 
@@ -108,10 +109,27 @@ def test_export_one_table_all_tables_and_a_trace(call: Call, top: Path, tmp_path
     assert str(file) in call("export", folder, "--table", "links", "--out", file)
     assert file.read_text().startswith("round,a,b,used")
     call("export", folder, "--out", tmp_path / "all")
-    assert len(list((tmp_path / "all").glob("*.csv"))) == 7
+    assert len(list((tmp_path / "all").glob("*.csv"))) == 8
     text = call("export", folder, "--trace", tmp_path / "trace.csv")
     assert "world.bandwidth.unit=Mb/s" in text
     assert (tmp_path / "trace.csv").read_text().startswith("time,worker,bandwidth,step_time\n")
+
+
+def test_an_export_says_where_links_are_a_selection(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = wide_run(tmp_path / "run", 150, rounds=1)
+    app = typer.Typer()
+    app.command()(export)
+
+    def said(*arguments: str) -> str:
+        app([str(folder), *arguments], standalone_mode=False)
+        return capfd.readouterr().err
+
+    assert re.match(r"links: a selection of [\d,]+ of 11,175 links", said("--table", "links"))
+    assert re.match(r"links: a selection of [\d,]+ of 11,175 links", said())
+    assert said("--table", "workers") == ""
+    assert said("--trace", str(tmp_path / "trace.csv")) == ""
 
 
 def test_export_goes_below_the_run_by_default(call: Call, tmp_path: Path) -> None:

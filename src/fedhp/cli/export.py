@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,8 @@ def export(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One table: rounds, workers, links, facts, evaluations, worker_evaluations, wall.",
+            help="One table: rounds, workers, links, verdicts, facts, evaluations, "
+            "worker_evaluations, wall.",
         ),
     ] = None,
     out: Annotated[
@@ -34,7 +36,8 @@ def export(
 ) -> None:
     """Write a run's tables as CSV, or its world as a trace."""
     from fedhp.record.reader import RunReader
-    from fedhp.report.export import save_tables, save_text, table_csv, trace_csv
+    from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
+    from fedhp.report.rounds import selection_note
 
     with RunReader(run) as reader:
         if trace is not None:
@@ -43,11 +46,16 @@ def export(
             print(f"trace: {trace}")
             print(f"replay it with: world.trace={trace} world.bandwidth.unit={unit}")
         if table is not None:
-            text = table_csv(reader, table)
             if out is None:
-                print(text, end="")
+                for part in table_csv(reader, table):
+                    print(part, end="")
             else:
-                print(f"table: {save_text(out, text)}")
+                print(f"table: {save_table(reader, table, out)}")
         elif trace is None or out is not None:
             folder = run / "tables" if out is None else out
             print(f"tables: {folder} ({len(save_tables(reader, folder))} files)")
+        else:
+            return
+        note = selection_note(reader)
+        if note and table in (None, "links"):
+            print(f"links: {note}", file=sys.stderr)

@@ -10,16 +10,15 @@ import contextlib
 import json
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
-
 from fedhp.errors import RunError
+from fedhp.record.hashing import array_blocks
 from fedhp.record.packing import Arrays
+from fedhp.record.tensors import read_tensors, tensor_file
 
 FILE = "checkpoint.safetensors"
 VERSION = 1
@@ -35,7 +34,7 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the run's checkpoint."""
+    """Replace the run's checkpoint; the arrays are written from where they are."""
     index, scalars = str(checkpoint.round_index), json.dumps(checkpoint.scalars)
     metadata = {
         "version": str(VERSION),
@@ -43,19 +42,21 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "crc": str(_crc(checkpoint.arrays, index + scalars)),
         "scalars": scalars,
     }
-    write_atomically(folder / FILE, save(checkpoint.arrays, metadata=metadata))
+    write_parts(folder / FILE, tensor_file(checkpoint.arrays, metadata))
 
 
-def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The run's checkpoint, or None before the first."""
+def read_checkpoint(folder: Path, *, mapped: bool = False) -> Checkpoint | None:
+    """The run's checkpoint, or None before the first.
+
+    `mapped` arrays are read only and stay in the file: for those who look at them once.
+    """
     path = folder / FILE
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        with path.open("rb", buffering=0) as stream:
+            arrays, metadata = read_tensors(stream, mapped=mapped)
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if metadata.get("version") != str(VERSION):
         raise _damaged(path, f"its version is {metadata.get('version')}, not {VERSION}")
@@ -67,10 +68,16 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write, sync, rename: the file is whole or not there."""
+    write_parts(path, [content])
+
+
+def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """The same for content that comes piece by piece and is never whole in memory."""
     temporary = path.with_name(path.name + ".new")
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            for part in parts:
+                stream.write(part)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
@@ -94,11 +101,8 @@ def _crc(arrays: Arrays, text: str) -> int:
     value = zlib.crc32(text.encode())
     for name in sorted(arrays):
         value = zlib.crc32(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode(), value)
-        value = (
-            zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), value)
-            if (arrays[name].size)
-            else value
-        )
+        for block in array_blocks(arrays[name]):
+            value = zlib.crc32(block, value)
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,36 +47,44 @@ class RunReader:
     def table(self, name: str, *, round_index: int | None = None) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
-        Tables: rounds, workers, links, facts, evaluations, worker_evaluations, wall.
+        Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations, wall.
+        Of very many links only a selection is there: see `links_kept`.
         """
         if round_index is None:
             return self._store.columns(name)
         return self._store.columns(name, where="round = ?", values=(round_index,))
 
+    def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a table, some at a time, its header first: for tables that are large."""
+        return self._store.blocks(name)
+
+    def links_kept(self, round_index: int | None = None) -> tuple[int, int]:
+        """How many links the table `links` has, and how many there were, in a round or in all."""
+        table = self.table("rounds", round_index=round_index)
+        return sum(table["links_recorded"]), sum(table["links_known"])
+
     def array(self, table: str, column: str) -> FloatArray:
         """One column as numbers; missing values are NaN. For `workers`: [rounds, workers]."""
-        columns = self._store.columns(table)
-        if column not in columns:
+        names = self._store.names(table)
+        if column not in names:
             raise RunError(
                 f"the table {table!r} has no column {column!r}",
-                allowed=", ".join(columns),
+                allowed=", ".join(names),
                 fix="ask for one of these",
             )
-        values = np.array(
-            [np.nan if value is None else value for value in columns[column]], dtype=np.float64
-        )
+        values = np.array(self._store.columns(table, names=(column,))[column], dtype=np.float64)
         if table in ("workers", "worker_evaluations"):
             return values.reshape(-1, int(self.meta("workers")))
         return values
 
     def models(self) -> FloatArray | None:
         """Every worker's model as of the last checkpoint, [N, parameters]; None before it."""
-        saved = read_checkpoint(self.folder)
-        return None if saved is None else saved.arrays["models"]
+        saved = read_checkpoint(self.folder, mapped=True)
+        return None if saved is None else np.array(saved.arrays["models"])
 
     def digest(self) -> str:
         """A hash of all numbers of the run, models included: equal runs have equal digests."""
-        saved = read_checkpoint(self.folder)
+        saved = read_checkpoint(self.folder, mapped=True)
         return self._store.digest(None if saved is None else saved.arrays["models"])
 
     def summary(self) -> RunSummary:

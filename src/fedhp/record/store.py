@@ -1,7 +1,7 @@
 """The record of a run in SQLite (WAL): committing a round here is the round's end.
 
-Tables: rounds, workers, links, evaluations, worker_evaluations, facts are the result (they
-repeat with the seed); wall holds real seconds and is no part of it.
+Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations are the result
+(they repeat with the seed); wall holds real seconds and is no part of it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedhp.errors import RunError, StorageFull
+from fedhp.record.hashing import array_blocks, hash_rows
+from fedhp.record.rows import round_columns
 from fedhp.types import RoundRecord
 
 FILE = "record.sqlite"
-VERSION = 1
+VERSION = 2  # 2: counts per verdict, and a selection of very many links
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -29,13 +30,14 @@ CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, clock REAL NOT NULL, round_time REAL NOT NULL,
   mean_waiting_time REAL NOT NULL, mean_local_steps REAL NOT NULL, learning_rate REAL NOT NULL,
   links INTEGER NOT NULL, bytes_sent INTEGER NOT NULL, train_loss REAL, rule TEXT NOT NULL,
-  pace_setter INTEGER
+  pace_setter INTEGER, directed INTEGER NOT NULL,
+  links_known INTEGER NOT NULL, links_recorded INTEGER NOT NULL
 );
 CREATE TABLE workers (
   round INTEGER NOT NULL, worker INTEGER NOT NULL, local_steps INTEGER NOT NULL,
   step_time REAL, compute_time REAL, communication_time REAL, worker_time REAL,
   waiting_time REAL, train_loss REAL, update_norm REAL, smoothness REAL,
-  gradient_variance REAL, bandwidth REAL,
+  gradient_variance REAL, bandwidth REAL, links INTEGER NOT NULL,
   PRIMARY KEY (round, worker)
 ) WITHOUT ROWID;
 CREATE TABLE links (
@@ -43,6 +45,10 @@ CREATE TABLE links (
   bytes INTEGER NOT NULL, link_time REAL, distance REAL,
   verdict INTEGER, planned_link_time REAL, estimated_distance REAL,
   PRIMARY KEY (round, a, b)
+) WITHOUT ROWID;
+CREATE TABLE verdicts (
+  round INTEGER NOT NULL, verdict INTEGER NOT NULL, links INTEGER NOT NULL, used INTEGER NOT NULL,
+  PRIMARY KEY (round, verdict)
 ) WITHOUT ROWID;
 CREATE TABLE facts (
   round INTEGER NOT NULL, name TEXT NOT NULL, value REAL,
@@ -67,11 +73,26 @@ RESULT_TABLES = (
     "rounds",
     "workers",
     "links",
+    "verdicts",
     "facts",
     "evaluations",
     "worker_evaluations",
 )
 ROUND_TABLES = (*RESULT_TABLES, "wall")
+KEYS = {
+    "meta": "key",
+    "rounds": "round",
+    "workers": "round, worker",
+    "links": "round, a, b",
+    "verdicts": "round, verdict",
+    "facts": "round, name",
+    "evaluations": "round",
+    "worker_evaluations": "round, worker",
+    "wall": "round, phase",
+}
+BLOCK = 1000  # rows read at a time: few enough for the processor's cache
+WAL_PAGES = 250  # 1 MB of log before it is folded in: a small run stays small on disk, too
+CACHE = 64 * 1024  # KiB; a round of 10,000 workers fits, and is written once
 
 
 class Store:
@@ -147,10 +168,12 @@ class Store:
         """Append a round: all of it or nothing."""
         with _clear_errors(self.path), self._transaction():
             self._delete_from(record.round_index)
-            for table, rows in _rows(record).items():
-                if rows:
-                    marks = ", ".join("?" * len(rows[0]))
-                    self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            for table, columns in round_columns(record).items():
+                marks = ", ?" * len(columns)
+                self._connection.executemany(
+                    f"INSERT INTO {table} VALUES ({record.round_index:d}{marks})",
+                    zip(*columns, strict=True),
+                )
 
     def truncate(self, last_round: int) -> None:
         """Forget the rounds after this one (they will run again, bit for bit)."""
@@ -164,35 +187,67 @@ class Store:
         return int(row[0] or 0)
 
     def columns(
-        self, table: str, *, where: str = "", values: tuple[Any, ...] = ()
+        self,
+        table: str,
+        *,
+        names: Sequence[str] = (),
+        where: str = "",
+        values: tuple[Any, ...] = (),
     ) -> dict[str, list[Any]]:
-        """A table as columns, ordered by its key: ready for pandas or numpy."""
-        if table not in (*ROUND_TABLES, "meta"):
+        """A table as columns (all, or those named), ordered by its key: for pandas or numpy."""
+        with _clear_errors(self.path):
+            cursor = self._select(table, names=names, where=where, values=values)
+            found = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        parts = zip(*rows, strict=True) if rows else ((),) * len(found)
+        return {name: list(part) for name, part in zip(found, parts, strict=True)}
+
+    def names(self, table: str) -> list[str]:
+        """The columns that a table has."""
+        with _clear_errors(self.path):
+            cursor = self._select(table, where="0")
+            return [column[0] for column in cursor.description]
+
+    def blocks(self, table: str) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a table in the order of its key, many at a time; first its header."""
+        with _clear_errors(self.path):
+            cursor = self._select(table)
+            yield [tuple(column[0] for column in cursor.description)]
+            while rows := cursor.fetchmany(BLOCK):
+                yield rows
+
+    def digest(self, models: np.ndarray[Any, Any] | None = None) -> str:
+        """A hash of every number of the result: equal for equal runs, bit for bit."""
+        digest = hashlib.sha256()
+        if models is not None:
+            digest.update(f"{models.dtype.str} {models.shape}".encode())
+            for block in array_blocks(models):
+                digest.update(block)
+        for table in RESULT_TABLES:
+            digest.update(table.encode())
+            for rows in self.blocks(table):
+                hash_rows(digest, rows)
+        return digest.hexdigest()
+
+    def _select(
+        self,
+        table: str,
+        *,
+        names: Sequence[str] = (),
+        where: str = "",
+        values: tuple[Any, ...] = (),
+    ) -> sqlite3.Cursor:
+        if table not in KEYS:
             raise RunError(
                 f"there is no table {table!r}",
                 allowed=", ".join(ROUND_TABLES),
                 fix="ask for one of these",
             )
+        what = ", ".join(names) or "*"
         condition = f"WHERE {where}" if where else ""
-        with _clear_errors(self.path):
-            cursor = self._connection.execute(
-                f"SELECT * FROM {table} {condition} ORDER BY 1, 2", values
-            )
-            names = [column[0] for column in cursor.description]
-            rows = cursor.fetchall()
-        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
-
-    def digest(self, models: np.ndarray[Any, Any] | None = None) -> str:
-        """A hash of every number of the result: equal for equal runs, bit for bit."""
-        digest = hashlib.sha256(b"" if models is None else models.tobytes())
-        with _clear_errors(self.path):
-            for table in RESULT_TABLES:
-                digest.update(table.encode())
-                order = "1, 2, 3" if table == "links" else "1, 2"
-                for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
-                    for value in row:
-                        digest.update(_bits(value))
-        return digest.hexdigest()
+        return self._connection.execute(
+            f"SELECT {what} FROM {table} {condition} ORDER BY {KEYS[table]}", values
+        )
 
     def _delete_from(self, round_index: int) -> None:
         for table in ROUND_TABLES:
@@ -217,6 +272,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
     # FULL: a round that was reported as done survives a power cut.
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA cache_size=-{CACHE}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     return connection
 
 
@@ -248,116 +305,3 @@ def _damaged(path: Path, why: str) -> RunError:
         allowed="a record this program wrote, unchanged",
         fix="start the run anew in another folder",
     )
-
-
-def _rows(record: RoundRecord) -> dict[str, list[tuple[Any, ...]]]:
-    h = record.round_index
-    timing, decision, evaluation = record.timing, record.decision, record.evaluation
-    present = ~np.isnan(timing.worker_time)
-    losses = record.train_loss[np.isfinite(record.train_loss)]
-    rows: dict[str, list[tuple[Any, ...]]] = {
-        "rounds": [
-            (
-                h,
-                record.clock,
-                timing.round_time,
-                timing.mean_waiting_time,
-                float(record.local_steps[present].mean()) if present.any() else 0.0,
-                record.learning_rate,
-                len(record.links),
-                record.bytes_sent,
-                float(losses.mean()) if losses.size else None,
-                decision.rule,
-                decision.pace_setter,
-            )
-        ],
-        "workers": [
-            (h, worker, *values)
-            for worker, values in enumerate(
-                zip(
-                    record.local_steps.tolist(),
-                    *(
-                        _nullable(array)
-                        for array in (
-                            record.step_time,
-                            timing.compute_time,
-                            timing.communication_time,
-                            timing.worker_time,
-                            timing.waiting_time,
-                            record.train_loss,
-                            record.update_norm,
-                            record.smoothness,
-                            record.gradient_variance,
-                            record.bandwidth,
-                        )
-                    ),
-                    strict=True,
-                )
-            )
-        ],
-        "links": _link_rows(record),
-        "facts": [(h, name, _null(value)) for name, value in sorted(decision.facts.items())],
-        "wall": [(h, phase, seconds) for phase, seconds in sorted(record.wall.items())],
-    }
-    if evaluation is not None:
-        accuracy = float(evaluation.accuracy.mean())
-        rows["evaluations"] = [
-            (
-                h,
-                record.clock,
-                accuracy,
-                evaluation.mean_model_accuracy,
-                evaluation.images,
-                _null(evaluation.standard_error),
-            )
-        ]
-        rows["worker_evaluations"] = [
-            (h, worker, value) for worker, value in enumerate(evaluation.accuracy.tolist())
-        ]
-    return rows
-
-
-def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
-    """Links used, with their cost, and links considered, with their verdict."""
-    h = record.round_index
-    decision = record.decision
-    estimated = (
-        [None] * len(decision.links) if decision.distance is None else _nullable(decision.distance)
-    )
-    considered = {
-        (a, b): reasons
-        for (a, b), *reasons in zip(
-            decision.links.tolist(),
-            decision.verdicts.tolist(),
-            _nullable(decision.link_time),
-            estimated,
-            strict=True,
-        )
-    }
-    unknown = [None, None, None]
-    used = [
-        (h, a, b, 1, size, time, distance, *considered.pop((a, b), unknown))
-        for (a, b), time, distance, size in zip(
-            record.links.tolist(),
-            _nullable(record.link_time),
-            _nullable(record.link_distance),
-            record.link_bytes.tolist(),
-            strict=True,
-        )
-    ]
-    unused = [(h, a, b, 0, 0, None, None, *reasons) for (a, b), reasons in considered.items()]
-    return used + unused
-
-
-def _nullable(array: np.ndarray[Any, Any]) -> list[float | None]:
-    return [_null(value) for value in array.tolist()]
-
-
-def _null(value: float) -> float | None:
-    return None if value != value else float(value)
-
-
-def _bits(value: Any) -> bytes:
-    if isinstance(value, float):
-        return struct.pack("<d", value)
-    return repr(value).encode()

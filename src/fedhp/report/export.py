@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedhp.errors import FedhpError, RunError
-from fedhp.record.checkpoint import write_atomically
+from fedhp.record.checkpoint import write_parts
 from fedhp.record.reader import RunReader
 from fedhp.record.store import ROUND_TABLES
 from fedhp.report.rounds import check_round
@@ -23,15 +23,19 @@ from fedhp.world.trace import read_trace
 TRACE_COLUMNS = ("time", "worker", "bandwidth", "step_time")
 
 
-def table_csv(run: RunReader, table: str) -> str:
-    """One table as CSV text; missing values are empty, floats keep all their digits."""
-    columns = run.table(table)
-    return _csv(list(columns), zip(*columns.values(), strict=True))
+def table_csv(run: RunReader, table: str) -> Iterator[str]:
+    """One table as CSV, piece by piece; missing values are empty, floats keep all digits."""
+    return map(_csv, run.blocks(table))
+
+
+def save_table(run: RunReader, table: str, path: Path) -> Path:
+    """One table as a CSV file, however long it is."""
+    return _save(path, (part.encode() for part in table_csv(run, table)))
 
 
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
     """Every table as a CSV file in a folder."""
-    return [save_text(folder / f"{name}.csv", table_csv(run, name)) for name in ROUND_TABLES]
+    return [save_table(run, name, folder / f"{name}.csv") for name in ROUND_TABLES]
 
 
 def trace_csv(run: RunReader) -> str:
@@ -54,14 +58,18 @@ def trace_csv(run: RunReader) -> str:
         )
     ]
     _refuse_unknown(run, rows)
-    return _csv(TRACE_COLUMNS, rows)
+    return _csv([TRACE_COLUMNS, *rows])
 
 
 def save_text(path: Path, text: str) -> Path:
     """Write a file whole, making its folder if needed."""
+    return _save(path, [text.encode()])
+
+
+def _save(path: Path, parts: Iterable[bytes]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
+        write_parts(path, parts)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written: {error.strerror or error}",
@@ -71,11 +79,9 @@ def save_text(path: Path, text: str) -> Path:
     return path
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
@@ -98,7 +104,7 @@ def _refuse_per_link(run: RunReader) -> None:
         raise RunError(
             f"{run.folder}: its bandwidth is per link, and a trace holds one value per worker",
             allowed='a run with world.bandwidth.per = "worker"',
-            fix="export its tables instead: links.csv has the time of every link used",
+            fix="export its tables instead: links.csv has the times of the links used",
         )
 
 

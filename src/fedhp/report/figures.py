@@ -166,7 +166,7 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
     for axes in panels[len(links) :]:
         axes.set_axis_off()
     handles = topology_handles(run, styles, speeds, scale=scale)
-    _legend(figure, handles, columns=len(handles) if across > 1 else 2)
+    _legend(figure, handles, columns=(2, 3, len(handles))[across - 1])
     return figure
 
 

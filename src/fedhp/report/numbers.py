@@ -78,11 +78,12 @@ def count(amount: int, singular: str, plural: str = "") -> str:
     return f"{amount} {singular if amount == 1 else plural or singular + 's'}"
 
 
-def listed(items: Iterable[str], *, most: int = 0) -> str:
-    """a, b and c; beyond `most`: a, b and 7 more."""
+def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
+    """a, b and c; beyond `most`: a, b and 7 more. `total` counts those that are not given, too."""
     all_items = list(items)
-    if most and len(all_items) > most:
-        return f"{', '.join(all_items[:most])} and {len(all_items) - most} more"
+    total = max(total, len(all_items))
+    if most and total > most:
+        return f"{', '.join(all_items[:most])} and {total - most} more"
     if len(all_items) < 2:
         return "".join(all_items)
     return f"{', '.join(all_items[:-1])} and {all_items[-1]}"

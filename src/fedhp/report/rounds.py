@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -70,6 +71,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdicts:
+    """How many links got a verdict, and how many of these were used."""
+
+    links: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundView:
     """One round as the record has it."""
 
@@ -95,24 +104,40 @@ class RoundView:
     facts: dict[str, float | None]
     shares: list[Share]  # of those present
     away: list[str]  # names of those who are not
-    links: list[Link]
+    directed: bool  # a link is one transfer, from b to a
+    links_used: int
+    links_known: int  # used or considered
+    verdicts: dict[LinkVerdict, Verdicts]  # of all links
+    links: list[Link]  # all, or a selection with the slowest of every worker and verdict
+
+    @property
+    def complete(self) -> bool:
+        """Whether every link has a row in the record."""
+        return len(self.links) == self.links_known
 
     @property
     def used(self) -> list[Link]:
-        """The links over which models travelled."""
+        """The links over which models travelled, as far as they are recorded."""
         return [link for link in self.links if link.used]
 
     @property
-    def directed(self) -> bool:
-        """Whether a link is one transfer, from b to a."""
-        return any(link.a > link.b for link in self.used)
+    def used_verdicts(self) -> set[LinkVerdict | None]:
+        """The verdicts of the links in use; None among them if one was not considered."""
+        found: set[LinkVerdict | None] = {v for v, each in self.verdicts.items() if each.used}
+        if sum(each.used for each in self.verdicts.values()) < self.links_used:
+            found.add(None)
+        return found
+
+    def count(self, verdict: LinkVerdict) -> int:
+        """How many links got this verdict, recorded or not."""
+        return self.verdicts[verdict].links if verdict in self.verdicts else 0
 
     def share(self, worker: int) -> Share | None:
         """What this worker did, None if it was away."""
         return next((share for share in self.shares if share.worker == worker), None)
 
     def with_verdict(self, verdict: LinkVerdict) -> list[Link]:
-        """The links with this verdict, slowest first as the planner saw them."""
+        """The recorded links with this verdict, slowest first as the planner saw them."""
         found = [link for link in self.links if link.verdict == verdict]
         return sorted(found, key=lambda link: (-(link.planned_link_time or 0.0), link.a, link.b))
 
@@ -143,6 +168,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         for each in experiment["world"]["away"]
         if each["first"] <= index <= each["last"]
     }
+    judged = run.table("verdicts", round_index=index)
     table, devices = run.table("workers", round_index=index), run.meta("devices")
     shares, away = _shares(table, devices, gone)
     return RoundView(
@@ -168,8 +194,55 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         facts=dict(zip(facts["name"], facts["value"], strict=True)),
         shares=shares,
         away=away,
+        directed=bool(row["directed"]),
+        links_used=row["links"],
+        links_known=row["links_known"],
+        verdicts={
+            LinkVerdict(verdict): Verdicts(links, used)
+            for verdict, links, used in zip(
+                judged["verdict"], judged["links"], judged["used"], strict=True
+            )
+        },
         links=_links(run.table("links", round_index=index)),
     )
+
+
+def selection_note(run: RunReader, round_index: int | None = None) -> str:
+    """What to say where not every link has a row of its own, in a round or in all; else nothing."""
+    recorded, known = run.links_kept(round_index)
+    if recorded == known:
+        return ""
+    return f"a selection of {recorded:,} of {known:,} links, see docs/api.md"
+
+
+def bridges_of(pairs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The links that alone join what they join, smaller worker first (Tarjan 1974)."""
+    around: dict[int, list[int]] = {}
+    for a, b in {(min(pair), max(pair)) for pair in pairs}:
+        around.setdefault(a, []).append(b)
+        around.setdefault(b, []).append(a)
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}  # the earliest worker that is reached from a worker or below it
+    found = set()
+    for root in around:
+        # The whole walk is on this stack, for Python's own would overflow.
+        stack = [] if root in order else [(root, root, iter(around[root]))]
+        order.setdefault(root, len(order))
+        low.setdefault(root, order[root])
+        while stack:
+            worker, parent, rest = stack[-1]
+            other = next((each for each in rest if each != parent), None)
+            if other is None:
+                stack.pop()
+                low[parent] = min(low[parent], low[worker])
+                if low[worker] > order[parent]:
+                    found.add((min(worker, parent), max(worker, parent)))
+            elif other in order:
+                low[worker] = min(low[worker], order[other])
+            else:
+                order[other] = low[other] = len(order)
+                stack.append((other, worker, iter(around[other])))
+    return found
 
 
 def round_start(run: RunReader, round_index: int) -> float:

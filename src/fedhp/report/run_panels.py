@@ -12,6 +12,7 @@ from fedhp.record.reader import RunReader
 from fedhp.report.groups import device_order, kind_means
 from fedhp.report.numbers import count, number
 from fedhp.report.style import BLUE, FAINT, INK, ORANGE, QUIET, DeviceLook, device_looks
+from fedhp.report.tables import spread_evenly
 from fedhp.types import FloatArray
 from fedhp.world.network import BITS
 
@@ -19,13 +20,18 @@ WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
 CROWD = 70  # links from which on all of them get thinner
 TALLEST = 60  # workers of a timeline
 ARROWS = 5  # directed links per worker up to which arrows are drawn
+MOST_ARROWS = 300
+DRAWN = 400  # links of a picture: more would only be a grey disc
+DOTS = 1000  # workers of a picture: more would only be the same ring
+LABELS = 40  # workers up to which each has its number, and above which devices stand together
 
 
 @dataclass(frozen=True, slots=True)
 class RoundLinks:
-    """The links used in one round."""
+    """The links used in one round, as far as they are recorded."""
 
     round_index: int
+    total: int  # recorded or not
     pairs: list[tuple[int, int]]  # (receiver, sender) where directed
     speed: FloatArray  # bits per second that the transfer reached
     directed: bool
@@ -35,20 +41,18 @@ class RoundLinks:
 def read_links(run: RunReader, round_index: int) -> RoundLinks:
     """The used links of a round with their speed."""
     links = run.table("links", round_index=round_index)
-    rows = [
-        (a, b, time)
-        for a, b, used, time in zip(
-            links["a"], links["b"], links["used"], links["link_time"], strict=True
-        )
-        if used
-    ]
-    bits = 8.0 * run.meta("model_bytes")
+    used = np.flatnonzero(links["used"])
+    times = np.array([links["link_time"][i] or 0.0 for i in used])
+    with np.errstate(divide="ignore"):
+        speed = 8.0 * run.meta("model_bytes") / times
     workers = run.table("workers", round_index=round_index)
+    row = run.table("rounds", round_index=round_index)
     return RoundLinks(
         round_index=round_index,
-        pairs=[(a, b) for a, b, _ in rows],
-        speed=np.array([bits / time if time else np.inf for _, _, time in rows]),
-        directed=any(a > b for a, b, _ in rows),
+        total=row["links"][0],
+        pairs=[(links["a"][i], links["b"][i]) for i in used],
+        speed=speed,
+        directed=bool(row["directed"][0]),
         away=[
             w for w, t in zip(workers["worker"], workers["worker_time"], strict=True) if t is None
         ],
@@ -72,45 +76,17 @@ def draw_topology(
     scale: float,
 ) -> None:
     """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
-    workers = len(devices)
-    angle = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
-    x, y = np.cos(angle), np.sin(angle)
-    size = float(np.clip(900 / workers, 12, 110))
-    arrows = links.directed and len(links.pairs) <= ARROWS * workers
-    for (a, b), speed in zip(links.pairs, links.speed, strict=True):
-        width = scale * link_width(float(speed), top)
-        if arrows:
-            # (receiver, sender): the arrow points the way the model travels.
-            axes.annotate(
-                "",
-                (x[a], y[a]),
-                (x[b], y[b]),
-                arrowprops={
-                    "arrowstyle": "-|>,head_length=0.25,head_width=0.12",
-                    "linewidth": width,
-                    "color": QUIET,
-                    "shrinkA": 0,
-                    "shrinkB": size**0.5 / 2,
-                    "mutation_scale": 12,
-                },
-                zorder=1,
-            )
-        else:
-            axes.plot([x[a], x[b]], [y[a], y[b]], color=QUIET, linewidth=width, zorder=1)
-    for worker, device in enumerate(devices):
-        gone = worker in links.away
-        look = looks[device]
-        axes.scatter(
-            x[worker],
-            y[worker],
-            s=size,
-            marker=look.marker,
-            facecolor="white" if gone else look.color,
-            edgecolor=FAINT if gone else INK,
-            linewidth=0.6,
-            zorder=3,
-        )
-        if workers <= 40:
+    x, y = _places(devices, looks)
+    size = marker_size(len(devices))
+    shown = spread_evenly(len(links.pairs), DRAWN)
+    lines = [(*links.pairs[i], scale * link_width(float(links.speed[i]), top)) for i in shown]
+    if links.directed and len(lines) <= min(MOST_ARROWS, ARROWS * len(devices)):
+        _arrows(axes, lines, x, y, room=size**0.5 / 2)
+    else:
+        _lines(axes, lines, x, y)
+    _markers(axes, devices, looks, x, y, away=links.away)
+    if len(devices) <= LABELS:
+        for worker in range(len(devices)):
             axes.annotate(
                 str(worker),
                 (x[worker], y[worker]),
@@ -118,7 +94,7 @@ def draw_topology(
                 ha="center",
                 va="center",
                 fontsize=6.5,
-                color=QUIET if gone else INK,
+                color=QUIET if worker in links.away else INK,
             )
     axes.set_xlim(-1.28, 1.28)
     axes.set_ylim(-1.55, 1.28)
@@ -126,13 +102,95 @@ def draw_topology(
     axes.set_axis_off()
     what = "transfer" if links.directed else "link"
     away = f", {len(links.away)} away" if links.away else ""
-    text = f"round {links.round_index}: {count(len(links.pairs), what)}{away}"
-    axes.text(0, -1.46, text, ha="center", fontsize=8)
+    text = f"round {links.round_index}: {count(links.total, what)}{away}"
+    if len(lines) < links.total:
+        which = "of them drawn" if len(links.pairs) == links.total else "slowest and fastest drawn"
+        text += f"\n{len(lines)} {which}"
+    axes.text(0, -1.46, text, ha="center", va="center", fontsize=8)
+
+
+def marker_size(workers: int) -> float:
+    """The area of a worker's mark, so that a circle of them stays one."""
+    return float(np.clip(900 / workers, 2, 110))
+
+
+def _places(devices: Sequence[str], looks: dict[str, DeviceLook]) -> tuple[FloatArray, FloatArray]:
+    """Where the workers stand: in order, or by device kind where they are too many to be named."""
+    place = np.arange(len(devices))
+    if len(devices) > LABELS:
+        rank = {kind: rank for rank, kind in enumerate(looks)}
+        order = np.argsort([rank[device] for device in devices], kind="stable")
+        place[order] = np.arange(len(devices))
+    angle = np.pi / 2 - 2 * np.pi * place / len(devices)
+    return np.cos(angle), np.sin(angle)
+
+
+def _arrows(
+    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray, *, room: float
+) -> None:
+    for a, b, width in lines:
+        # (receiver, sender): the arrow points the way the model travels.
+        axes.annotate(
+            "",
+            (x[a], y[a]),
+            (x[b], y[b]),
+            arrowprops={
+                "arrowstyle": "-|>,head_length=0.25,head_width=0.12",
+                "linewidth": width,
+                "color": QUIET,
+                "shrinkA": 0,
+                "shrinkB": room,
+                "mutation_scale": 12,
+            },
+            zorder=1,
+        )
+
+
+def _lines(
+    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    ends = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
+    widths = [width for _, _, width in lines]
+    axes.add_collection(LineCollection(ends, linewidths=widths, colors=QUIET, zorder=1))
+
+
+def _markers(
+    axes: Any,
+    devices: Sequence[str],
+    looks: dict[str, DeviceLook],
+    x: FloatArray,
+    y: FloatArray,
+    *,
+    away: Sequence[int],
+) -> None:
+    """One call per device kind: one per worker would take minutes for very many."""
+    size = marker_size(len(devices))
+    gone = np.isin(np.arange(len(devices)), away)
+    shown = np.zeros(len(devices), dtype=np.bool_)
+    shown[spread_evenly(len(devices), DOTS)] = True
+    for kind, look in looks.items():
+        mine = shown & np.array([device == kind for device in devices])
+        # An edge around a dot this small would be all of it.
+        edge = INK if len(devices) <= DOTS // 10 else look.color
+        for rows, face, line in ((mine & ~gone, look.color, edge), (mine & gone, "white", FAINT)):
+            axes.scatter(
+                x[rows],
+                y[rows],
+                s=size,
+                marker=look.marker,
+                facecolor=face,
+                edgecolor=line,
+                linewidth=min(0.6, size / 20),
+                zorder=3,
+            )
 
 
 def crowd_scale(links: Sequence[RoundLinks]) -> float:
     """How much thinner lines must be where there are very many."""
-    return float(np.clip(CROWD / max(1, *(len(each.pairs) for each in links)), 0.2, 1.0))
+    lines = max(min(DRAWN, len(each.pairs)) for each in links)
+    return float(np.clip(CROWD / max(1, lines), 0.2, 1.0))
 
 
 def topology_handles(

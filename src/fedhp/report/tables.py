@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ROWS = 20  # of a run's rounds
+MOST_WORKERS = 1000  # of a round; a longer table takes many seconds to print
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +240,25 @@ def round_table(run: RunReader) -> Table:
 
 
 def worker_table(run: RunReader, round_index: int) -> Table:
-    """What every worker did in one round."""
+    """What every worker did in one round; an even choice of very many."""
     from rich.markup import escape
 
     metric, devices = run.meta("metric"), run.meta("devices")
     asynchronous = bool(run.meta("asynchronous"))
     workers = run.table("workers", round_index=round_index)
     tests = run.table("worker_evaluations", round_index=round_index)
+    chosen = spread_evenly(len(devices), MOST_WORKERS)
+    if len(chosen) < len(devices):
+        workers, tests = (
+            {name: [column[i] for i in chosen] if column else [] for name, column in table.items()}
+            for table in (workers, tests)
+        )
     away = [time is None for time in workers["worker_time"]]
     steps = _texts(workers["local_steps"], 0)
     columns = {
         "worker": _texts(workers["worker"], 0),
         "device": [escape(devices[worker]) for worker in workers["worker"]],
-        "links": _texts(_link_counts(run, round_index, len(devices)), 0),
+        "links": _texts(workers["links"], 0),
         "steps": ["away" if gone else text for gone, text in zip(away, steps, strict=True)],
         "step\n(s)": _texts(workers["step_time"], 3),
         "compute\n(s)": _texts(workers["compute_time"]),
@@ -267,19 +274,13 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     table = _table(*columns, left=("device",))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
+    notes = []
     if asynchronous:
-        table.caption = "turns that ended in this round; they may have begun before it"
+        notes.append("turns that ended in this round; they may have begun before it")
+    if len(chosen) < len(devices):
+        notes.append(f"{len(chosen)} of {len(devices)} workers; all of them: fedhp export")
+    table.caption = "; ".join(notes) or None
     return table
-
-
-def _link_counts(run: RunReader, round_index: int, workers: int) -> list[int]:
-    links = run.table("links", round_index=round_index)
-    pairs = {
-        (min(a, b), max(a, b))
-        for a, b, used in zip(links["a"], links["b"], links["used"], strict=True)
-        if used
-    }
-    return [sum(worker in pair for pair in pairs) for worker in range(workers)]
 
 
 def _texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedhp.algorithms.fedhp import FedHP
+from fedhp.record.links import NAMED
 from fedhp.record.reader import RunReader
 from fedhp.report.describe import describe_run
 from fedhp.report.numbers import count, data_size, label_name, listed, number, score, seconds
-from fedhp.report.rounds import Link, RoundView, Share, read_round
+from fedhp.report.rounds import Link, RoundView, Share, bridges_of, read_round
 from fedhp.types import LinkVerdict
 
 __all__ = ["Paragraph", "describe_run", "explain_round"]
 
-SHOWN = 4  # links or workers named one by one
+SHOWN = NAMED  # links or workers named one by one
 
 PLANNED = (
     LinkVerdict.CUT,
@@ -44,7 +45,7 @@ def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
         Paragraph(f"Round {view.round_index} of {view.num_rounds}", _setting(view)),
         Paragraph("Steps", _steps(view)),
         Paragraph("Pace", _pace(view)),
-        Paragraph("Links", _links(view)),
+        Paragraph("Links", _links(view) + _selection(view)),
         Paragraph("Distance", _distance(view)),
         Paragraph("Waiting", _waiting(view)),
         Paragraph("Away", _away(view)),
@@ -180,56 +181,65 @@ def _objective(view: RoundView, now: float, base: float) -> str:
 
 
 def _links(view: RoundView) -> str:
-    if any(link.verdict in PLANNED for link in view.links):
+    if any(verdict in view.verdicts for verdict in PLANNED):
         return _planned_links(view)
-    used = view.used
-    if not used:
+    if not view.links_used:
         return "Nobody exchanged models."
     if view.asynchronous:
         return _random_meetings(view)
-    verdicts = {link.verdict for link in used}
-    slowest = _slowest_words(max(used, key=lambda link: link.link_time or 0.0), view)
+    verdicts = view.used_verdicts
+    slowest = _slowest_words(view)
     if LinkVerdict.SCORED in verdicts:
         return (
-            f"{count(len(used), 'model')} travelled to be scored by those who pulled them; the "
-            f"record does not say which were then averaged. {slowest}"
+            f"{count(view.links_used, 'model')} travelled to be scored by those who pulled them; "
+            f"the record does not say which were then averaged. {slowest}"
         )
     if view.directed:
-        return f"{count(len(used), 'model')} were pulled from chosen peers. {slowest}"
+        return f"{count(view.links_used, 'model')} were pulled from chosen peers. {slowest}"
     if verdicts == {LinkVerdict.FIXED}:
-        return f"The topology is fixed: {count(len(used), 'link')}. {slowest}"
-    return f"{count(len(used), 'link')} in use. {slowest}"
+        return f"The topology is fixed: {count(view.links_used, 'link')}. {slowest}"
+    return f"{count(view.links_used, 'link')} in use. {slowest}"
 
 
-def _random_meetings(view: RoundView) -> str:
-    meetings = sum(round(link.size / (2 * view.model_bytes)) for link in view.used)
-    slowest = max(view.used, key=lambda link: link.link_time or 0.0)
+def _selection(view: RoundView) -> str:
+    if view.complete:
+        return ""
     return (
-        f"{count(meetings, 'averaging')} over {count(len(view.used), 'link')}, each pair drawn "
-        f"at random when the sender was ready. {_slowest_words(slowest, view)}"
+        f" All counts are exact; one by one the record keeps {len(view.links):,} of the "
+        f"{view.links_known:,} links, the slowest of every worker and verdict among them."
     )
 
 
-def _slowest_words(link: Link, view: RoundView) -> str:
+def _random_meetings(view: RoundView) -> str:
+    meetings = round(view.bytes_sent / (2 * view.model_bytes))
+    return (
+        f"{count(meetings, 'averaging')} over {count(view.links_used, 'link')}, each pair drawn "
+        f"at random when the sender was ready. {_slowest_words(view)}"
+    )
+
+
+def _slowest_words(view: RoundView) -> str:
+    link = max(view.used, key=lambda link: link.link_time or 0.0)
     what = f"{link.b} to {link.a}" if view.directed else link.name
     return f"The slowest, {what}, took {seconds(link.link_time)}."
 
 
 def _planned_links(view: RoundView) -> str:
-    cut = view.with_verdict(LinkVerdict.CUT)
-    kept = len(view.links) - len(cut)
-    if view.with_verdict(LinkVerdict.KEPT_ALL):
+    cut, all_cut = view.with_verdict(LinkVerdict.CUT), view.count(LinkVerdict.CUT)
+    kept = view.links_known - all_cut
+    if LinkVerdict.KEPT_ALL in view.verdicts:
         return f"All {count(kept, 'link')} of the base topology stay: {_why_all(view)}"
-    sentences = [f"{kept} of {count(len(view.links), 'link')} kept, {len(cut)} cut."]
+    sentences = [f"{kept} of {count(view.links_known, 'link')} kept, {all_cut} cut."]
     if cut:
         named = (
             f"{link.name} ({seconds(link.planned_link_time)}, distance "
             f"{number(link.estimated_distance)})"
             for link in cut
         )
-        first = "; the slowest" if len(cut) > SHOWN else ""
+        first = "; the slowest" if all_cut > SHOWN else ""
         sentences.append(
-            f"Cut, because the objective falls without them{first}: {listed(named, most=SHOWN)}."
+            f"Cut, because the objective falls without them{first}: "
+            f"{listed(named, most=SHOWN, total=all_cut)}."
         )
     sentences += _bridge_words(view)
     for verdict, reason in (
@@ -241,7 +251,7 @@ def _planned_links(view: RoundView) -> str:
         if links:
             slowest = f"{links[0].name} with {seconds(links[0].planned_link_time)}"
             sentences.append(
-                f"{count(len(links), 'link')} kept: {reason} (the slowest: {slowest})."
+                f"{count(view.count(verdict), 'link')} kept: {reason} (the slowest: {slowest})."
             )
     tries = view.facts.get("iterations")
     if tries is not None:
@@ -252,31 +262,19 @@ def _planned_links(view: RoundView) -> str:
 def _bridge_words(view: RoundView) -> list[str]:
     """The verdict is of the last try; whether it still holds shows in the final topology."""
     bridges = view.with_verdict(LinkVerdict.KEPT_BRIDGE)
-    pairs = [(link.a, link.b) for link in view.used]
-    real = [link for link in bridges if not joined_otherwise(link.a, link.b, pairs)]
+    # A selection does not show the final topology, so that only the try can be told of.
+    apart = bridges_of((link.a, link.b) for link in view.used) if view.complete else set()
+    real = [link for link in bridges if (link.a, link.b) in apart]
+    tried = [link for link in bridges if (link.a, link.b) not in apart]
     sentences = []
     for links, reason in (
         (real, "Had to stay, or the network would fall apart"),
-        ([b for b in bridges if b not in real], "Kept as the last way to a worker in a cut tried"),
+        (tried, "Kept as the last way to a worker in a cut tried"),
     ):
         named = [f"{link.name} ({seconds(link.planned_link_time)})" for link in links]
         if named:
             sentences.append(f"{reason}: {listed(named, most=SHOWN)}.")
     return sentences
-
-
-def joined_otherwise(start: int, end: int, pairs: list[tuple[int, int]]) -> bool:
-    """Whether two workers are joined by links other than their own."""
-    reached, frontier = {start}, [start]
-    while frontier:
-        worker = frontier.pop()
-        for a, b in pairs:
-            if worker in (a, b) and {a, b} != {start, end}:
-                other = b if a == worker else a
-                if other not in reached:
-                    reached.add(other)
-                    frontier.append(other)
-    return end in reached
 
 
 def _why_all(view: RoundView) -> str:
@@ -293,7 +291,7 @@ def _why_all(view: RoundView) -> str:
 
 def _distance(view: RoundView) -> str:
     bound, mean = view.facts.get("distance_bound"), view.facts.get("mean_distance")
-    if mean is None or not view.links or view.with_verdict(LinkVerdict.KEPT_ALL):
+    if mean is None or not view.links or LinkVerdict.KEPT_ALL in view.verdicts:
         return ""
     text = (
         f"The pairs left without a link add {number(mean)} to the mean distance of all pairs"
@@ -329,7 +327,7 @@ def _spent(view: RoundView, share: Share) -> str:
     stepping = share.local_steps * (share.step_time or 0.0)
     more = ""
     if share.compute_time > stepping * (1 + 1e-9) + 1e-9:
-        scored = any(link.verdict == LinkVerdict.SCORED for link in view.links)
+        scored = LinkVerdict.SCORED in view.verdicts
         more = " and scoring" if scored else " and the estimates"
     most = ", the most allowed," if share.local_steps == _most_steps(view) else ""
     text = f"its {count(share.local_steps, 'step')}{most}{more} took {seconds(share.compute_time)}"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from fedhp.errors import RunError
 from fedhp.record.checkpoint import (
@@ -19,6 +24,7 @@ from fedhp.record.checkpoint import (
     read_checkpoint,
     write_atomically,
     write_checkpoint,
+    write_parts,
 )
 from fedhp.record.packing import pack, unpack
 
@@ -49,6 +55,91 @@ def test_what_is_written_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert found.arrays[name].dtype == array.dtype
         assert found.arrays[name].tobytes() == array.tobytes()
         assert found.arrays[name].shape == array.shape
+
+
+def test_the_file_is_one_that_the_library_reads(tmp_path: Path) -> None:
+    arrays = sample().arrays | {
+        "half": np.arange(3, dtype=np.float16),
+        "bytes": np.arange(5, dtype=np.uint8),
+        "turned": np.arange(12.0).reshape(3, 4).T,
+        "number": np.array(7),
+    }
+    write_checkpoint(tmp_path, Checkpoint(1, arrays, {}))
+    with safe_open(tmp_path / FILE, framework="np") as file:
+        assert file.metadata()["round"] == "1"
+        assert set(file.keys()) == set(arrays)
+        for name, array in arrays.items():
+            read = file.get_tensor(name)
+            assert (read.dtype, read.shape) == (array.dtype, array.shape)
+            assert read.tobytes() == array.tobytes()
+    for mapped in (False, True):
+        found = read_checkpoint(tmp_path, mapped=mapped)
+        assert found is not None
+        for name, array in arrays.items():
+            assert found.arrays[name].tobytes() == array.tobytes()
+            assert found.arrays[name].flags.writeable != mapped
+
+
+def test_a_file_of_the_library_is_read(tmp_path: Path) -> None:
+    """As the checkpoints were written at first."""
+    write_checkpoint(tmp_path, sample())
+    with safe_open(tmp_path / FILE, framework="np") as file:
+        metadata = file.metadata()
+    (tmp_path / FILE).write_bytes(save(sample().arrays, metadata=metadata))
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.arrays["models"].tobytes() == sample().arrays["models"].tobytes()
+
+
+def test_kinds_of_numbers_without_a_place_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample(1))
+    for array in (np.zeros(2, dtype=np.complex128), np.zeros(2, dtype=">f8"), np.array(["x"])):
+        with pytest.raises(RunError, match="the array odd holds"):
+            write_checkpoint(tmp_path, Checkpoint(2, {"odd": array}, {}))
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+MEMORY = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+def growth(action):
+    base, top, done = anonymous(), [0], threading.Event()
+    def watch():
+        while not done.wait(0.001):
+            top[0] = max(top[0], anonymous() - base)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    kept = action()
+    done.set()
+    watcher.join()
+    return max(top[0], anonymous() - base)
+
+folder, size = Path(sys.argv[1]), 200_000_000
+models = np.ones((1000, size // 4000), dtype=np.float32)
+print(growth(lambda: write_checkpoint(folder, Checkpoint(1, {"models": models}, {}))) / size)
+print(growth(lambda: read_checkpoint(folder)) / size)
+print(growth(lambda: read_checkpoint(folder, mapped=True)) / size)
+"""
+
+
+def test_no_second_copy_is_made(tmp_path: Path) -> None:
+    """Memory beyond the arrays, as shares of their size: in a process of its own."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the memory of a process is read from /proc")
+    told = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    write, read, mapped = map(float, told.stdout.split())
+    assert write < 0.1
+    assert 0.9 < read < 1.1
+    assert mapped < 0.1
 
 
 def test_a_new_one_replaces_the_old_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -127,6 +218,36 @@ def test_a_failed_write_keeps_the_old_one(
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_write_that_fails_halfway_keeps_the_old_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample(1))
+    whole = (tmp_path / FILE).read_bytes()
+
+    def parts() -> Iterator[bytes]:
+        yield b"x" * 100_000
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_parts(tmp_path / FILE, parts())
+    assert (tmp_path / FILE).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, sample(1))
+    program = (
+        "import os, sys; from pathlib import Path; from fedhp.record import checkpoint\n"
+        "parts = lambda: (yield b'x' * 100_000) or os._exit(9)\n"
+        "checkpoint.write_parts(Path(sys.argv[1]), parts())"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / FILE)], check=False)
+    assert told.returncode == 9
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert found.round_index == 1
+    write_checkpoint(tmp_path, sample(2))
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedhp.errors import RunError, StorageFull
+from fedhp.record.hashing import hash_rows
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.statistics import interval
 from fedhp.record.store import FILE, Store
@@ -107,6 +109,76 @@ def test_the_real_seconds_are_no_part_of_the_result(folder: Path) -> None:
     assert digest_of(folder) != whole
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE links SET distance = 0.0 WHERE round = 1 AND a = 0",
+        "UPDATE links SET used = 0 WHERE a = 0 AND round = 2",
+        "UPDATE workers SET step_time = NULL WHERE worker = 0 AND round = 3",
+        "UPDATE workers SET smoothness = 0.0 WHERE worker = 1 AND round = 1",
+        "UPDATE workers SET links = 7 WHERE worker = 1 AND round = 1",
+        "UPDATE rounds SET rule = 'other' WHERE round = 3",
+        "UPDATE rounds SET pace_setter = 0 WHERE round = 3",
+        "UPDATE verdicts SET links = links + 1 WHERE round = 1 AND verdict = 0",
+        "UPDATE facts SET value = 0.0 WHERE name = 'bound' AND round = 1",
+        "UPDATE evaluations SET accuracy = accuracy + 1e-16 WHERE round = 1",
+        "DELETE FROM worker_evaluations WHERE round = 3 AND worker = 2",
+        "UPDATE facts SET round = 4 WHERE round = 3",
+    ],
+)
+def test_the_digest_sees_every_change(change: str, folder: Path) -> None:
+    whole = digest_of(folder)
+    connection = sqlite3.connect(folder / FILE)
+    changed = connection.execute(change)
+    assert changed.rowcount > 0
+    connection.commit()
+    connection.close()
+    assert digest_of(folder) != whole
+
+
+def test_the_digest_does_not_depend_on_the_order_of_writing(folder: Path) -> None:
+    whole = digest_of(folder)
+    connection = sqlite3.connect(folder / FILE)
+    for table in ("rounds", "evaluations"):
+        rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+        connection.execute(f"DELETE FROM {table}")
+        marks = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows[::-1])
+    connection.commit()
+    connection.execute("VACUUM")
+    connection.close()
+    assert digest_of(folder) == whole
+
+
+def hashed(*columns: tuple[Any, ...]) -> str:
+    digest = hashlib.sha256()
+    hash_rows(digest, list(zip(*columns, strict=True)))
+    return digest.hexdigest()
+
+
+def test_values_of_another_kind_hash_differently() -> None:
+    kinds: list[Any] = [0, 0.0, -0.0, None, "", "0", "None", 1, 1.0, True, b"", 2**62, 5e-324]
+    for others in ((), (1.5,), (None,), (3,), ("x",), (2.5, None)):
+        found = {hashed((value, *others)) for value in kinds}
+        assert len(found) == len(kinds)
+    assert hashed((1, 2), (3, 4)) != hashed((1, 3), (2, 4))
+    assert hashed(("a", "b")) != hashed(("a\0b",)) != hashed(("a', 'b",))
+    assert hashed((1.0, None)) == hashed((1.0, None)) != hashed((None, 1.0))
+
+
+def test_models_are_part_of_the_digest(folder: Path) -> None:
+    store = Store.open(folder)
+    models = np.arange(12, dtype=np.float32).reshape(3, 4)
+    whole = store.digest(models)
+    assert whole == store.digest(np.asfortranarray(models))
+    assert whole != store.digest()
+    assert whole != store.digest(models.reshape(4, 3))
+    assert whole != store.digest(models + np.float32(1e-6) * (models == 11))
+    zero = np.zeros((3, 4), dtype=np.float32)
+    assert store.digest(zero) != store.digest(-zero)
+    store.close()
+
+
 def test_wrong_questions_are_answered_with_what_there_is(folder: Path) -> None:
     with RunReader(folder) as run:
         with pytest.raises(RunError, match="no table 'round'") as caught:
@@ -157,7 +229,7 @@ def test_strange_values_in_the_description_are_damage(folder: Path) -> None:
     connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     connection.commit()
     connection.close()
-    with pytest.raises(RunError, match="version 99, this program reads 1"):
+    with pytest.raises(RunError, match="version 99, this program reads 2"):
         RunReader(folder)
 
 
@@ -177,7 +249,7 @@ class FullDisk:
         return getattr(self.inner, name)
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", range(8))
 def test_a_full_disk_keeps_the_rounds_before_whole(after: int, folder: Path) -> None:
     whole = digest_of(folder)
     store = Store.open(folder, write=True)

@@ -10,6 +10,7 @@ from typing import Any
 from fedhp.config import parse
 from fedhp.engine.run import start_run
 from fedhp.record.store import FILE, Store
+from unit.record.rounds import mesh, planned_round
 
 WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
 TABLES: dict[str, Any] = {
@@ -41,6 +42,22 @@ def make_run(
         if done == stop_after:
             break
     rounds.close()  # type: ignore[attr-defined]
+    return folder
+
+
+def wide_run(folder: Path, workers: int, *, rounds: int = 2, directed: bool = False) -> Path:
+    """A real run's description with rounds made by hand: a full mesh of very many workers."""
+    make_run(folder, "fedhp", rounds=1)
+    store = Store.open(folder, write=True)
+    store.truncate(0)
+    devices = ["laptop", "xavier_nx", "jetson_tx2"]
+    store.set_meta("workers", workers)
+    store.set_meta("rounds", rounds)
+    store.set_meta("devices", [devices[worker % 3] for worker in range(workers)])
+    store.set_meta("samples", [7] * workers)
+    for index in range(1, rounds + 1):
+        store.commit(planned_round(workers, mesh(workers), round_index=index, directed=directed))
+    store.close()
     return folder
 
 

@@ -14,7 +14,16 @@ from fedhp.world.trace import read_trace
 from unit.report.conftest import Runs
 from unit.report.runs import WORLD, make_run, query
 
-TABLES = ["rounds", "workers", "links", "facts", "evaluations", "worker_evaluations", "wall"]
+TABLES = [
+    "rounds",
+    "workers",
+    "links",
+    "verdicts",
+    "facts",
+    "evaluations",
+    "worker_evaluations",
+    "wall",
+]
 
 
 def test_every_table_comes_back_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
@@ -36,7 +45,7 @@ def test_every_table_comes_back_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
 
 def test_an_unknown_table_is_refused(runs: Runs) -> None:
     with RunReader(runs.away) as run, pytest.raises(RunError, match="no table 'round'") as caught:
-        table_csv(run, "round")
+        list(table_csv(run, "round"))
     assert "rounds, workers" in caught.value.allowed
 
 
