@@ -45,15 +45,15 @@ def rounds() -> list[Round]:
             observation = loop._observe(round_index)
             progress = loop.progress
             _, plan = loop.algorithm.plan(progress.algorithm_state, observation, progress.reports)
-            before = engine.models.double().numpy().copy()
+            before = engine.shard.models.double().numpy().copy()
             record = next(steps)
             seen.append(
                 Round(
                     plan=plan,
                     record=record,
                     before=before,
-                    trained=engine.after.double().numpy().copy(),
-                    mixed=engine.models.double().numpy().copy(),
+                    trained=engine.shard.after.double().numpy().copy(),
+                    mixed=engine.shard.models.double().numpy().copy(),
                     reports=loop.progress.reports,
                 )
             )
@@ -83,15 +83,15 @@ def test_alg1_line3_local_updating() -> None:
             picks = part[rng.integers(len(part), size=(steps, 8))]
             losses = []
             for batch in picks:
-                outputs = module(engine.samples.inputs[batch])
-                loss = functional.cross_entropy(outputs, engine.samples.targets[batch])
+                outputs = module(engine.shard.samples.inputs[batch])
+                loss = functional.cross_entropy(outputs, engine.shard.samples.targets[batch])
                 slopes = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
                     for weight, slope in zip(weights, slopes, strict=True):
                         weight.sub_(record.learning_rate * slope)
                 losses.append(float(loss.detach()))
             expected, _ = row_of(module, prepared.layout)
-            assert torch.allclose(engine.after[worker], expected, rtol=1e-4, atol=1e-5)
+            assert torch.allclose(engine.shard.after[worker], expected, rtol=1e-4, atol=1e-5)
             assert record.train_loss[worker] == pytest.approx(np.mean(losses), rel=1e-4)
 
 

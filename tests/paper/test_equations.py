@@ -19,6 +19,7 @@ from fedhp.graph import (
     laplacian,
     mixing_matrix,
     mixing_rate,
+    mixing_weights,
     ring_over,
     topology_from,
 )
@@ -136,7 +137,7 @@ def test_eq5_mixing(rule: MixingRule) -> None:
     for workers, links in some_graphs():
         models = rng.standard_normal((workers, 7)).astype(np.float32)
         out = torch.empty(workers, 7)
-        weights = mixing_matrix(topology_from(workers, links), rule)
+        weights = mixing_weights(topology_from(workers, links), rule)
         mix(torch.from_numpy(models), weights, mixed=7, out=out)
         expected = reference.mix(models.astype(np.float64).tolist(), links, rule)
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
@@ -270,7 +271,7 @@ def test_assumption4_mixing_matrices(rule: MixingRule) -> None:
         assert mixing_rate(matrix) < 1 - 1e-9
         models = torch.from_numpy(rng.standard_normal((workers, 300)).astype(np.float32) + 1)
         out = torch.empty_like(models)
-        mix(models, matrix, mixed=300, out=out)
+        mix(models, mixing_weights(topology_from(workers, links), rule), mixed=300, out=out)
         before, after = (each.double().mean(dim=0) for each in (models, out))
         assert float((after - before).norm() / before.norm()) <= 1e-6
 

@@ -18,5 +18,7 @@ def test_every_averaged_model_was_transferred() -> None:
         weights = mixing_matrix(topology_from(8, kept), "metropolis")
         sent = {(int(a), int(b)) for a, b in record.links}  # (receiver, sender)
         used = {(int(i), int(j)) for i, j in np.argwhere(weights > 0) if i != j}
-        np.testing.assert_allclose(engine.models, weights @ engine.after.numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            engine.shard.models, weights @ engine.shard.after.numpy(), atol=1e-5
+        )
         assert used <= sent, sorted(used - sent)

@@ -15,7 +15,8 @@ from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Algorithm
 from fedhp.algorithms.pens import PENS
 from fedhp.engine.events import EventLoop
-from fedhp.engine.local import LocalEngine, Turn
+from fedhp.engine.holding import Turn
+from fedhp.engine.local import LocalEngine
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
@@ -156,19 +157,19 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
     }
     experiment = tiny("adpsgd", more, steps=steps)
     with engine_of(experiment) as engine:
-        initial = engine.models.double().tolist()
-        world, layout = engine.prepared.world, engine.prepared.layout
+        initial = engine.shard.models.double().tolist()
+        world = engine.prepared.world
         loop = events_of(engine)
         algorithm, state = loop.algorithm, loop.state
         everyone = np.ones(workers, dtype=np.bool_)
 
         def train(worker: int, turn: int, snapshot: list[float], events: int) -> list[float]:
-            rows = torch.zeros(workers, layout.width)
-            rows[worker] = torch.tensor(snapshot)
-            counters = torch.zeros(workers, 0, dtype=torch.int64)
             rate = 0.1 * 0.98 ** (events // workers)
-            engine.train_rows({worker: Turn(turn + 1, steps, rate)}, rows, counters)
-            return [float(value) for value in rows[worker]]
+            with engine_of(experiment) as apart:
+                apart.shard.after[worker] = torch.tensor(snapshot)
+                apart.train_snapshots({worker: Turn(turn + 1, steps, rate)})
+                change = apart.shard.after[worker].tolist()
+            return [start + moved for start, moved in zip(snapshot, change, strict=True)]
 
         def compute(worker: int, turn: int, now: float) -> float:
             return float(world.step_times(worker, turn + 1, steps=steps, time=now).sum())
@@ -193,7 +194,7 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
                 transfer=transfer,
                 partner=partner,
             )
-            np.testing.assert_allclose(engine.models.numpy(), expected, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(engine.shard.models.numpy(), expected, rtol=1e-3, atol=1e-5)
             assert record.clock == pytest.approx(log[-1].time, rel=1e-9)
             pairs = {
                 (min(each.worker, each.partner), max(each.worker, each.partner))
@@ -214,9 +215,9 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
 
         def watched(worker: int, tally: Any) -> None:
             nonlocal seen
-            before = engine.models.double()
+            before = engine.shard.models.double()
             average(worker, tally)
-            after = engine.models.double()
+            after = engine.shard.models.double()
             partner = int(loop.table.partner[worker])
             assert torch.equal(after[worker], after[partner])
             others = [i for i in range(5) if i not in (worker, partner)]
@@ -284,7 +285,7 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
         for record in loop.rounds():
             if record.round_index > 2:
                 break
-            trained = engine.after.double().tolist()
+            trained = engine.shard.after.double().tolist()
             sources: dict[int, list[int]] = {i: [] for i in range(6)}
             for receiver, sender in record.links.tolist():
                 sources[receiver].append(sender)
@@ -294,16 +295,16 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
                 own = part[rng.integers(len(part), size=16)]
                 losses = []
                 for peer in sources[worker]:
-                    replica.bind(engine.after[peer], engine.after_counters[peer])
+                    replica.bind(engine.shard.after[peer], engine.shard.after_counters[peer])
                     with torch.no_grad():
-                        outputs = replica.module(engine.samples.inputs[own])
-                    targets = engine.samples.targets[own]
+                        outputs = replica.module(engine.shard.samples.inputs[own])
+                    targets = engine.shard.samples.targets[own]
                     losses.append(float(functional.cross_entropy(outputs, targets)))
                 best = reference.pens_selection(sources[worker], losses, 2)
                 assert set(loop.progress.reports.selected[worker].tolist()) == best
                 expected = reference.average_of(trained, [worker, *best])
                 np.testing.assert_allclose(
-                    engine.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
+                    engine.shard.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
                 )
                 took = world.step_times(worker, record.round_index, steps=2, time=started)
                 bandwidth = world.bandwidth.at(started)

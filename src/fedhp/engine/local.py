@@ -103,9 +103,6 @@ class LocalEngine(Engine):
         groups: list[IntArray | None] = [None]
         if shards > 1:
             groups = list(np.array_split(np.arange(prepared.experiment.workers), shards))
-        super().__init__(
-            prepared,
-            LocalShards(
-                [Shard(holding_of(prepared, group, scratch=scratch), stop=stop) for group in groups]
-            ),
-        )
+        held = [Shard(holding_of(prepared, group, scratch=scratch), stop=stop) for group in groups]
+        self.shard = held[0]  # all workers, unless there are more
+        super().__init__(prepared, LocalShards(held))

@@ -69,7 +69,7 @@ def test_training_equals_one_at_a_time(hidden: tuple[int, ...], steps: list[int]
     batches = batches_of(steps)
     stacked = before.clone()
     losses = stack_of(module, layout).train(
-        stacked, samples(), batches=batches, rates=rates, stop=lambda: False
+        stacked, list(range(WORKERS)), samples(), batches=batches, rates=rates, stop=lambda: False
     )
     replica = Replica(network(hidden), layout)
     single = before.clone()
@@ -135,11 +135,12 @@ def test_workers_do_not_touch_each_other() -> None:
     stack, before = stack_of(module, layout), start(module, layout)
     batches, rates = batches_of([2, 6, 3, 1, 5, 4, 6]), torch.full((WORKERS,), 0.1)
     together = before.clone()
-    stack.train(together, samples(), batches=batches, rates=rates, stop=lambda: False)
+    everyone = list(range(WORKERS))
+    stack.train(together, everyone, samples(), batches=batches, rates=rates, stop=lambda: False)
     for worker in (0, 1, 6):
         alone = before[worker : worker + 1].clone()
         stack.train(
-            alone, samples(), batches=[batches[worker]], rates=rates[:1], stop=lambda: False
+            alone, [0], samples(), batches=[batches[worker]], rates=rates[:1], stop=lambda: False
         )
         assert torch.allclose(alone[0], together[worker], rtol=1e-5, atol=1e-6)
 
@@ -150,6 +151,7 @@ def test_a_request_to_stop() -> None:
     with pytest.raises(Interrupted):
         stack_of(module, layout).train(
             start(module, layout),
+            list(range(WORKERS)),
             samples(),
             batches=batches_of([3] * WORKERS),
             rates=torch.ones(WORKERS),
