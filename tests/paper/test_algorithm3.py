@@ -147,6 +147,28 @@ def test_alg3_equals_the_reference_on_larger_federations(
     assert result.iterations > 1
 
 
+@pytest.mark.parametrize("depth", [1, 4, 20])
+def test_alg3_the_beginning_of_the_order_is_enough(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sharing only so many of the slowest links are put in order, more where needed."""
+    monkeypatch.setattr("fedhp.algorithms.search._depth", lambda _: depth)
+    for case in range(72):
+        rng = np.random.default_rng([72, case])
+        workers = int(rng.integers(5, 15))
+        problem = draw(
+            rng,
+            workers,
+            base=None if case % 2 else random_base(rng, workers, float(rng.uniform(0.1, 0.8))),
+            per=("worker", "link")[case // 2 % 2],
+            sharing=True,
+            ties=case % 3 == 0,
+            bound=("finite", "infinite")[case // 4 % 2],
+            away=(0, 0, 2)[case % 3],
+        )
+        agree(problem, ("opt", "fill")[case // 8 % 2])
+
+
 @pytest.mark.parametrize("case", [2387, 2506, 3172, 4754, 5824, 5913])
 def test_alg3_a_rejected_candidate_leaves_no_trace(case: int) -> None:
     """Rare (1 in 1000): a rejected candidate met the bound, and the search came by again."""

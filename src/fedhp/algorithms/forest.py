@@ -20,9 +20,11 @@ _CHUNK = 1024  # links searched at once for the next that joins two groups
 class Forest:
     """Places count the links from the slowest, 0."""
 
-    def __init__(self, ends: IntArray, workers: int) -> None:
+    def __init__(self, ends: IntArray, workers: int, *, merged: bool = False) -> None:
+        """merged: workers are groups here, so a link may join one to itself, or two twice."""
         self._ends = ends  # [E, 2] by place
         self._workers = workers
+        self._merged = merged
         self._group = np.arange(workers)  # [N] workers joined by kept links share a number
         self._carrying: list[int] = []  # kept links that joined two groups
         self._pending: list[int] = []  # those of them that the forest lacks so far
@@ -84,10 +86,15 @@ class Forest:
     def _grow(self, first: int) -> None:
         """The forest anew: what carries already, then fastest first."""
         size = len(self._ends)
-        places = np.concatenate([np.array(self._carrying, dtype=np.int64), np.arange(first, size)])
-        weights = np.concatenate(
-            [np.ones(len(self._carrying)), np.arange(size - first, 0, -1, dtype=np.float64) + 1]
-        )
+        carrying = np.array(self._carrying, dtype=np.int64)
+        places = np.concatenate([carrying, np.arange(size - 1, first - 1, -1)])
+        weights = np.concatenate([np.ones(len(carrying)), size + 1.0 - places[len(carrying) :]])
+        if self._merged:
+            # The first of several links between the same two is the one that is preferred.
+            low, high = np.sort(self._ends[places], axis=1).T
+            once = np.unique(low * self._workers + high, return_index=True)[1]
+            once = once[low[once] != high[once]]
+            places, weights = places[once], weights[once]
         left, right = self._ends[places].T
         shape = (self._workers, self._workers)
         tree = minimum_spanning_tree(csr_array((weights, (left, right)), shape=shape))

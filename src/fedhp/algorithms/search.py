@@ -63,6 +63,7 @@ def search(
         link_distance=link_distance,
         absent_distance=absent_distance,
         bound=Bound(squared, distance_bound),
+        depth=_depth(len(links)) if network.sharing else None,
     )
     improved, search_step, iterations = True, 0, 0
     while True:
@@ -72,11 +73,14 @@ def search(
             break
         iterations += 1
         look = walk.look(search_step)
-        communication = look.slowest
-        if network.sharing:
+        if network.sharing:  # with fewer transfers at once, every link is faster
             present = walk.present.copy()
             present[look.removed] = False
-            communication = network.communication_time(base.keep(present))
+            rest = base.keep(present)
+            link_time = network.link_time(rest.links, rest.degrees)
+            communication = slowest_link(base.workers, rest.links, link_time)
+        else:
+            communication = walk.slowest(search_step)
         trial = assign(communication)
         improved = len(look.removed) > 0 and trial.objective < best.objective
         # What had to stay on the way to a rejected topology need not stay in the result;
@@ -87,8 +91,8 @@ def search(
             best = trial
             verdicts[look.removed] = LinkVerdict.CUT
             walk.commit(search_step)
-            if network.sharing:  # with fewer transfers at once, every link is faster
-                walk.reorder(network.link_time(links, base.keep(walk.present).degrees))
+            if network.sharing:
+                walk.reorder(link_time, _depth(walk.links_left))
         else:
             verdicts[look.removed] = LinkVerdict.KEPT_NO_GAIN
             if search_step == 1:
@@ -102,3 +106,8 @@ def search(
         base_objective=base_objective,
         iterations=iterations,
     )
+
+
+def _depth(links: int) -> int:
+    """How many links the next look is likely to need, bridges and far ones included."""
+    return 2 * isqrt(2 * links) + 64

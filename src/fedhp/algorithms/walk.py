@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from fedhp.algorithms.forest import Forest
 from fedhp.types import BoolArray, FloatArray, IntArray, LinkVerdict, Topology
@@ -41,13 +43,14 @@ class Look:
     removed: IntArray
     stayed: IntArray  # links on the way that had to stay
     reasons: IntArray  # why: LinkVerdict of each
-    slowest: FloatArray  # [N] the longest link time left at each worker, 0 without links
 
 
 class Walk:
     """A pass over the links from slowest to fastest, ties by smaller distance.
 
-    Everything inside counts in places of this order: 0 is the slowest link.
+    Everything inside counts in places of this order: 0 is the slowest link. Where every
+    removal changes the order (reorder), only its beginning is made: depth links, or as many
+    as it takes.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Walk:
         link_distance: FloatArray,
         absent_distance: float,
         bound: Bound,
+        depth: int | None = None,
     ) -> None:
         self.workers = base.workers
         self.present = np.ones(len(base.links), dtype=np.bool_)  # [E]
@@ -65,48 +69,70 @@ class Walk:
         self._bound = bound
         self._ends = base.links
         self._link_distance = link_distance  # [E]
-        self._start(link_time, absent_distance)
+        self._start(link_time, absent_distance, depth)
 
     @property
     def absent_distance(self) -> float:
         """Of the links removed so far and those that never were, over ordered pairs."""
         return self._here.total
 
-    def reorder(self, link_time: FloatArray) -> None:
-        """Start again from the slowest of the links that are left, by these times."""
-        self._start(link_time, self._here.total)
+    def reorder(self, link_time: FloatArray, depth: int) -> None:
+        """Start again from the slowest of the links that are left, by their times [E left]."""
+        self._start(link_time, self._here.total, depth)
 
-    def _start(self, link_time: FloatArray, total: float) -> None:
+    def _start(self, link_time: FloatArray, total: float, depth: int | None) -> None:
         left = np.flatnonzero(self.present)
-        order = left[slowest_first(link_time[left], self._link_distance[left])]
-        size, ends = len(order), self._ends[order]
+        self._link_time, self._depth = link_time, depth
+        merged, workers, group = False, self.workers, None
+        if depth is not None and 2 * depth < len(left):
+            # Also all that are as slow as the last one: ties go by distance.
+            among_slowest = link_time >= np.partition(link_time, -depth)[-depth]
+            rest = self._ends[left[~among_slowest]]
+            left, link_time = left[among_slowest], link_time[among_slowest]
+            if len(rest):
+                merged, group = True, _joined(rest, workers)
+                workers = int(group.max()) + 1
+        self._partial = merged
+        chosen = slowest_first(link_time, self._link_distance[left])
+        order = left[chosen]
+        ends = self._ends[order]
         self._order = order
-        self._time = np.append(link_time[order], 0.0)  # the place after the last: no link
-        self._kept = np.full(self.workers, size)  # [N] the slowest kept link of each worker
-        # Each worker's places, slowest first, end to end; with the worker in front they are
-        # one sorted list, so that one bisection finds everyone's next link.
-        flat = ends.ravel()
-        self._incident = np.argsort(flat.astype(_small(self.workers)), kind="stable") // 2
-        counts = np.bincount(flat, minlength=self.workers)
-        everyone = np.arange(self.workers)
-        self._keys = np.repeat(everyone, counts) * size + self._incident
-        self._first = everyone * size
-        self._stop = np.cumsum(counts)
+        self._time = np.append(link_time[chosen], 0.0)  # the place after the last: no link
+        self._kept = np.full(self.workers, len(order))  # [N] each worker's slowest kept link
+        self._index: _Index | None = None
         twice = 2 * self._link_distance[order]
-        self._here = _Scan(ends, twice, total, self._bound, Forest(ends, self.workers))
+        forest = Forest(ends if group is None else group[ends], workers, merged=merged)
+        self._here = _Scan(ends, twice, total, self._bound, forest)
         self._ahead: _Scan | None = None
 
     def look(self, count: int) -> Look:
         """Try to remove up to `count` more links; nothing is decided by that."""
-        ahead = self._ahead
-        # Fewer links than in the last look: its beginning is the same walk.
-        if ahead is None or not (ahead.at_end or ahead.removals >= count):
-            ahead = self._ahead = self._here.twin()
-            ahead.advance(count)
-        removed, stayed, reasons, place = ahead.since_twin(count)
-        return Look(
-            self._order[removed], self._order[stayed], reasons, self._slowest(place, stayed)
-        )
+        removed, stayed, reasons, _ = self._look(count)
+        return Look(self._order[removed], self._order[stayed], reasons)
+
+    def _look(self, count: int) -> tuple[IntArray, IntArray, IntArray, int]:
+        while True:
+            ahead = self._ahead
+            # Fewer links than in the last look: its beginning is the same walk.
+            if ahead is None or not (ahead.at_end or ahead.removals >= count):
+                ahead = self._ahead = self._here.twin()
+                ahead.advance(count)
+            if ahead.removals >= count or not self._partial:
+                return ahead.since_twin(count)
+            # Nothing is decided yet in this order: make more of it.
+            depth = 4 * (self._depth or 1)
+            self._start(self._link_time, self._here.total, depth)
+
+    def slowest(self, count: int) -> FloatArray:
+        """The longest link time at each worker after look(count), 0 without links, [N]."""
+        _, stayed, _, place = self._look(count)
+        slowest = self._kept.copy()
+        _lower(slowest, self._here.ends, stayed)
+        if self._index is None:
+            self._index = _Index(self._here.ends, self.workers)
+        self._index.lower(slowest, place)
+        times: FloatArray = self._time[slowest]
+        return times
 
     def commit(self, count: int) -> None:
         """Take what look(count) showed."""
@@ -120,16 +146,26 @@ class Walk:
         _lower(self._kept, ahead.ends, stayed)
         self._here, self._ahead = ahead, None
 
-    def _slowest(self, place: int, stayed: IntArray) -> FloatArray:
-        """The longest link time at each worker, if of the links before this place only those
-        kept earlier and `stayed` are left."""
-        slowest = self._kept.copy()
-        _lower(slowest, self._here.ends, stayed)
+
+class _Index:
+    """Each worker's places, slowest first."""
+
+    def __init__(self, ends: IntArray, workers: int) -> None:
+        flat, size = ends.ravel(), len(ends)
+        counts = np.bincount(flat, minlength=workers)
+        everyone = np.arange(workers)
+        self._places = np.argsort(flat.astype(_small(workers)), kind="stable") // 2
+        # With the worker in front the places are one sorted list, so that one bisection
+        # finds everyone's next link.
+        self._keys = np.repeat(everyone, counts) * size + self._places
+        self._first = everyone * size
+        self._stop = np.cumsum(counts)
+
+    def lower(self, slowest: IntArray, place: int) -> None:
+        """Let each worker's first link from this place on count, in place."""
         found = np.searchsorted(self._keys, self._first + place)
         some = found < self._stop
-        slowest[some] = np.minimum(slowest[some], self._incident[found[some]])
-        times: FloatArray = self._time[slowest]
-        return times
+        slowest[some] = np.minimum(slowest[some], self._places[found[some]])
 
 
 class _Scan:
@@ -246,6 +282,19 @@ def slowest_first(link_time: FloatArray, distance: FloatArray) -> IntArray:
     if (apart[1:] == apart[:-1]).any():
         near = np.argsort(distance, kind="stable")
     return near[np.argsort(rank[near], kind="stable")]
+
+
+def _joined(links: IntArray, workers: int) -> IntArray:
+    """Which group each worker is in, if these links are there, [N]."""
+    # Of many links a few nearly always do: then nobody is apart.
+    for step in (max(1, len(links) // (16 * workers)), 1):
+        left, right = links[::step].T
+        there = np.ones(len(left), dtype=np.int8)
+        graph = csr_array((there, (left, right)), shape=(workers, workers))
+        count, group = connected_components(graph, directed=False)
+        if count == 1 or step == 1:
+            break
+    return np.asarray(group, dtype=np.int64)
 
 
 def _small(count: int) -> np.dtype[Any]:
