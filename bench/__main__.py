@@ -31,11 +31,8 @@ class Failed(Exception):
 def main() -> int:
     """Run, print, write; 1 if a claim missed its bar or a piece of ours failed."""
     arguments = _arguments()
-    chosen = [
-        group
-        for group in groups()
-        if arguments.only in group.name or any(arguments.only in c.name for c in group.claims)
-    ]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # pieces are ended on the way out
+    chosen = _chosen(arguments.only)
     if not chosen:
         names = ", ".join(group.name for group in groups())
         print(f"no claim is called {arguments.only!r}; there are: {names}", file=sys.stderr)
@@ -53,6 +50,12 @@ def main() -> int:
             write(rows, out, quick=arguments.quick)  # what is measured is kept
     show(rows)
     return 1 if missed(rows) else 0
+
+
+def _chosen(name: str) -> list[Group]:
+    """The group of exactly this name, or all groups with a claim whose name contains it."""
+    exact = [group for group in groups() if group.name == name]
+    return exact or [group for group in groups() if any(name in c.name for c in group.claims)]
 
 
 def _measure(group: Group, arguments: argparse.Namespace, folder: Path) -> list[Row]:
@@ -119,7 +122,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", default="", help="part of a group's or claim's name")
+    parser.add_argument("--only", default="", help="a group, or part of a claim's name")
     parser.add_argument("--quick", action="store_true", help="shorter pieces: a try, no evidence")
     parser.add_argument("--out", type=Path, help="folder of results.json, .md and .png")
     arguments = parser.parse_args()
