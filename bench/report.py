@@ -75,7 +75,10 @@ def show(rows: Sequence[Row]) -> None:
     print(_table(rows))
     wrong = missed(rows)
     held = sum(row.passed is True for row in rows)
-    print(f"\n{held} claims hold, {len(wrong)} missed{': ' if wrong else ''}{', '.join(wrong)}")
+    absent = sum(row.ratio is None for row in rows)
+    print(f"\n{held} claims hold, {len(wrong)} missed, {absent} not run")
+    if wrong:
+        print(f"missed: {', '.join(wrong)}")
 
 
 def write(rows: Sequence[Row], folder: Path, *, quick: bool) -> None:
@@ -222,6 +225,6 @@ def _plot(rows: Sequence[Row], folder: Path) -> None:
     axes.grid(axis="x", color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.legend(loc="lower right", fontsize=8, frameon=True, edgecolor="none")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, frameon=False)
     figure.savefig(folder / "results.png", dpi=150)
     plt.close(figure)

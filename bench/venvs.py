@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -19,13 +20,29 @@ class NotInstalled(Exception):
     """Why a peer cannot be measured here, in one line."""
 
 
+@functools.cache
+def _reason(peer: str) -> str:
+    """Why a peer could not be installed, empty if it could; tried once per run."""
+    try:
+        _install(peer)
+    except NotInstalled as error:
+        return str(error)
+    return ""
+
+
 def python_of(peer: str) -> Path:
     """The Python of a peer's venv; installs it if it is not there."""
+    if reason := _reason(peer):
+        raise NotInstalled(reason)
+    return HOME / peer / "bin" / "python"
+
+
+def _install(peer: str) -> None:
     folder = HOME / peer
     python, ready = folder / "bin" / "python", folder / ".ready"
     wanted = " ".join((TORCH, *PEERS[peer]))
     if ready.exists() and ready.read_text() == wanted:
-        return python
+        return
     print(f"installing {peer} into bench/.venvs (once)", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -38,7 +55,6 @@ def python_of(peer: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     ready.write_text(wanted)
-    return python
 
 
 def _pip(python: Path, *packages: str) -> None:
