@@ -7,7 +7,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test accept campaign clean
+.PHONY: setup demo test accept campaign bench clean
 
 setup: $(READY)
 
@@ -37,6 +37,10 @@ accept: setup
 # The long tests: kills at random instants, thousands of bad configs.
 campaign: setup
 	.venv/bin/pytest -n 2 -m slow
+
+# The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
+bench: setup
+	.venv/bin/python -m bench $(ARGS)
 
 clean:
 	rm -rf .venv runs build

@@ -1,0 +1,168 @@
+"""The one place that touches fedhp: builds experiments and drives the engine round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.work import BATCH, DEGREE, LEARNING_RATE, SEED, TEST_IMAGES, data_file
+from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
+from fedhp.config import parse
+from fedhp.engine.local import LocalEngine
+from fedhp.engine.prepare import prepare
+from fedhp.graph import base_topology, mixing_matrix
+from fedhp.learn.mix import mix
+from fedhp.timing import Network
+from fedhp.types import FloatArray, LinkVerdict, NeighborMixing, Plan, Reports
+
+PART = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
+
+
+class Ours:
+    """An experiment whose rounds are driven by hand: the same steps for every algorithm."""
+
+    def __init__(self, model: str, folder: Path, *, workers: int, executors: int) -> None:
+        regular = {"name": "random_regular", "degree": DEGREE}
+        experiment = parse(
+            {
+                "workers": workers,
+                "rounds": 1_000_000,
+                "seed": SEED,
+                "device": "cpu",
+                "executors": executors,
+                "algorithm": {"name": "dpsgd"},
+                "model": PART.get(model, {"name": model}),
+                "topology": regular if workers > DEGREE else {"name": "full"},
+                "data": {
+                    "name": "npz",
+                    "path": str(data_file(folder, model)),
+                    "standardize": False,
+                    "partition": "iid",
+                },
+                "training": {"batch_size": BATCH, "learning_rate": LEARNING_RATE},
+                "evaluation": {"images": TEST_IMAGES},
+            }
+        )
+        prepared = prepare(experiment)
+        self.engine = LocalEngine(prepared)
+        self.parameters = prepared.layout.trainable
+        self._exchange = NeighborMixing(prepared.federation.base_topology)
+        self._round = 0
+
+    def __enter__(self) -> Ours:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close()
+
+    def train(self, local_steps: list[int], *, estimates: bool = False) -> float:
+        """Local steps of everyone; the mean loss."""
+        self._round += 1
+        found = self.engine.train(
+            np.array(local_steps, dtype=np.int64),
+            round_index=self._round,
+            learning_rate=LEARNING_RATE,
+            estimates=estimates,
+        )
+        return float(np.nanmean(found.loss))
+
+    def exchange(self) -> None:
+        """Distances on the links, then mixing; the mixed models are the next ones."""
+        self.engine.exchange(self._exchange, round_index=self._round)
+        self.engine.advance()
+
+    def round(self, local_steps: list[int], *, estimates: bool = False) -> float:
+        """One whole round; the mean loss."""
+        loss = self.train(local_steps, estimates=estimates)
+        self.exchange()
+        return loss
+
+    def evaluate(self) -> float:
+        """Test every worker's model and their mean; the mean accuracy."""
+        return float(self.engine.evaluate(self.engine.models).accuracy.mean())
+
+
+def mixing(workers: int, parameters: int) -> Callable[[], torch.Tensor]:
+    """One mixing of random rows over a random regular graph, as a call."""
+    settings = {"degree": DEGREE}
+    topology = base_topology("random_regular", settings, workers=workers, seed=SEED)
+    weights = mixing_matrix(topology, "max_degree")
+    torch.set_num_threads(1)
+    rows = torch.randn(workers, parameters)
+    out = torch.empty_like(rows)
+
+    def once() -> torch.Tensor:
+        mix(rows, weights, mixed=parameters, out=out)
+        return out
+
+    return once
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """A plan of FedHP in a later round, and how much the one before it had cut."""
+
+    once: Callable[[], Plan]
+    links: int
+    cut: int
+
+
+def planning(workers: int) -> Planning:
+    """Round 3 of FedHP on a full mesh: all distances are known and the bound lets half go."""
+    rng = np.random.default_rng([SEED, workers])
+    algorithm = load_algorithm("fedhp", {})
+    assert isinstance(algorithm, Algorithm)
+    base = base_topology("full", {}, workers=workers, seed=SEED)
+    state = algorithm.start(
+        Federation(workers=workers, rounds=100, seed=SEED, local_steps=30, base_topology=base)
+    )
+    points = rng.standard_normal((workers, 16))
+    # Half the mean distance as bound: it binds midway, after links were cut in earnest.
+    far = np.linalg.norm(points[base.links[:, 0]] - points[base.links[:, 1]], axis=1)
+    norm = float(far.mean())
+    step_time = rng.choice([0.05, 0.1, 0.2], workers) * rng.uniform(0.8, 1.2, workers)
+    missing = np.full(workers, np.nan)
+
+    def observe(round_index: int) -> Observation:
+        megabytes = np.random.default_rng([SEED, workers, round_index]).uniform(1, 10, workers)
+        return Observation(
+            round_index=round_index,
+            clock=10.0 * round_index,
+            learning_rate=0.1,
+            available=np.ones(workers, dtype=np.bool_),
+            network=Network(bandwidth=8e6 * megabytes, model_bits=54e6),
+        )
+
+    def report(round_index: int, links: Any) -> Reports:
+        measured = np.linalg.norm(points[links[:, 0]] - points[links[:, 1]], axis=1)
+        first = round_index == 0
+        norms: FloatArray = missing if first else np.full(workers, norm)
+        return Reports(
+            round_index=round_index,
+            step_time=step_time,
+            update_norm=norms,
+            links=links[:0] if first else links,
+            distance=measured[:0] if first else measured,
+            smoothness=missing if first else np.full(workers, 5.0),
+            gradient_variance=missing if first else np.full(workers, 2.0),
+            start_loss=missing if first else np.full(workers, 4.1),
+            selected=np.empty((workers, 0), dtype=np.int64),
+        )
+
+    state, plan = algorithm.plan(state, observe(1), report(0, base.links))
+    for round_index in (1, 2):
+        assert isinstance(plan.exchange, NeighborMixing)
+        reports = report(round_index, plan.exchange.topology.links)
+        observation, before = observe(round_index + 1), state
+        state, plan = algorithm.plan(before, observation, reports)
+    cut = int((plan.decision.verdicts == LinkVerdict.CUT).sum())
+    return Planning(
+        once=lambda: algorithm.plan(before, observation, reports)[1],
+        links=len(base.links),
+        cut=cut,
+    )
