@@ -28,7 +28,7 @@ test: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -n 2 -m "not slow"
+	.venv/bin/pytest -n 2 --dist loadgroup -m "not slow"
 
 # SPEC section 11 over its seeds; ARGS passes overrides, e.g. ARGS="--seeds 3,4,5".
 accept: setup
@@ -36,7 +36,7 @@ accept: setup
 
 # The long tests: kills at random instants, thousands of bad configs.
 campaign: setup
-	.venv/bin/pytest -n 2 -m slow
+	.venv/bin/pytest -n 2 --dist loadgroup -m slow
 
 # The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
 bench: setup

@@ -15,7 +15,7 @@ from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
 from fedhp.config import parse
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
-from fedhp.graph import base_topology, mixing_matrix
+from fedhp.graph import base_topology, mixing_weights
 from fedhp.learn.mix import mix
 from fedhp.timing import Network
 from fedhp.types import FloatArray, LinkVerdict, NeighborMixing, Plan, Reports
@@ -67,8 +67,11 @@ class Ours:
             np.array(local_steps, dtype=np.int64),
             round_index=self._round,
             learning_rate=LEARNING_RATE,
-            estimates=estimates,
         )
+        if estimates:
+            # As FedHP does after round 1: ten workers measure, taking turns.
+            chosen = np.arange(len(local_steps)) < 10
+            self.engine.estimate(chosen, round_index=self._round)
         return float(np.nanmean(found.loss))
 
     def exchange(self) -> None:
@@ -84,14 +87,14 @@ class Ours:
 
     def evaluate(self) -> float:
         """Test every worker's model and their mean; the mean accuracy."""
-        return float(self.engine.evaluate(self.engine.models).accuracy.mean())
+        return float(self.engine.evaluate().accuracy.mean())
 
 
 def mixing(workers: int, parameters: int) -> Callable[[], torch.Tensor]:
     """One mixing of random rows over a random regular graph, as a call."""
     settings = {"degree": DEGREE}
     topology = base_topology("random_regular", settings, workers=workers, seed=SEED)
-    weights = mixing_matrix(topology, "max_degree")
+    weights = mixing_weights(topology, "max_degree")
     torch.set_num_threads(1)
     rows = torch.randn(workers, parameters)
     out = torch.empty_like(rows)

@@ -189,6 +189,13 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
+class RayConfig(Section):
+    """Where actors run, with engine = "ray"."""
+
+    address: Annotated[str, Field(min_length=1)] | None = None  # none: start Ray on this machine
+    actors: Annotated[int, Field(ge=1, le=1024)] = 2  # each hosts a part of the workers
+
+
 class CheckpointConfig(Section):
     """How much work a kill may cost. Not part of the result."""
 
@@ -212,7 +219,9 @@ class Experiment(Section):
         str,
         Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$", description="auto, cpu, cuda or cuda:N"),
     ] = "auto"
+    engine: Literal["local", "ray"] = "local"
     executors: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
+    memory: Literal["auto"] | Measure = "auto"  # GB the run may use; auto: what is free
     algorithm: Part = Part(name="fedhp")
     model: Part = Part(name="mlp")
     task: Part = Part(name="classification")
@@ -221,6 +230,7 @@ class Experiment(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     world: WorldConfig = WorldConfig()
+    ray: RayConfig = RayConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     compare: CompareConfig = CompareConfig()
 
@@ -240,7 +250,7 @@ class Experiment(Section):
 PARTS = ("algorithm", "model", "task", "topology")
 
 # Settings that do not change a run's numbers; they may differ when it is resumed.
-FREE_ON_RESUME = ("checkpoint", "compare", "executors")
+FREE_ON_RESUME = ("checkpoint", "compare", "executors", "memory", "ray")
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:

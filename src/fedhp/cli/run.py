@@ -31,6 +31,7 @@ def run(
     from fedhp.engine.run import start_run
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
+    from fedhp.report.cost import cost_of
 
     folder = choose_folder(out, experiment, resume=resume)
     settings = load(experiment, overrides or [])
@@ -43,11 +44,13 @@ def run(
                 display.update(round_event(record))
     with RunReader(folder) as reader:
         summary = reader.summary()
+        cost = cost_of(reader)
     if as_json:
         print(json.dumps({"runs": [summary.as_json()], "summary": summarize_runs([summary])}))
     else:
         from fedhp.report.tables import comparison_table
 
         table_console().print(comparison_table([summary]))
+        print(cost)
         print(f"run: {folder}")
         print(f"look closer: fedhp show {folder}; fedhp explain {folder} --round 2")

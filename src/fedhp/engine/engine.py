@@ -66,6 +66,9 @@ class Shards(Protocol):
     def recover(self) -> None:
         """Bring all shards back to the state that was remembered."""
 
+    def restart(self) -> None:
+        """After StateLost: all shards anew, as at the start of a run."""
+
     def close(self) -> None:
         """Let the shards go."""
 

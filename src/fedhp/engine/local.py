@@ -68,6 +68,9 @@ class LocalShards:
     def recover(self) -> None:
         """Objects are not lost."""
 
+    def restart(self) -> None:
+        """Objects are not lost."""
+
     def close(self) -> None:
         """Let the executors go."""
         for shard in self.shards:

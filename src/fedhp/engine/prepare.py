@@ -15,6 +15,7 @@ from fedhp import components
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
+from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
 from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
@@ -30,8 +31,8 @@ from fedhp.learn.task import (
 from fedhp.types import Dataset, IntArray
 from fedhp.world import World, build_world
 
-# Below this size a step is mostly Python: a second thread would only wait for the first.
 PARALLEL_PARAMETERS = 100_000
+PARALLEL_WORKERS = 100
 MOST_INTERVALS = 100_000  # of the links' changes in one transfer
 
 
@@ -51,6 +52,8 @@ class Prepared:
     device: torch.device
     executors: int
     overlap: bool  # tests run beside the next round's training
+    memory: Memory
+    folders: tuple[str, ...]  # where the user's own parts are looked for
 
     @property
     def test_images(self) -> int:
@@ -99,7 +102,15 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         seed=experiment.seed,
         source=source,
     )
-    _check_memory(experiment.workers, task, source=source)
+    size = _model_size(task)
+    memory = plan_memory(
+        experiment,
+        model_size=size,
+        data_bytes=_bytes_of(dataset),
+        asynchronous=not isinstance(algorithm, Algorithm),
+        executors=_executors(experiment, size, device),
+        source=source,
+    )
     facts = check_task(
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )
@@ -139,11 +150,10 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         layout=layout,
         world=world,
         device=device,
-        executors=_executors(experiment, facts, device),
-        # With a number of executors given, no other thread is started.
-        overlap=not facts.stochastic
-        and (_executors(experiment, facts, device) > 1 or experiment.executors == "auto")
-        and cores() > 1,
+        executors=1 if facts.stochastic else _executors(experiment, facts.parameters, device),
+        overlap=_overlap(experiment, facts),
+        memory=memory,
+        folders=(folder, os.getcwd()),
     )
 
 
@@ -185,22 +195,6 @@ def _build_task(experiment: Experiment, source: str) -> Task:
     )
 
 
-def _check_memory(workers: int, task: Task, *, source: str) -> None:
-    """Refuse what clearly does not fit: four rows per worker, a few numbers per pair of them."""
-    size = _model_size(task)
-    needed = 16 * size * (workers + 1) + 50 * workers**2
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise ConfigError(
-            f"{workers} workers with models of {size} numbers need about"
-            f" {needed / 1e9:.0f} GB of memory, but this machine has {there / 1e9:.0f} GB",
-            key="workers" if 32 * size < there else "model.name",
-            source=source,
-            allowed="as many workers as the memory holds models of",
-            fix="lower workers, or choose a smaller model (model.name and its settings)",
-        )
-
-
 def _check_transfer(experiment: Experiment, world: World, *, source: str) -> None:
     """Links move from interval to interval, so that time must not run far ahead of them."""
     links = experiment.world.bandwidth
@@ -237,15 +231,35 @@ def _model_size(task: Task) -> int:
         return 0
 
 
-def _executors(experiment: Experiment, facts: TaskFacts, device: torch.device) -> int:
+def _executors(experiment: Experiment, parameters: int, device: torch.device) -> int:
     """Threads that train workers side by side. The numbers do not depend on it."""
-    if device.type != "cpu" or facts.stochastic:
+    if device.type != "cpu":
         return 1
     if experiment.executors != "auto":
         return min(experiment.executors, experiment.workers)
-    if facts.parameters < PARALLEL_PARAMETERS:
+    if experiment.engine == "ray":  # its actors run side by side already
+        return 1
+    # Below this size a step is mostly Python: with few workers a second thread only waits.
+    if parameters < PARALLEL_PARAMETERS and experiment.workers < PARALLEL_WORKERS:
         return 1
     return min(cores(), experiment.workers)
+
+
+def _overlap(experiment: Experiment, facts: TaskFacts) -> bool:
+    """Tests have a thread of their own, unless the number of threads was given or is one."""
+    if facts.stochastic or experiment.engine == "ray" or cores() == 1:
+        return False
+    return experiment.executors == "auto" or experiment.executors > 1
+
+
+def _bytes_of(dataset: Dataset) -> int:
+    arrays = (
+        dataset.train_inputs,
+        dataset.train_targets,
+        dataset.test_inputs,
+        dataset.test_targets,
+    )
+    return sum(array.nbytes for array in arrays)
 
 
 def cores() -> int:

@@ -23,14 +23,16 @@ import torch
 from fedhp import __version__
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
-from fedhp.engine.engine import Engine
+from fedhp.engine.engine import Engine, StateLost
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
+from fedhp.engine.memory import peak_memory
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
+from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store
 from fedhp.types import RoundRecord
@@ -69,15 +71,37 @@ class Run:
         threads = torch.get_num_threads()
         with FolderLock(self.folder):
             store = Store.open(self.folder, write=True)
-            engine = LocalEngine(self.prepared, stop=self.stop)
             try:
-                yield from self._rounds(store, engine)
+                engine = self._engine()
+                try:
+                    yield from self._rounds(store, engine)
+                finally:
+                    engine.close()
             finally:
-                engine.close()
                 store.close()
                 torch.set_num_threads(threads)
 
+    def _engine(self) -> Engine:
+        if self.prepared.experiment.engine == "ray":
+            from fedhp.engine.ray import RayEngine
+
+            return RayEngine(self.prepared, stop=self.stop)
+        scratch = self.folder if self.prepared.memory.mapped else None
+        return LocalEngine(self.prepared, scratch=scratch, stop=self.stop)
+
     def _rounds(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
+        told = store.last_round()
+        while True:
+            try:
+                for record in self._from_checkpoint(store, engine):
+                    if record.round_index > told or record.round_index == self.num_rounds:
+                        yield record
+                    told = max(told, record.round_index)
+                return
+            except StateLost:  # all that is left is on the disk: repeat from there, bit for bit
+                engine.shards.restart()
+
+    def _from_checkpoint(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
         loop = self._loop(engine)
         saved = read_checkpoint(self.folder)
         if saved is not None:
@@ -92,6 +116,7 @@ class Run:
         store.truncate(loop.checkpoint().round_index)
         store.set_meta("status", "running")
         last, cost = time.monotonic(), 0.0
+        started, before = last, float(store.meta("seconds") or 0.0)
         try:
             for record in loop.rounds():
                 check_record(record, self.prepared.experiment.world.bandwidth.interval)
@@ -109,6 +134,7 @@ class Run:
             done = store.last_round()
             if loop.checkpoint().round_index == done:  # else its tests were under way: repeat it
                 self._save(loop)
+            store.set_meta("seconds", before + time.monotonic() - started)
             store.set_meta("status", "interrupted")
             raise Interrupted(
                 f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
@@ -121,6 +147,9 @@ class Run:
             store.set_meta("message", str(error))
             raise
         self._save(loop)
+        store.set_meta("seconds", before + time.monotonic() - started)
+        store.set_meta("peak_memory", peak_memory())
+        store.set_meta("moved_bytes", engine.shards.moved)
         store.set_meta("status", "finished")
         store.fold()
 
@@ -226,14 +255,15 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
     checkpoint = 4 * prepared.layout.width * experiment.workers * matrices
     links = len(prepared.federation.base_topology.links)
-    records = experiment.rounds * (100 * experiment.workers + 60 * links + 500)
+    records = experiment.rounds * round_bytes(experiment.workers, links)
+    mapped = prepared.memory.models if prepared.memory.mapped else 0
     parent = folder
     while not parent.exists():
         parent = parent.parent
     free = shutil.disk_usage(parent).free
-    if checkpoint + records > free:
+    if checkpoint + records + mapped > free:
         raise StorageFull(
-            f"--out {folder}: the run needs about {(checkpoint + records) / 1e6:.0f} MB, "
+            f"--out {folder}: the run needs about {(checkpoint + records + mapped) / 1e6:.0f} MB, "
             f"{free / 1e6:.0f} MB are free",
             allowed="enough space for the records and two checkpoints",
             fix="free some space, or choose an --out on another disk",

@@ -47,7 +47,8 @@ class RunReader:
     def table(self, name: str, *, round_index: int | None = None) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
-        Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations, wall.
+        Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
+        final_evaluations, final_worker_evaluations, verdicts, wall.
         Of very many links only a selection is there: see `links_kept`.
         """
         if round_index is None:
@@ -104,6 +105,7 @@ class RunSummary:
     final_accuracy: float | None
     best_accuracy: float | None
     mean_model_accuracy: float | None
+    whole_test_accuracy: float | None  # of the last models, where a part was used on the way
     completion_time: float
     round_time: float | None
     mean_waiting_time: float | None
@@ -135,6 +137,7 @@ def summarize(run: RunReader) -> RunSummary:
         final_accuracy=mean(tests["accuracy"][-last:]),
         best_accuracy=max(tests["accuracy"], default=None),
         mean_model_accuracy=mean(tests["mean_model_accuracy"][-last:]),
+        whole_test_accuracy=mean(run.table("final_evaluations")["accuracy"]),
         completion_time=rounds["clock"][-1] if rounds["clock"] else 0.0,
         round_time=mean(rounds["round_time"]),
         mean_waiting_time=mean(rounds["mean_waiting_time"]),

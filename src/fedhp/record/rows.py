@@ -13,7 +13,7 @@ from fedhp.types import RoundRecord
 
 def round_columns(record: RoundRecord) -> dict[str, Columns]:
     """The columns of every table that gets rows, in the order of the schema."""
-    timing, decision, evaluation = record.timing, record.decision, record.evaluation
+    timing, decision = record.timing, record.decision
     workers = len(record.local_steps)
     present = ~np.isnan(timing.worker_time)
     losses = record.train_loss[np.isfinite(record.train_loss)]
@@ -61,15 +61,17 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
         "facts": [[name for name, _ in facts], [float(value) for _, value in facts]],
         "wall": [[phase for phase, _ in wall], [seconds for _, seconds in wall]],
     }
-    if evaluation is not None:
-        columns["evaluations"] = _single(
+    for prefix, tested in (("", record.evaluation), ("final_", record.final_evaluation)):
+        if tested is None:
+            continue
+        columns[f"{prefix}evaluations"] = _single(
             record.clock,
-            float(evaluation.accuracy.mean()),
-            evaluation.mean_model_accuracy,
-            evaluation.images,
-            float(evaluation.standard_error),
+            float(tested.accuracy.mean()),
+            tested.mean_model_accuracy,
+            tested.images,
+            float(tested.standard_error),
         )
-        columns["worker_evaluations"] = [range(workers), evaluation.accuracy.tolist()]
+        columns[f"{prefix}worker_evaluations"] = [range(workers), tested.accuracy.tolist()]
     return columns
 
 

@@ -62,6 +62,14 @@ CREATE TABLE worker_evaluations (
   round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
   PRIMARY KEY (round, worker)
 ) WITHOUT ROWID;
+CREATE TABLE final_evaluations (
+  round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
+  mean_model_accuracy REAL NOT NULL, images INTEGER NOT NULL, standard_error REAL
+);
+CREATE TABLE final_worker_evaluations (
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
+  PRIMARY KEY (round, worker)
+) WITHOUT ROWID;
 CREATE TABLE wall (
   round INTEGER NOT NULL, phase TEXT NOT NULL, seconds REAL NOT NULL,
   PRIMARY KEY (round, phase)
@@ -77,6 +85,8 @@ RESULT_TABLES = (
     "facts",
     "evaluations",
     "worker_evaluations",
+    "final_evaluations",
+    "final_worker_evaluations",
 )
 ROUND_TABLES = (*RESULT_TABLES, "wall")
 KEYS = {
@@ -88,6 +98,8 @@ KEYS = {
     "facts": "round, name",
     "evaluations": "round",
     "worker_evaluations": "round, worker",
+    "final_evaluations": "round",
+    "final_worker_evaluations": "round, worker",
     "wall": "round, phase",
 }
 BLOCK = 1000  # rows read at a time: few enough for the processor's cache

@@ -34,6 +34,7 @@ def summary(algorithm: str, seed: int = 0, **changes: Any) -> RunSummary:
         rounds=10,
         final_accuracy=0.9,
         best_accuracy=0.91,
+        whole_test_accuracy=None,
         mean_model_accuracy=0.92,
         completion_time=100.0,
         round_time=10.0,

@@ -1,0 +1,142 @@
+"""The memory a run needs, known before it starts: it fits, models go to a file, or it is refused.
+
+The figures are upper estimates by part, from the numbers of workers, parameters, links and
+samples alone.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import Experiment
+from fedhp.errors import ConfigError
+
+PROCESS = 400e6  # Python, torch and the modules
+PER_EXECUTOR = 150e6  # activations and gradients of one model in training
+PER_LINK = 300  # bytes: ends, times, distances, verdicts, the planner's order and forest
+SHARE = 0.9  # of the memory that is free
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by part, and whether the models are memory-mapped."""
+
+    models: int
+    rest: int
+    allowed: int
+    mapped: bool
+
+    @property
+    def total(self) -> int:
+        """Everything, in memory or in the file."""
+        return self.models + self.rest
+
+
+def plan_memory(
+    experiment: Experiment,
+    *,
+    model_size: int,
+    data_bytes: int,
+    asynchronous: bool,
+    executors: int,
+    source: str = "",
+) -> Memory:
+    """What the run needs; refuse what cannot fit, with the figure and the way out."""
+    workers = experiment.workers
+    links = count_links(experiment)
+    matrices = 5 if asynchronous else 3
+    models = 4 * model_size * workers * matrices
+    pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
+    tracked = min(workers, 2_000 if workers <= 2_000 else 256)
+    rest = int(
+        PROCESS
+        + PER_EXECUTOR * executors
+        + 12 * 4 * model_size * executors
+        + 2 * data_bytes
+        + PER_LINK * links
+        + 4 * 8 * tracked * workers
+        + 4_000 * workers
+        + pairs
+    )
+    free = available()
+    allowed = int(SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
+    memory = Memory(models, rest, allowed, mapped=models + rest > allowed)
+    if rest > allowed or (memory.mapped and experiment.engine == "ray"):
+        raise _too_much(experiment, memory, links, model_size, source)
+    return memory
+
+
+def count_links(experiment: Experiment) -> int:
+    """Links of the base topology, before it is built; of one's own, none are counted."""
+    workers, settings = experiment.workers, experiment.topology.settings
+    full = workers * (workers - 1) // 2
+    match experiment.topology.name:
+        case "full":
+            return full
+        case "random":
+            return full  # it draws among all pairs
+        case "random_regular":
+            degree: Any = settings.get("degree", 6)
+            return min(full, workers * degree // 2) if isinstance(degree, int) else full
+        case "ring" | "star" | "grid":
+            return 2 * workers
+    pairs: Any = settings.get("pairs", ())
+    return len(pairs) if isinstance(pairs, list) else 0
+
+
+def available() -> int:
+    """Bytes of memory this process may still take, by the machine and by its control group."""
+    free = math.inf
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = 1024 * int(line.split()[1])
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        if limit != "max":
+            used = int((group / "memory.current").read_text(encoding="ascii"))
+            free = min(free, max(0, int(limit) - used))
+    except (OSError, ValueError):
+        pass
+    return int(free) if math.isfinite(free) else 8 * 10**9
+
+
+def peak_memory() -> int:
+    """The most bytes this process ever had in memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _too_much(
+    experiment: Experiment, memory: Memory, links: int, model_size: int, source: str
+) -> ConfigError:
+    workers = experiment.workers
+    many = PER_LINK * links > memory.rest / 2
+    per_link = experiment.world.bandwidth.per == "link" and 24 * workers**2 > memory.rest / 2
+    if per_link:
+        key, fix = "world.bandwidth.per", "set world.bandwidth.per = 'worker', or lower workers"
+    elif many:
+        key = "topology.name"
+        fix = (
+            "choose a sparse base, topology.name = 'random_regular' with a degree, or fewer workers"
+        )
+    elif 48 * model_size > memory.rest / 2:
+        key, fix = "model.name", "choose a smaller model (model.name and its settings)"
+    else:
+        key, fix = "workers", "lower workers, use a machine with more memory, or raise memory"
+    needed = memory.total if memory.rest <= memory.allowed else memory.rest
+    return ConfigError(
+        f"{workers} workers with models of {model_size:,} numbers and {links:,} links need about "
+        f"{needed / 1e9:.1f} GB of memory, but the run may use {memory.allowed / 1e9:.1f} GB",
+        key=key,
+        source=source,
+        allowed=f"at most {memory.allowed / 1e9:.1f} GB (`memory`, or what is free now)",
+        fix=fix,
+    )

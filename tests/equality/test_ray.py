@@ -1,0 +1,205 @@
+"""On Ray the same bits as in one process; an actor may die at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhp.config import Experiment, parse
+from fedhp.engine.engine import StateLost
+from fedhp.engine.run import start_run
+from fedhp.errors import ConfigError
+from fedhp.record.reader import RunReader
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedhp[ray]'")
+
+from fedhp.engine.ray import RayShards, import_ray, start_ray  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One small Ray for all tests of this file."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def experiment(algorithm: str, engine: str, **more: Any) -> Experiment:
+    tables: dict[str, Any] = {
+        "workers": 7,
+        "rounds": 4,
+        "seed": 5,
+        "engine": engine,
+        "executors": 1,
+        "ray": {"actors": 2},
+        "algorithm": {"name": algorithm},
+        "data": {"name": "digits", "skew": 0.8},
+        "model": {"name": "mlp", "hidden": [6]},
+        "training": {
+            "local_steps": 4,
+            "batch_size": 8,
+            "kernel": "worker",
+            "mixing": "ordered",
+        },
+        "evaluation": {"every": 2, "images": 100},
+        "world": {"profile": "slow_links", "model_megabits": 12.0},
+        "checkpoint": {"seconds": 0.0},
+    }
+    return parse({**tables, **more})
+
+
+def digest(settings: Experiment, folder: Path) -> str:
+    """Carry the run out; the hash of all its numbers."""
+    for _ in start_run(settings, folder).rounds():
+        pass
+    with RunReader(folder) as run:
+        assert run.meta("status") == "finished"
+        return run.digest()
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedhp",
+        "adpsgd",
+        "pens",
+        pytest.param("dpsgd", marks=SLOW),
+        pytest.param("ldsgd", marks=SLOW),
+    ],
+)
+def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
+    local = digest(experiment(algorithm, "local"), tmp_path / "local")
+    remote = digest(experiment(algorithm, "ray"), tmp_path / "ray")
+    # The settings differ in one word, which is no number of the result.
+    assert local == remote
+    with RunReader(tmp_path / "ray") as run:
+        assert run.meta("moved_bytes") > 0
+
+
+class Killer:
+    """Kills an actor while its answer to the n-th call of a method is awaited."""
+
+    def __init__(self, method: str, number: int) -> None:
+        self.method, self.left, self.killed = method, number, 0
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        killer = self
+        original = {name: getattr(RayShards, name) for name in ("call", "one", "keep", "deliver")}
+
+        def before(shards: RayShards, method: str) -> None:
+            if method != killer.method:
+                return
+            killer.left -= 1
+            if killer.left == 0:
+                killer.killed = shards.processes()[1]
+                patch.setattr(RayShards, "_wait", waiting)
+
+        wait = RayShards._wait
+
+        def waiting(shards: RayShards, references: list[Any], **settings: Any) -> list[Any]:
+            patch.setattr(RayShards, "_wait", wait)
+            os.kill(killer.killed, signal.SIGKILL)
+            return wait(shards, references, **settings)
+
+        def wrap(name: str) -> Any:
+            def wrapped(shards: RayShards, *arguments: Any, **settings: Any) -> Any:
+                before(shards, {"call": arguments[:1], "one": arguments[1:2]}.get(name, (name,))[0])
+                return original[name](shards, *arguments, **settings)
+
+            return wrapped
+
+        for name in original:
+            patch.setattr(RayShards, name, wrap(name))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "method", "number"),
+    [
+        ("fedhp", "train", 3),
+        pytest.param("fedhp", "exchange", 2, marks=SLOW),
+        pytest.param("fedhp", "keep", 3, marks=SLOW),
+        pytest.param("pens", "deliver", 2, marks=SLOW),
+        ("adpsgd", "apply", 9),
+    ],
+)
+def test_an_actor_is_killed(
+    algorithm: str, method: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = digest(experiment(algorithm, "local"), tmp_path / "local")
+    killer = Killer(method, number)
+    killer.install(monkeypatch)
+    assert digest(experiment(algorithm, "ray"), tmp_path / "ray") == local
+    assert killer.killed, "the actor was not killed: the test would show nothing"
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", pytest.param("adpsgd", marks=SLOW)])
+def test_the_kept_state_is_lost_as_well(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine is gone with its object store: the run repeats from the checkpoint."""
+    local = digest(experiment(algorithm, "local"), tmp_path / "local")
+    Killer("train" if algorithm == "fedhp" else "train_snapshots", 3).install(monkeypatch)
+    lost = []
+
+    def recover(shards: RayShards) -> None:
+        lost.append(True)
+        raise StateLost("gone")
+
+    monkeypatch.setattr(RayShards, "recover", recover)
+    rounds = [
+        record.round_index
+        for record in start_run(experiment(algorithm, "ray"), tmp_path / "ray").rounds()
+    ]
+    assert lost
+    assert rounds == [1, 2, 3, 4]
+    with RunReader(tmp_path / "ray") as run:
+        assert run.digest() == local
+
+
+def test_more_actors_than_cores(tmp_path: Path) -> None:
+    settings = experiment("dpsgd", "ray", ray={"actors": 7})
+    with pytest.raises(ConfigError, match=r"7 actors .* but Ray has 3") as caught:
+        list(start_run(settings, tmp_path / "run").rounds())
+    assert caught.value.key == "ray.actors"
+
+
+def test_no_such_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    def refuse(**settings: Any) -> None:
+        raise ConnectionError("no answer from there")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ConfigError, match="cannot be reached at somewhere:6379") as caught:
+        start_ray(ray, "somewhere:6379")
+    assert "ray start" in caught.value.fix
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(ConfigError, match="not installed") as caught:
+        import_ray()
+    assert "fedhp[ray]" in caught.value.fix
+
+
+@pytest.mark.slow
+def test_thirty_workers_twenty_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The acceptance line: undisturbed, and with an actor killed in mid-round."""
+    size: dict[str, Any] = {"workers": 30, "rounds": 20}
+    local = digest(experiment("fedhp", "local", **size), tmp_path / "local")
+    assert digest(experiment("fedhp", "ray", **size), tmp_path / "ray") == local
+    killer = Killer("train", 11)
+    killer.install(monkeypatch)
+    assert digest(experiment("fedhp", "ray", **size), tmp_path / "killed") == local
+    assert killer.killed
