@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedhp.engine.engine import Engine
+from fedhp.engine.executors import Evaluating
 from fedhp.engine.holding import holding_of
 from fedhp.engine.prepare import Prepared
-from fedhp.engine.shard import Evaluating, Shard
+from fedhp.engine.shard import Shard
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
 

@@ -17,7 +17,7 @@ from fedhp.algorithms import Algorithm, Observation
 from fedhp.engine.account import Work, account, calibration, evaluate_now, rate_at, reports_of
 from fedhp.engine.engine import Engine, ShardLost, Testing
 from fedhp.engine.stopwatch import Stopwatch
-from fedhp.errors import FedhpError, Interrupted
+from fedhp.errors import Interrupted
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.packing import pack, unpack
 from fedhp.types import BoolArray, IntArray, Plan, Reports, RoundRecord
@@ -75,7 +75,7 @@ class RoundLoop:
                 self.engine.recover()
                 if testing is not None:
                     testing = _Testing(testing.record)
-            except FedhpError as error:
+            except Exception as error:
                 # What went wrong belongs to the round after: this one can still be told.
                 if testing is not None and (testing.done() or not isinstance(error, Interrupted)):
                     yield testing.finished()

@@ -8,10 +8,8 @@ local engine; on Ray each actor hosts one. Results do not depend on the number o
 from __future__ import annotations
 
 import contextlib
-import queue
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,19 +17,18 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from fedhp.engine.executors import Evaluating, Executors
 from fedhp.engine.holding import Estimates, Holding, Turn
-from fedhp.learn.blocked import forward_of
 from fedhp.learn.evaluate import score, score_peers
 from fedhp.learn.local import PROBE_BATCHES, Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
-from fedhp.learn.params import Replica, matrix, row_of, rows_of
+from fedhp.learn.params import matrix, row_of, rows_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
 from fedhp.record.packing import Arrays
 from fedhp.seeds import Purpose, generator, number
 from fedhp.types import FloatArray, IntArray
 
-T = TypeVar("T")
 Rows = tuple[IntArray, NDArray[np.float32]]  # workers, and their models
 EVALUATION_IMAGES = 512  # at a time, where models are stacked
 
@@ -56,27 +53,17 @@ class Shard:
         self.mixed = matrix(count, row.to(device), folder)
         self.counters = counters.to(device).repeat(count, 1)
         self.after_counters = self.counters.clone()
-        self.samples = _to_device(
+        self.samples = Samples.on(
             holding.dataset.train_inputs, holding.dataset.train_targets, device
         )
-        self.tests = _to_device(holding.dataset.test_inputs, holding.dataset.test_targets, device)
+        self.tests = Samples.on(holding.dataset.test_inputs, holding.dataset.test_targets, device)
         self.test = Samples(*self.tests.take(torch.from_numpy(holding.test).to(device)))
         self._foreign: dict[int, Tensor] = {}
-        self._held: Arrays = {}
-        self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
-        for _ in range(holding.executors + holding.overlap):
-            module = initial_model(task, holding.seed).to(device)
-            forward = forward_of(module, self.samples.inputs[: holding.batch_size])
-            self._replicas.put(Replica(module, layout, forward))
-        self._pool = ThreadPoolExecutor(
-            holding.executors + holding.overlap,
-            initializer=torch.set_num_threads,
-            initargs=(1,),
-        )
+        self._threads = Executors(holding, self.samples.inputs[: holding.batch_size])
 
     def close(self) -> None:
         """Let the executors go."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
 
     # --- a synchronous round: train, exchange, advance -------------------------------------
 
@@ -129,8 +116,7 @@ class Shard:
         for worker, part in zip(self.workers, self.holding.parts, strict=True):
             rng = generator(self.holding.seed, Purpose.SCORING, worker, round_index)
             own.append(self._to(part[rng.integers(len(part), size=samples)]))
-        replica = self._replicas.get()
-        try:
+        with self._threads.replica() as replica:
             losses = score_peers(
                 replica,
                 self.holding.task,
@@ -140,8 +126,6 @@ class Shard:
                 bind=lambda peer, place: replica.bind(*self._as_seen(peer, place)),
                 stop=self.stop,
             )
-        finally:
-            self._replicas.put(replica)
         best = np.argsort(losses, axis=1, kind="stable")[:, : min(keep, losses.shape[1])]
         chosen = np.take_along_axis(candidates, best, axis=1)
         return np.asarray(np.where(np.take_along_axis(losses, best, axis=1) < np.inf, chosen, -1))
@@ -162,7 +146,7 @@ class Shard:
                 (weights.data, np.unique(weights.indices, return_inverse=True)[1], weights.indptr),
                 shape=(weights.shape[0], len(rows)),
             )
-            mix_ordered(rows, compact, mixed=layout.mixed, out=self.mixed, run=self._each)
+            mix_ordered(rows, compact, mixed=layout.mixed, out=self.mixed, run=self._threads.run)
             if layout.mixed < layout.width:
                 self.mixed[:, layout.mixed :] = self.after[:, layout.mixed :]
         else:
@@ -173,7 +157,7 @@ class Shard:
                 mixed=layout.mixed,
                 out=self.mixed,
                 kernel=kernel,
-                run=self._each,
+                run=self._threads.run,
             )
         self._foreign = {}
         check(self.stop)
@@ -235,26 +219,30 @@ class Shard:
         return self.evaluate_later(mean, whole=whole)()
 
     def evaluate_later(
-        self, mean: NDArray[np.float32] | None = None, *, whole: bool = False
+        self,
+        mean: NDArray[np.float32] | None = None,
+        *,
+        whole: bool = False,
+        everyone: bool = True,
     ) -> Evaluating:
         """Start the tests on the executors; the models must not change before they are done."""
         test = self.tests if whole else self.test
-        rows = rows_of(self.models)
+        rows = rows_of(self.models) if everyone else []
         counters = self.counters.clone()
         if mean is not None:
             rows.append(torch.from_numpy(np.array(mean)).to(self.models.device))
-        if self.stack is None:
+        if self.stack is not None:
+            size = self.stack.chunk(self.models.device)
+            chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+            return self._threads.later([partial(self._score, chunk, test) for chunk in chunks])
 
-            def one(index: int) -> list[float]:
-                with self._replica() as replica:
-                    # The mean model has no counters; evaluation does not read them.
-                    replica.bind(rows[index], counters[min(index, len(counters) - 1)])
-                    return [score(replica, self.holding.task, test, stop=self.stop)]
+        def one(index: int) -> list[float]:
+            with self._threads.replica() as replica:
+                # The mean model has no counters; evaluation does not read them.
+                replica.bind(rows[index], counters[min(index, len(counters) - 1)])
+                return [score(replica, self.holding.task, test, stop=self.stop)]
 
-            return Evaluating([self._pool.submit(one, index) for index in range(len(rows))])
-        size = self.stack.chunk(self.models.device)
-        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return Evaluating([self._pool.submit(self._score, chunk, test) for chunk in chunks])
+        return self._threads.later([partial(one, index) for index in range(len(rows))])
 
     def _score(self, rows: list[Tensor], test: Samples) -> list[float]:
         assert self.stack is not None
@@ -292,14 +280,18 @@ class Shard:
         """Train rows of `after` in place, the longest turns first. Mean losses by place."""
         if self.stack is None:
             views = rows_of(self.after)
-            losses = self._run(lambda place: self._train_one(place, turns[place], views), turns)
+            losses = self._threads.run(
+                lambda place: self._train_one(place, turns[place], views), turns
+            )
         else:
             size = self.stack.chunk(self.after.device)
             places = sorted(turns, key=lambda place: (-turns[place].steps, place))
             count = -(-len(places) // size) if places else 0
             # Dealt out like cards, so that every chunk has long and short turns.
             chunks = [places[start::count] for start in range(count)]
-            done = self._run(lambda index: self._train_stacked(chunks[index], turns), range(count))
+            done = self._threads.run(
+                lambda index: self._train_stacked(chunks[index], turns), range(count)
+            )
             losses = {place: loss for part in done.values() for place, loss in part.items()}
         check(self.stop)
         return losses
@@ -307,7 +299,7 @@ class Shard:
     def _train_one(self, place: int, turn: Turn, views: list[Tensor]) -> float:
         batches = self._draw(Purpose.BATCHES, place, turn.key, turn.steps)
         noise = self._noise(Purpose.BATCHES, place, turn.key)
-        with self._replica() as replica, noise:
+        with self._threads.replica() as replica, noise:
             replica.bind(views[place], self.after_counters[place])
             return train(
                 replica,
@@ -349,7 +341,10 @@ class Shard:
 
     def _estimate_each(self, places: list[int], round_index: int) -> dict[int, Estimate]:
         def job(place: int) -> Estimate:
-            with self._replica() as replica, self._noise(Purpose.PROBE, place, round_index):
+            with (
+                self._threads.replica() as replica,
+                self._noise(Purpose.PROBE, place, round_index),
+            ):
                 return estimate(
                     replica,
                     self.holding.task,
@@ -360,7 +355,7 @@ class Shard:
                     stop=self.stop,
                 )
 
-        return self._run(job, places)
+        return self._threads.run(job, places)
 
     @contextlib.contextmanager
     def _noise(self, purpose: Purpose, place: int, key: int) -> Iterator[None]:
@@ -397,47 +392,3 @@ class Shard:
         row, stays = self._row(peer), self.after[place, self.holding.layout.mixed :]
         counters = self.after_counters[place].clone()
         return (torch.cat([row, stays]) if len(stays) else row), counters
-
-    @contextlib.contextmanager
-    def _replica(self) -> Iterator[Replica]:
-        replica = self._replicas.get()
-        try:
-            yield replica
-        finally:
-            self._replicas.put(replica)
-
-    def _run(self, job: Callable[[int], T], order: Sequence[int] | dict[int, Turn]) -> dict[int, T]:
-        """Run a job per index over the executors, in this order of starting."""
-        if self.holding.executors == 1:
-            return {index: job(index) for index in order}
-        return dict(zip(order, self._pool.map(job, order), strict=True))
-
-    def _each(self, job: Callable[[int], None], items: Sequence[int]) -> None:
-        self._run(job, items)
-
-
-class Evaluating:
-    """Tests under way."""
-
-    def __init__(self, parts: list[Future[list[float]]]) -> None:
-        self._parts = parts
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return all(part.done() for part in self._parts)
-
-    def __call__(self) -> list[float]:
-        """Wait for the answer."""
-        return [value for part in self._parts for value in part.result()]
-
-
-def _to_device(
-    inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    targets: np.ndarray[tuple[int, ...], np.dtype[np.int64] | np.dtype[np.float32]],
-    device: torch.device,
-) -> Samples:
-    # Copies: the arrays are read-only and shared between runs.
-    return Samples(
-        torch.from_numpy(np.array(inputs)).to(device),
-        torch.from_numpy(np.array(targets)).to(device),
-    )

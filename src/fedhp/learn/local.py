@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhp.errors import Interrupted
@@ -31,6 +33,19 @@ class Samples:
 
     inputs: Tensor
     targets: Tensor
+
+    @classmethod
+    def on(
+        cls,
+        inputs: NDArray[np.float32],
+        targets: NDArray[np.int64] | NDArray[np.float32],
+        device: torch.device,
+    ) -> Samples:
+        """Copies on a device: the arrays are read-only and shared between runs."""
+        return cls(
+            torch.from_numpy(np.array(inputs)).to(device),
+            torch.from_numpy(np.array(targets)).to(device),
+        )
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """These samples, [b, ...] each."""
