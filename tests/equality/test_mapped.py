@@ -13,7 +13,7 @@ from fedhp.learn.params import matrix
 from unit.engine.runs import ALGORITHMS, EXACT, NORMED, bits, carry_out, prepared_of
 
 torch.set_num_threads(1)
-SIZE: dict[str, Any] = {"rounds": 3, "evaluation": {"every": 2, "images": 60}}
+SIZE: dict[str, Any] = {"rounds": 2, "evaluation": {"every": 2, "images": 60}}
 
 
 @pytest.mark.parametrize("kernels", [{}, EXACT], ids=["auto", "exact"])

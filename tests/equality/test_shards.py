@@ -22,7 +22,12 @@ from unit.engine.runs import (
 )
 
 torch.set_num_threads(1)
-SIZE: dict[str, Any] = {"workers": 7, "rounds": 4, "evaluation": {"every": 2, "images": 60}}
+SIZE: dict[str, Any] = {
+    "workers": 7,
+    "rounds": 4,
+    "training": {"local_steps": 2, "batch_size": 4},
+    "evaluation": {"every": 2, "images": 60},
+}
 AWAY: dict[str, Any] = {
     "world": {
         "away": [
@@ -66,8 +71,10 @@ def test_several_shards_are_one_with_symmetric_peers(away: dict[str, Any]) -> No
     assert_alike(prepared_of("pens", SIZE, EXACT, away, symmetric=True))
 
 
-@EVERY
-@pytest.mark.parametrize("policy", [{}, LOCAL], ids=["mixed", "local"])
+@pytest.mark.parametrize(
+    ("algorithm", "policy"),
+    [("fedhp", {}), ("adpsgd", {}), *((algorithm, LOCAL) for algorithm in ALGORITHMS)],
+)
 def test_several_shards_are_one_with_running_statistics(
     algorithm: str, policy: dict[str, Any]
 ) -> None:
@@ -86,7 +93,7 @@ def test_several_shards_are_one_with_dropout(algorithm: str) -> None:
 
 def test_several_shards_are_one_with_convolutions_and_executors() -> None:
     convolving = {"model": {"name": "small_cnn", "width": 0.25}, "executors": 2}
-    assert_alike(prepared_of("fedhp", SIZE, EXACT, convolving))
+    assert_alike(prepared_of("dpsgd", SIZE, EXACT, convolving))
 
 
 def test_a_worker_in_a_shard_of_its_own() -> None:
@@ -117,9 +124,9 @@ def crossings(record: RoundRecord, home: dict[int, int]) -> int:
     return len({(a, home[b]) for a, b in both if home[a] != home[b]})
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.parametrize("away", [{}, AWAY], ids=["all", "away"])
-@pytest.mark.parametrize("policy", [{}, LOCAL], ids=["mixed", "local"])
+@pytest.mark.parametrize(
+    ("shards", "away", "policy"), [(1, {}, {}), (2, {}, LOCAL), (3, AWAY, {}), (3, AWAY, LOCAL)]
+)
 def test_a_model_goes_once_to_every_shard_that_wants_it(
     shards: int, away: dict[str, Any], policy: dict[str, Any]
 ) -> None:

@@ -24,7 +24,11 @@ from paper.tiny import BASE, merged
 from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, loop_of, prepared_of
 
 torch.set_num_threads(1)
-FIVE: dict[str, Any] = {"rounds": 5, "evaluation": {"images": 60}}
+FIVE: dict[str, Any] = {
+    "rounds": 5,
+    "training": {"local_steps": 2, "batch_size": 4},
+    "evaluation": {"images": 60},
+}
 EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)
 OFTEN = pytest.mark.parametrize("every", [1, 2])
 
