@@ -146,8 +146,6 @@ def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
         ("fedhp", True, True, False),
         ("fedhp", False, False, True),
         ("pens", True, False, True),
-        ("pens", False, True, False),
-        ("adpsgd", False, False, False),
         ("adpsgd", False, True, True),
     ],
 )

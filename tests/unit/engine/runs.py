@@ -22,7 +22,7 @@ from fedhp.types import RoundRecord
 from paper.tiny import BASE, merged
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "fedhp": {"max_steps": 6},
+    "fedhp": {"max_steps": 3},
     "dpsgd": {},
     "ldsgd": {},
     "pens": {"stage_share": 0.5},

@@ -93,7 +93,7 @@ def test_a_checkpoint_at_a_yield_is_that_of_the_round(algorithm: str, every: int
     finally:
         engine.close()
     assert [record.round_index for record in records] == [1, 2, 3, 4, 5]
-    for done in (1, 2, 4):
+    for done in (1, 4):
         other = LocalEngine(prepared)
         again = loop_of(other)
         again.restore(saved[done - 1])
@@ -148,7 +148,7 @@ def failed(
         engine.close()
 
 
-@pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
+@pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])
 @pytest.mark.parametrize("error", [Interrupted("asked to stop"), Diverged("no number")])
 def test_a_round_that_is_done_is_told(algorithm: str, overlap: bool, error: FedhpError) -> None:
