@@ -1,0 +1,29 @@
+"""More workers than a stack holds: executors share the chunks, and nobody can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedhp.engine.local import LocalEngine
+from unit.engine.runs import ALGORITHMS, bits, carry_out, prepared_of
+
+torch.set_num_threads(1)
+MANY: dict[str, Any] = {"workers": 13, "rounds": 3, "evaluation": {"every": 2, "images": 60}}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_one_executor_or_two_share_the_chunks(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedhp.learn.stacked.CHUNK_WORKERS", 5)
+    found = []
+    for executors in (1, 2):
+        engine = LocalEngine(prepared_of(algorithm, MANY, {"executors": executors}))
+        assert engine.shard.stack is not None
+        assert engine.shard.stack.chunk(engine.prepared.device) == 5
+        assert engine.prepared.executors == executors
+        found.append(bits(carry_out(engine)))
+    assert found[0] == found[1]

@@ -1,0 +1,160 @@
+"""A shard that is lost at any call: the round is repeated, and nothing else is different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+from fedhp.engine.engine import Answer, Engine, ShardLost
+from fedhp.engine.holding import holding_of
+from fedhp.engine.local import LocalEngine, LocalShards
+from fedhp.engine.prepare import Prepared
+from fedhp.engine.shard import Shard
+from fedhp.record.packing import Arrays
+from fedhp.types import IntArray
+from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
+
+torch.set_num_threads(1)
+SHORT: dict[str, Any] = {
+    "workers": 3,
+    "rounds": 2,
+    "data": {"train_images": 200},
+    "training": {"local_steps": 1, "batch_size": 4},
+    "evaluation": {"images": 30, "whole_at_end": False},
+}
+
+
+class Fragile(LocalShards):
+    """Shards that are lost once, at the given call; new ones take over from what was kept.
+
+    Late: part of the call was carried out before. Calls are counted once `armed`.
+    """
+
+    def __init__(self, prepared: Prepared, groups: list[IntArray], fatal: int, late: bool) -> None:
+        super().__init__([Shard(holding_of(prepared, group)) for group in groups])
+        self.prepared, self.fatal, self.late = prepared, fatal, late
+        self.calls, self.recovered, self.armed = 0, 0, False
+        self.states = self._copies(flying=False)
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], **common: Any) -> list[Any]:
+        self.armed = True
+        if self._fatal():
+            if self.late:  # the first shard did it, the second was lost
+                getattr(self.shards[0], method)(*arguments[0], **common)
+            raise ShardLost
+        return super().call(method, arguments, **common)
+
+    def one(self, shard: int, method: str, *arguments: Any, **settings: Any) -> Any:
+        # The first snapshots are taken before the first round.
+        self.armed = self.armed or method != "snapshot"
+        fatal = self._fatal()
+        found = None if fatal and not self.late else super().one(shard, method, *arguments)
+        if fatal:
+            raise ShardLost
+        return found
+
+    def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
+        fatal = self._fatal()
+        if self.late or not fatal:
+            super().deliver(wanted)
+        if fatal:
+            raise ShardLost
+
+    def evaluate_later(self, arguments: Sequence[tuple[Any, ...]], *, whole: bool) -> Any:
+        fatal = self._fatal()
+        answer = super().evaluate_later(arguments, whole=whole)
+        if fatal:
+            raise ShardLost
+        return Uncertain(self, answer)
+
+    def keep(self, *, flying: bool) -> None:
+        if self._fatal():
+            raise ShardLost
+        self.states = self._copies(flying=flying)
+
+    def kept(self) -> list[Arrays]:
+        return self.states
+
+    def recover(self) -> None:
+        """New shards: whatever the old ones knew is gone."""
+        self.recovered += 1
+        self.close()
+        self.shards = [Shard(holding_of(self.prepared, group)) for group in self.groups]
+        for shard, state in zip(self.shards, self.states, strict=True):
+            shard.load(state)
+
+    def _copies(self, *, flying: bool) -> list[Arrays]:
+        return [
+            {name: array.copy() for name, array in shard.state(flying=flying).items()}
+            for shard in self.shards
+        ]
+
+    def _fatal(self) -> bool:
+        self.calls += self.armed
+        return self.armed and self.calls == self.fatal
+
+
+class Uncertain:
+    """Tests whose shard may be lost before it answers."""
+
+    def __init__(self, shards: Fragile, answer: Answer) -> None:
+        self._shards, self._answer = shards, answer
+
+    def done(self) -> bool:
+        return self._answer.done()
+
+    def __call__(self) -> list[list[float]]:
+        if self._shards._fatal():
+            raise ShardLost
+        return self._answer()
+
+
+def groups_of(prepared: Prepared) -> list[IntArray]:
+    engine = LocalEngine(prepared, shards=2)
+    engine.close()
+    return engine.shards.groups
+
+
+@cache
+def case(algorithm: str, overlap: bool, normed: bool) -> tuple[Prepared, Any]:
+    """An experiment, and what it gives when nothing is lost."""
+    prepared = prepared_of(algorithm, SHORT, EXACT, NORMED if normed else {}, overlap=overlap)
+    return prepared, bits(carry_out(LocalEngine(prepared)))
+
+
+def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
+    """Runs with a loss at every call, one after the other; the last loses nothing."""
+    groups = groups_of(prepared)
+    for fatal in count(1):
+        shards = Fragile(prepared, groups, fatal, late)
+        engine = Engine(prepared, shards)
+        # An asynchronous loop keeps a state and takes snapshots before its first round.
+        shards.armed = prepared.experiment.algorithm.name != "adpsgd"
+        yield shards, bits(carry_out(engine))
+        if shards.calls < fatal:
+            return
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "overlap", "normed", "late"),
+    [
+        ("fedhp", True, True, False),
+        ("fedhp", False, False, True),
+        ("pens", True, False, True),
+        ("adpsgd", False, True, True),
+    ],
+)
+def test_a_loss_at_any_call(algorithm: str, overlap: bool, normed: bool, late: bool) -> None:
+    prepared, expected = case(algorithm, overlap, normed)
+    runs = 0
+    for shards, found in losses(prepared, late):
+        runs += 1
+        lost = shards.calls >= shards.fatal
+        assert shards.recovered == lost, f"call {shards.fatal}"
+        assert found == expected, f"call {shards.fatal}"
+    assert runs > 15

@@ -1,0 +1,181 @@
+"""Tests beside the next round's training: what is told, and when, does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedhp
+from fedhp.config import parse
+from fedhp.engine.engine import Testing as UnderWay
+from fedhp.engine.engine import Training
+from fedhp.engine.events import EventLoop
+from fedhp.engine.local import LocalEngine
+from fedhp.engine.loop import RoundLoop
+from fedhp.engine.prepare import Prepared
+from fedhp.errors import Diverged, FedhpError, Interrupted
+from fedhp.record.checkpoint import Checkpoint
+from fedhp.types import IntArray, RoundRecord
+from paper.tiny import BASE, merged
+from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, loop_of, prepared_of
+
+torch.set_num_threads(1)
+FIVE: dict[str, Any] = {
+    "rounds": 5,
+    "training": {"local_steps": 2, "batch_size": 4},
+    "evaluation": {"images": 60},
+}
+EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)
+OFTEN = pytest.mark.parametrize("every", [1, 2])
+
+
+@EVERY
+@OFTEN
+def test_records_are_the_same(algorithm: str, every: int) -> None:
+    often = {"evaluation": {"every": every}}
+    found = [
+        bits(carry_out(LocalEngine(prepared_of(algorithm, FIVE, often, overlap=overlap))))
+        for overlap in (True, False)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd"])
+def test_digests_are_the_same(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedhp.engine.prepare.cores", lambda: 2)
+    tables = merged(merged(BASE, FIVE), {"algorithm": {"name": algorithm}})
+    digests = []
+    for executors in ("auto", 1):
+        settings = parse({**tables, "executors": executors})
+        with fedhp.run(settings, tmp_path / str(executors)) as run:
+            digests.append(run.digest())
+    assert digests[0] == digests[1]
+
+
+def test_who_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where one executor was asked for, on one core, or where numbers are drawn."""
+    monkeypatch.setattr("fedhp.engine.prepare.cores", lambda: 2)
+    assert prepared_of("fedhp", {"executors": "auto"}).overlap
+    assert prepared_of("fedhp", {"executors": 2}).overlap
+    assert not prepared_of("fedhp", {"executors": 1}).overlap
+    assert not prepared_of("fedhp", {"executors": "auto"}, DROPPING).overlap
+    monkeypatch.setattr("fedhp.engine.prepare.cores", lambda: 1)
+    assert not prepared_of("fedhp", {"executors": "auto"}).overlap
+
+
+def copied(saved: Checkpoint) -> Checkpoint:
+    """A checkpoint of its own: the models of the engine are about to change."""
+    arrays = {name: array.copy() for name, array in saved.arrays.items()}
+    return Checkpoint(saved.round_index, arrays, dict(saved.scalars))
+
+
+@EVERY
+@OFTEN
+def test_a_checkpoint_at_a_yield_is_that_of_the_round(algorithm: str, every: int) -> None:
+    """Whatever was trained meanwhile; and a run goes on from it to the same end."""
+    often = {"evaluation": {"every": every}}
+    prepared = prepared_of(algorithm, FIVE, often, overlap=True)
+    engine = LocalEngine(prepared)
+    loop, records, saved = loop_of(engine), [], []
+    try:
+        for record in loop.rounds():
+            saved.append(copied(loop.checkpoint()))
+            assert saved[-1].round_index == record.round_index
+            assert saved[-1].scalars["clock"] == record.clock
+            records.append(record)
+        end = bits(engine.state())
+    finally:
+        engine.close()
+    assert [record.round_index for record in records] == [1, 2, 3, 4, 5]
+    for done in (1, 4):
+        other = LocalEngine(prepared)
+        again = loop_of(other)
+        again.restore(saved[done - 1])
+        try:
+            assert bits(list(again.rounds())) == bits(records[done:])
+            assert bits(other.state()) == end
+        finally:
+            other.close()
+
+
+class Failing(LocalEngine):
+    """Its third training ends with an error, once the tests of round 2 are where they should."""
+
+    def __init__(
+        self, prepared: Prepared, error: FedhpError, before: Callable[[UnderWay], object]
+    ) -> None:
+        super().__init__(prepared)
+        self.error, self.before = error, before
+        self.last: UnderWay | None = None
+
+    def test(self, *, whole: bool = False) -> UnderWay:
+        self.last = super().test(whole=whole)
+        return self.last
+
+    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
+        found = super().train(local_steps, round_index=round_index, learning_rate=learning_rate)
+        if round_index == 3:
+            assert self.last is not None
+            self.before(self.last)
+            raise self.error
+        return found
+
+
+def follow(loop: RoundLoop | EventLoop, records: list[RoundRecord]) -> None:
+    """Keep every record as it is told."""
+    for record in loop.rounds():
+        records.append(record)
+
+
+def failed(
+    prepared: Prepared, error: FedhpError, before: Callable[[UnderWay], object]
+) -> tuple[list[RoundRecord], Checkpoint]:
+    """What was told before the error, and where one could go on."""
+    engine = Failing(prepared, error, before)
+    loop = loop_of(engine)
+    records: list[RoundRecord] = []
+    try:
+        with pytest.raises(type(error)):
+            follow(loop, records)
+        return records, copied(loop.checkpoint())
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])
+@pytest.mark.parametrize("error", [Interrupted("asked to stop"), Diverged("no number")])
+def test_a_round_that_is_done_is_told(algorithm: str, overlap: bool, error: FedhpError) -> None:
+    """A stop or a divergence in the next training: the tests were done."""
+    prepared = prepared_of(algorithm, FIVE, overlap=overlap)
+    whole, _ = carry_out(LocalEngine(prepared))
+    records, saved = failed(prepared, error, UnderWay.result)
+    assert bits(records) == bits(whole[:2])
+    assert saved.round_index == 2
+    other = LocalEngine(prepared)
+    loop = loop_of(other)
+    loop.restore(saved)
+    try:
+        assert bits(list(loop.rounds())) == bits(whole[2:])
+    finally:
+        other.close()
+
+
+def test_a_stop_does_not_wait_for_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A divergence does: what went wrong came after them."""
+    prepared = prepared_of("dpsgd", FIVE, overlap=True)
+
+    def unfinished(_: UnderWay) -> None:
+        monkeypatch.setattr(UnderWay, "done", lambda _: False)
+
+    records, saved = failed(prepared, Interrupted("asked to stop"), unfinished)
+    assert [record.round_index for record in records] == [1]
+    assert saved.round_index == 2
+    records, _ = failed(prepared, Diverged("no number"), unfinished)
+    assert [record.round_index for record in records] == [1, 2]
