@@ -16,6 +16,7 @@ from fedhp.engine.engine import Exchanged, Training
 from fedhp.engine.holding import Estimates
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.stopwatch import Stopwatch
+from fedhp.errors import Diverged, RunError
 from fedhp.learn.local import PROBE_BATCHES
 from fedhp.timing import Network, learning_rate, slowest_link, timing
 from fedhp.types import (
@@ -30,6 +31,7 @@ from fedhp.world import World
 
 # The estimators' gradients in units of local steps, where they are charged to the clock.
 ESTIMATE_STEPS = 2 * PROBE_BATCHES
+MOST_INTERVALS = 10_000_000  # of the links' changes in one run
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +172,26 @@ def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> Float
     slowest = np.zeros(workers)
     np.maximum.at(slowest, links[:, 0], link_time)
     return slowest
+
+
+def check_record(record: RoundRecord, interval: float) -> None:
+    """Stop before a number that is none: nothing could be told from such a round."""
+    most = MOST_INTERVALS * interval
+    if not record.clock <= most or np.isnan(record.timing.mean_waiting_time):
+        raise RunError(
+            f"round {record.round_index}: the virtual clock went to {record.clock:g} s",
+            allowed=f"at most {most:g} s, at world.bandwidth.interval = {interval:g}",
+            fix="check [world] and the settings of the algorithm for times that are too long",
+        )
+    if record.evaluation is None:
+        return
+    bad = np.flatnonzero(~np.isfinite(record.evaluation.accuracy))
+    if len(bad) or not np.isfinite(record.evaluation.mean_model_accuracy):
+        whose = f"the model of worker {bad[0]}" if len(bad) else "the mean model"
+        raise Diverged(
+            f"round {record.round_index}: the test of {whose} gave no finite number; "
+            "rounds before it are kept",
+            allowed="a metric that is a finite number for every model",
+            fix=f"lower training.learning_rate (it was {record.learning_rate:g} in this round), "
+            "or mend the metric of your own task",
+        )

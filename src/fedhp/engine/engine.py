@@ -58,7 +58,7 @@ class Shards(Protocol):
         """Start the tests of every shard; an argument is the mean model, or None."""
 
     def keep(self, *, flying: bool) -> None:
-        """Remember the state as of now; `recover` comes back to it."""
+        """Remember the state as of now; `recover` comes back to it, at first to the initial one."""
 
     def kept(self) -> list[Arrays]:
         """The state that was remembered, shard by shard."""
@@ -177,8 +177,8 @@ class Engine:
         weights = directed_weights(selected)
         if exchange.symmetric:
             kept = _pairs(selected)
+            self._deliver(kept[:, ::-1])
             links = np.unique(np.concatenate([links, kept[:, ::-1]]), axis=0)
-            self._deliver(links)
             weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
         return self._mix(links, weights, directed=True, selected=selected)
 

@@ -93,15 +93,14 @@ class EventLoop:
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; state at each yield is that of a round's end."""
-        self._wake()
         while self.round_index < self.experiment.rounds:
             try:
+                self._wake()
                 record = self._round()
                 self.engine.keep()
             except ShardLost:
                 self.engine.recover()
                 self._return_to(self._safe)
-                self._wake()
                 continue
             self._safe = self._capture()
             yield record

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
-from fedhp.engine.account import Work, account, calibration, evaluate_now, rate_at, reports_of
+from fedhp.engine.account import (
+    Work,
+    account,
+    calibration,
+    check_record,
+    evaluate_now,
+    rate_at,
+    reports_of,
+)
 from fedhp.engine.engine import Engine, ShardLost, Testing
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.errors import Interrupted
@@ -111,6 +119,7 @@ class RoundLoop:
             network=self.world.network(last.clock),
             exchanged=exchanged,
         )
+        check_record(record, self.experiment.world.bandwidth.interval)
         self.engine.advance()
         watch.lap("account")
         self.progress = Progress(

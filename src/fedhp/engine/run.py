@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 import torch
 
 from fedhp import __version__
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
+from fedhp.engine.account import check_record
 from fedhp.engine.engine import Engine, StateLost
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
@@ -40,7 +40,6 @@ from fedhp.types import RoundRecord
 EXPERIMENT = "experiment.toml"
 # A checkpoint may take this share of the time at most, however slow the disk.
 CHECKPOINT_SHARE = 0.05
-MOST_INTERVALS = 10_000_000  # of the links' changes in one run; they are kept in memory
 
 
 class Run:
@@ -358,26 +357,3 @@ def unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
         allowed="a path below a folder this user can write to",
         fix="choose another --out, or mend the permissions",
     )
-
-
-def check_record(record: RoundRecord, interval: float) -> None:
-    """Stop before a number that is none: nothing could be told from such a round."""
-    most = MOST_INTERVALS * interval
-    if not record.clock <= most or np.isnan(record.timing.mean_waiting_time):
-        raise RunError(
-            f"round {record.round_index}: the virtual clock went to {record.clock:g} s",
-            allowed=f"at most {most:g} s, at world.bandwidth.interval = {interval:g}",
-            fix="check [world] and the settings of the algorithm for times that are too long",
-        )
-    if record.evaluation is None:
-        return
-    bad = np.flatnonzero(~np.isfinite(record.evaluation.accuracy))
-    if len(bad) or not np.isfinite(record.evaluation.mean_model_accuracy):
-        whose = f"the model of worker {bad[0]}" if len(bad) else "the mean model"
-        raise Diverged(
-            f"round {record.round_index}: the test of {whose} gave no finite number; "
-            "rounds before it are kept",
-            allowed="a metric that is a finite number for every model",
-            fix=f"lower training.learning_rate (it was {record.learning_rate:g} in this round), "
-            "or mend the metric of your own task",
-        )

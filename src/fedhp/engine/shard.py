@@ -59,7 +59,9 @@ class Shard:
         self.tests = Samples.on(holding.dataset.test_inputs, holding.dataset.test_targets, device)
         self.test = Samples(*self.tests.take(torch.from_numpy(holding.test).to(device)))
         self._foreign: dict[int, Tensor] = {}
-        self._threads = Executors(holding, self.samples.inputs[: holding.batch_size])
+        self._threads = Executors(
+            holding, self.samples.inputs[:1].expand(4, *holding.dataset.shape)
+        )
 
     def close(self) -> None:
         """Let the executors go."""
@@ -71,6 +73,7 @@ class Shard:
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
     ) -> tuple[FloatArray, FloatArray]:
         """Every worker's local steps, from `models` into `after`: mean losses, update norms."""
+        self._foreign = {}
         self.after.copy_(self.models)
         self.after_counters.copy_(self.counters)
         turns = {
@@ -103,12 +106,9 @@ class Shard:
         return workers, self.after[places, :mixed].cpu().numpy()
 
     def receive(self, *parcels: Rows) -> None:
-        """Models of workers elsewhere, needed for this round's exchange."""
-        self._foreign = {
-            worker: torch.from_numpy(rows[index])
-            for workers, rows in parcels
-            for index, worker in enumerate(workers.tolist())
-        }
+        """Models of workers elsewhere, needed for this round's exchange, beside those there."""
+        for workers, rows in parcels:
+            self._foreign.update(zip(workers.tolist(), torch.from_numpy(rows), strict=True))
 
     def score(self, candidates: IntArray, *, keep: int, samples: int, round_index: int) -> IntArray:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""

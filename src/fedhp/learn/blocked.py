@@ -21,7 +21,7 @@ def forward_of(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]
     kinds = (nn.Conv2d, nn.MaxPool2d, nn.ReLU)
     if type(module) is not nn.Sequential or example.device.type != "cpu" or example.dim() != 4:
         return module
-    layers = list(module.children())
+    layers = list(module)
     flat = next((i for i, layer in enumerate(layers) if type(layer) is nn.Flatten), 0)
     if not flat or not all(type(layer) in kinds and _plain(layer) for layer in layers[:flat]):
         return module
@@ -30,6 +30,9 @@ def forward_of(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]
     images, rest = layers[:flat], layers[flat:]
 
     def forward(inputs: Tensor) -> Tensor:
+        if len(inputs) == 1:  # oneDNN takes another way for a single image, with other bits
+            plain: Tensor = module(inputs)
+            return plain
         hidden = inputs.to_mkldnn()
         for layer in images:
             hidden = layer(hidden)
@@ -61,12 +64,13 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def _same(module: nn.Module, forward: Callable[[Tensor], Tensor], example: Tensor) -> bool:
-    """Try outputs and gradients on a few samples; another build of torch may lack the layout."""
+    """Try outputs and gradients on a few samples: another build of torch may lack the layout."""
     parameters = [tensor for tensor in module.parameters() if tensor.requires_grad]
     try:
         found = []
         for call in (module, forward):
-            outputs = call(example)
+            with torch.random.fork_rng(devices=[]):
+                outputs = call(example)
             gradients = torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
             found.append([outputs, *(g for g in gradients if g is not None)])
     except (RuntimeError, NotImplementedError):
