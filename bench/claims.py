@@ -65,11 +65,14 @@ GEMM = Piece("gemm", "gemm")
 GEMM_BOTH = Piece("gemm2", "gemm", ("--threads", "2"))
 
 
-def _rounds(found: Found, side: str, *, evaluation: bool) -> float:
-    """Seconds per round of a side; of one with several thread settings, its fastest."""
+def _rounds(found: Found, side: str, *, evaluation: str) -> float:
+    """Seconds per round of a side, with its share of an evaluation ("", "evaluation" or
+    "mean_evaluation"); of a side with several thread settings, its fastest."""
     sides = [key for key in found if key == side or key.startswith(f"{side}-")]
     return min(
-        found[key]["round"] + (found[key]["evaluation"] / EVALUATE_EVERY if evaluation else 0.0)
+        found[key]["round"]
+        + (found[key].get(evaluation, found[key].get("evaluation", 0.0)) / EVALUATE_EVERY)
+        * bool(evaluation)
         for key in sides
     )
 
@@ -79,7 +82,7 @@ def _versus(
     peer: str,
     bar: float | None,
     *,
-    evaluation: bool,
+    evaluation: str,
     limit: str,
     share: Callable[[Found], float],
     note: str,
@@ -96,10 +99,13 @@ def _versus(
         }
 
     label = {"cnn": "CNN", "mlp": "MLP 784-128-10", "logistic": "logistic regression"}[model]
-    detail = f", evaluation every {EVALUATE_EVERY}" if evaluation else ""
+    tested = {"evaluation": "all models", "mean_evaluation": "one model"}.get(evaluation, "")
+    detail = f", {tested} tested every {EVALUATE_EVERY} rounds" if tested else ""
     if model == "cnn" and not evaluation:
         detail = ", no evaluation"
-    suffix = "" if evaluation or model != "cnn" else "-no-evaluation"
+    suffix = {"evaluation": "", "mean_evaluation": "-one-model-tested"}.get(
+        evaluation, "-no-evaluation" if model == "cnn" else ""
+    )
     return Claim(
         name=f"{model}-rounds-vs-{peer}{suffix}",
         what=f"{label}, {WORKERS} workers, whole rounds{detail}, wall time vs {peer}",
@@ -176,11 +182,11 @@ def _cnn_rounds() -> Group:
     tested = (WORKERS + 1) * TEST_IMAGES * image_flops("cnn") / EVALUATE_EVERY
 
     def share(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation=True)
+        spent = _rounds(found, "ours", evaluation="evaluation")
         return (flops + tested) / spent / found["gemm2"]["flops_per_second"]
 
     def share_training(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation=False)
+        spent = _rounds(found, "ours", evaluation="")
         return flops / spent / found["gemm2"]["flops_per_second"]
 
     return Group(
@@ -204,23 +210,28 @@ def _cnn_versus(
 ) -> list[Claim]:
     limit = "fp32 GEMM peak of two threads"
     gossipy = "gossipy at its faster thread setting (1 or 2); it merges with one peer, we with 6"
-    flower = "Flower without start-up and first round; it tests one global model, we all 31"
+    flower = "Flower without start-up and first round"
+    one = f"{flower}; both test one model, the global one and our mean"
+    all_of_ours = f"{flower}; it tests its one global model, we all 31"
+    rows = (
+        ("gossipy", "evaluation", 2.0, gossipy),
+        ("flower", "mean_evaluation", 3.0, one),
+        ("flower", "evaluation", None, all_of_ours),
+        ("gossipy", "", None, gossipy),
+        ("flower", "", None, flower),
+    )
     return [
         _versus(
             "cnn",
             peer,
-            bar if evaluation else None,
+            bar,
             evaluation=evaluation,
             limit=limit,
-            share=share if evaluation else share_training,
+            share=share if evaluation == "evaluation" else share_training,
             note=note,
-            needs=("ours", *needs),
+            needs=("ours", "flower") if peer == "flower" else ("ours", "gossipy-1", "gossipy-2"),
         )
-        for evaluation in (True, False)
-        for peer, bar, note, needs in (
-            ("gossipy", 2.0, gossipy, ("gossipy-1", "gossipy-2")),
-            ("flower", 3.0, flower, ("flower",)),
-        )
+        for peer, evaluation, bar, note in rows
     ]
 
 
@@ -228,7 +239,7 @@ def _dense_rounds(model: str, *, naive: float, gossipy: float) -> Group:
     flops = sum(local_steps(model)) * step_flops(model)
 
     def share(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation=False)
+        spent = _rounds(found, "ours", evaluation="")
         return flops / spent / found["gemm"]["flops_per_second"]
 
     chosen = ("--model", model)
@@ -249,7 +260,7 @@ def _dense_rounds(model: str, *, naive: float, gossipy: float) -> Group:
                 model,
                 peer,
                 bar,
-                evaluation=False,
+                evaluation="",
                 limit="fp32 GEMM peak of one thread",
                 share=share,
                 note=f"1 to 20 local steps; {peer} at its faster thread setting (1 or 2)",

@@ -89,6 +89,13 @@ class Ours:
         """Test every worker's model and their mean; the mean accuracy."""
         return float(self.engine.evaluate().accuracy.mean())
 
+    def evaluate_mean(self) -> float:
+        """Test the mean model alone, as a side with one global model does; its accuracy."""
+        shard = self.engine.shard
+        mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
+        [accuracy] = shard.evaluate_later(mean, everyone=False)()
+        return accuracy
+
 
 def mixing(workers: int, parameters: int) -> Callable[[], torch.Tensor]:
     """One mixing of random rows over a random regular graph, as a call."""

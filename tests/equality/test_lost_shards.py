@@ -17,7 +17,7 @@ from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
-from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
+from unit.engine.runs import EXACT, NORMED, bits, carry_out, loop_of, prepared_of
 
 torch.set_num_threads(1)
 SHORT: dict[str, Any] = {
@@ -158,3 +158,18 @@ def test_a_loss_at_any_call(algorithm: str, overlap: bool, normed: bool, late: b
         assert shards.recovered == lost, f"call {shards.fatal}"
         assert found == expected, f"call {shards.fatal}"
     assert runs > 15
+
+
+@pytest.mark.parametrize("fatal", [1, 2, 3])
+def test_a_loss_while_the_first_turns_begin(fatal: int) -> None:
+    prepared, expected = case("adpsgd", False, False)
+    shards = Fragile(prepared, groups_of(prepared), fatal, late=False)
+    engine = Engine(prepared, shards)
+    loop = loop_of(engine)
+    shards.armed = True
+    try:
+        found = list(loop.rounds())
+        assert shards.recovered == 1
+        assert bits([found, engine.state()]) == expected
+    finally:
+        engine.close()

@@ -56,7 +56,7 @@ def test_outputs_and_gradients_are_the_same_bits(name: str) -> None:
     module, shape = network(name), NETWORKS[name][1]
     forward = forward_of(module, images(BATCH, shape))
     assert forward is not module
-    for count in (2, BATCH, 5 * BATCH):
+    for count in (1, 2, BATCH, 5 * BATCH):
         inputs = images(count, shape, seed=3)
         plain, blocked = module(inputs), forward(inputs)
         assert torch.equal(plain, blocked)
@@ -214,3 +214,27 @@ def test_choosing_leaves_the_weights_alone() -> None:
     forward_of(module, images(BATCH, (1, 8, 8)))
     assert all(map(torch.equal, before, module.parameters()))
     assert all(tensor.grad is None for tensor in module.parameters())
+
+
+def test_a_layer_used_twice() -> None:
+    """The second use counts, even where the trial cannot see it."""
+    torch.manual_seed(1)
+    relu, hidden = nn.ReLU(), nn.Linear(144, 8)
+    with torch.no_grad():
+        hidden.bias.add_(50)  # at first the ReLU does nothing
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), relu, nn.Flatten(), hidden, relu, nn.Linear(8, 5))
+    inputs = torch.randn(6, 1, 8, 8)
+    forward = forward_of(module, inputs)
+    with torch.no_grad():
+        hidden.bias.sub_(50)
+    assert torch.equal(forward(inputs), module(inputs))
+
+
+def test_choosing_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(144, 5)
+    )
+    before = torch.get_rng_state()
+    forward_of(module, torch.zeros(2, 1, 8, 8))
+    assert torch.equal(before, torch.get_rng_state())
