@@ -21,7 +21,7 @@ from bench.venvs import ROOT, NotInstalled, python_of
 from bench.work import write_data
 
 PIECE_SECONDS = 900
-PEER_ROUNDS = {True: {"cnn": 2, "other": 5}, False: {"cnn": 5, "other": 30}}  # by quick
+PEER_ROUNDS = {True: {"cnn": 2, "other": 5}, False: {"cnn": 3, "other": 20}}  # by quick
 
 
 class Failed(Exception):

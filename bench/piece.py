@@ -164,7 +164,7 @@ def ours_estimators(arguments: argparse.Namespace) -> Result:
     """CPU seconds of a round of 30 steps per worker without and with the estimators."""
     from bench.ours import Ours
 
-    workers, executors = (2, 2) if arguments.model == "cnn" else (WORKERS, 1)
+    workers, executors = (3, 1) if arguments.model == "cnn" else (WORKERS, 1)
     steps = [DEFAULT_STEPS] * workers
     repeats = 1 if arguments.quick or arguments.model == "cnn" else 20
     with Ours(arguments.model, arguments.data, workers=workers, executors=executors) as ours:
