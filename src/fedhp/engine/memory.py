@@ -127,7 +127,7 @@ def _too_much(
         fix = (
             "choose a sparse base, topology.name = 'random_regular' with a degree, or fewer workers"
         )
-    elif 48 * model_size > memory.rest / 2:
+    elif 48 * model_size > memory.rest / 4:
         key, fix = "model.name", "choose a smaller model (model.name and its settings)"
     else:
         key, fix = "workers", "lower workers, use a machine with more memory, or raise memory"

@@ -22,6 +22,8 @@ TABLES = [
     "facts",
     "evaluations",
     "worker_evaluations",
+    "final_evaluations",
+    "final_worker_evaluations",
     "wall",
 ]
 
