@@ -150,7 +150,7 @@ class Shard:
             if layout.mixed < layout.width:
                 self.mixed[:, layout.mixed :] = self.after[:, layout.mixed :]
         else:
-            apart = distances(self.after[:, : layout.trainable], links)
+            apart = distances(self.after[:, : layout.trainable], links, run=self._threads.run)
             mix(
                 self.after,
                 weights,
