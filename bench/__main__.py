@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.claims import Group, Piece, groups
+from bench.claim import Group, Piece
+from bench.claims import groups
 from bench.report import Row, missed, row_of, show, write
 from bench.venvs import ROOT, NotInstalled, python_of
 from bench.work import write_data

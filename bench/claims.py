@@ -6,128 +6,17 @@ upper limit (a time, an exponent) the ratio is allowed / measured, and its bar i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
-from bench.work import (
-    EVALUATE_EVERY,
-    TEST_IMAGES,
-    WORKERS,
-    image_flops,
-    local_steps,
-    step_flops,
-)
+from bench.claim import GEMM, Claim, Found, Group, Piece, peak
+from bench.rounds import cnn_rounds, dense_rounds
+from bench.work import WORKERS, image_flops, step_flops
 
-Found = Mapping[str, Mapping[str, float]]  # of one repeat: piece -> what it measured
 PLAN_SECONDS = {30: 0.020, 100: 0.100, 300: 0.5, 1000: 5.0}
 GROWTH = 1.2
 CNN_PARAMETERS = 1_690_046
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One process of a repeat; peer: the venv whose Python runs it."""
-
-    key: str
-    program: str
-    options: tuple[str, ...] = ()
-    peer: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A ratio and its bar (none: reported only). `measured` gives the figures behind it."""
-
-    name: str
-    what: str
-    ratio: Callable[[Found], float]
-    bar: float | None = None
-    unit: str = "x"
-    needs: tuple[str, ...] = ()  # pieces
-    measured: Callable[[Found], dict[str, float]] = lambda found: {}
-    limit: str = ""  # what physics allows, in words
-    share: Callable[[Found], float] | None = None  # of that limit
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Claims that share pieces, run together in every repeat."""
-
-    name: str
-    pieces: tuple[Piece, ...]
-    claims: tuple[Claim, ...]
-
-
-GEMM = Piece("gemm", "gemm")
-GEMM_BOTH = Piece("gemm2", "gemm", ("--threads", "2"))
-
-
-def _rounds(found: Found, side: str, *, evaluation: str) -> float:
-    """Seconds per round of a side, with its share of an evaluation ("", "evaluation" or
-    "mean_evaluation"); of a side with several thread settings, its fastest."""
-    sides = [key for key in found if key == side or key.startswith(f"{side}-")]
-    return min(
-        found[key]["round"]
-        + (found[key].get(evaluation, found[key].get("evaluation", 0.0)) / EVALUATE_EVERY)
-        * bool(evaluation)
-        for key in sides
-    )
-
-
-def _versus(
-    model: str,
-    peer: str,
-    bar: float | None,
-    *,
-    evaluation: str,
-    limit: str,
-    share: Callable[[Found], float],
-    note: str,
-    needs: tuple[str, ...],
-) -> Claim:
-    def ratio(found: Found) -> float:
-        theirs = _rounds(found, peer, evaluation=evaluation)
-        return theirs / _rounds(found, "ours", evaluation=evaluation)
-
-    def measured(found: Found) -> dict[str, float]:
-        return {
-            "ours_seconds": _rounds(found, "ours", evaluation=evaluation),
-            f"{peer}_seconds": _rounds(found, peer, evaluation=evaluation),
-        }
-
-    label = {"cnn": "CNN", "mlp": "MLP 784-128-10", "logistic": "logistic regression"}[model]
-    tested = {"evaluation": "all models", "mean_evaluation": "one model"}.get(evaluation, "")
-    detail = f", {tested} tested every {EVALUATE_EVERY} rounds" if tested else ""
-    if model == "cnn" and not evaluation:
-        detail = ", no evaluation"
-    suffix = {"evaluation": "", "mean_evaluation": "-one-model-tested"}.get(
-        evaluation, "-no-evaluation" if model == "cnn" else ""
-    )
-    return Claim(
-        name=f"{model}-rounds-vs-{peer}{suffix}",
-        what=f"{label}, {WORKERS} workers, whole rounds{detail}, wall time vs {peer}",
-        ratio=ratio,
-        bar=bar,
-        needs=needs,
-        measured=measured,
-        limit=limit,
-        share=share,
-        note=note,
-    )
-
-
-def _peak(key: str, threads: int) -> Claim:
-    return Claim(
-        f"gemm-peak-{threads}-thread{'s' if threads > 1 else ''}",
-        "the best fp32 matrix product of several sizes",
-        lambda found: found[key]["flops_per_second"] / 1e9,
-        unit="GFLOP/s",
-        needs=(key,),
-        measured=lambda found: {"best_size": found[key]["size"]},
-    )
 
 
 def _cnn_step() -> Group:
@@ -172,101 +61,7 @@ def _cnn_step() -> Group:
                 share=share,
                 note="products with the zero padding are counted, as FLOP counters do",
             ),
-            _peak("gemm", 1),
-        ),
-    )
-
-
-def _cnn_rounds() -> Group:
-    flops = sum(local_steps("cnn")) * step_flops("cnn")
-    tested = (WORKERS + 1) * TEST_IMAGES * image_flops("cnn") / EVALUATE_EVERY
-
-    def share(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation="evaluation")
-        return (flops + tested) / spent / found["gemm2"]["flops_per_second"]
-
-    def share_training(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation="")
-        return flops / spent / found["gemm2"]["flops_per_second"]
-
-    return Group(
-        "cnn-rounds",
-        (
-            Piece("ours", "ours-rounds"),
-            Piece("gossipy-1", "bench.peers.gossipy_round", ("--threads", "1"), "gossipy"),
-            Piece("gossipy-2", "bench.peers.gossipy_round", ("--threads", "2"), "gossipy"),
-            Piece("flower", "bench.peers.flower_round", (), "flower"),
-            GEMM_BOTH,
-        ),
-        (
-            *_cnn_versus(share, share_training),
-            _peak("gemm2", 2),
-        ),
-    )
-
-
-def _cnn_versus(
-    share: Callable[[Found], float], share_training: Callable[[Found], float]
-) -> list[Claim]:
-    limit = "fp32 GEMM peak of two threads"
-    gossipy = "gossipy at its faster thread setting (1 or 2); it merges with one peer, we with 6"
-    flower = "Flower without start-up and first round"
-    one = f"{flower}; both test one model, the global one and our mean"
-    all_of_ours = f"{flower}; it tests its one global model, we all 31"
-    rows = (
-        ("gossipy", "evaluation", 2.0, gossipy),
-        ("flower", "mean_evaluation", 3.0, one),
-        ("flower", "evaluation", None, all_of_ours),
-        ("gossipy", "", None, gossipy),
-        ("flower", "", None, flower),
-    )
-    return [
-        _versus(
-            "cnn",
-            peer,
-            bar,
-            evaluation=evaluation,
-            limit=limit,
-            share=share if evaluation == "evaluation" else share_training,
-            note=note,
-            needs=("ours", "flower") if peer == "flower" else ("ours", "gossipy-1", "gossipy-2"),
-        )
-        for peer, evaluation, bar, note in rows
-    ]
-
-
-def _dense_rounds(model: str, *, naive: float, gossipy: float) -> Group:
-    flops = sum(local_steps(model)) * step_flops(model)
-
-    def share(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation="")
-        return flops / spent / found["gemm"]["flops_per_second"]
-
-    chosen = ("--model", model)
-    threads = {count: (*chosen, "--threads", str(count)) for count in (1, 2)}
-    gossipy_program = "bench.peers.gossipy_round"
-    return Group(
-        f"{model}-rounds",
-        (
-            Piece("ours", "ours-rounds", chosen),
-            Piece("naive-1", "naive-rounds", threads[1]),
-            Piece("naive-2", "naive-rounds", threads[2]),
-            Piece("gossipy-1", gossipy_program, threads[1], "gossipy"),
-            Piece("gossipy-2", gossipy_program, threads[2], "gossipy"),
-            GEMM,
-        ),
-        tuple(
-            _versus(
-                model,
-                peer,
-                bar,
-                evaluation="",
-                limit="fp32 GEMM peak of one thread",
-                share=share,
-                note=f"1 to 20 local steps; {peer} at its faster thread setting (1 or 2)",
-                needs=("ours", f"{peer}-1", f"{peer}-2"),
-            )
-            for peer, bar in (("naive", naive), ("gossipy", gossipy))
+            peak("gemm", 1),
         ),
     )
 
@@ -280,25 +75,45 @@ def _mixing() -> Group:
         )
 
     limit = "memory bandwidth: every row read and written once"
+    two = ("--threads", "2")
+
+    def naive(found: Found) -> float:
+        return min(found[key]["seconds"] for key in ("naive", "naive-2"))
+
     return Group(
         "mixing",
         (
             Piece("bandwidth", "bandwidth"),
             Piece("ours", "ours-mixing"),
+            Piece("ours-2", "ours-mixing", two),
             Piece("naive", "naive-mixing"),
+            Piece("naive-2", "naive-mixing", two),
             Piece("exchange", "ours-exchange"),
         ),
         (
             Claim(
                 "mixing-vs-neighbour-loop",
-                f"mixing {WORKERS} models of 1.69M parameters, degree 6, one thread",
-                lambda found: found["naive"]["seconds"] / found["ours"]["seconds"],
+                f"mixing {WORKERS} models of 1.69M parameters, degree 6, two threads",
+                lambda found: naive(found) / found["ours-2"]["seconds"],
                 3.0,
+                needs=("ours-2", "naive", "naive-2"),
+                measured=lambda found: {
+                    "ours_seconds": found["ours-2"]["seconds"],
+                    "naive_seconds": naive(found),
+                    "copy_gigabytes_per_second": found["bandwidth"]["bytes_per_second"] / 1e9,
+                },
+                limit=limit,
+                share=share("ours-2"),
+                note="the loop at its faster thread setting (1 or 2)",
+            ),
+            Claim(
+                "mixing-vs-neighbour-loop-one-thread",
+                "the same, both sides with one thread",
+                lambda found: found["naive"]["seconds"] / found["ours"]["seconds"],
                 needs=("ours", "naive"),
                 measured=lambda found: {
                     "ours_seconds": found["ours"]["seconds"],
                     "naive_seconds": found["naive"]["seconds"],
-                    "copy_gigabytes_per_second": found["bandwidth"]["bytes_per_second"] / 1e9,
                 },
                 limit=limit,
                 share=share("ours"),
@@ -306,8 +121,8 @@ def _mixing() -> Group:
             Claim(
                 "exchange-vs-neighbour-loop",
                 "the whole exchange of a round (distances on all links, then mixing)",
-                lambda found: found["naive"]["seconds"] / found["exchange"]["seconds"],
-                needs=("exchange", "naive"),
+                lambda found: naive(found) / found["exchange"]["seconds"],
+                needs=("exchange", "naive", "naive-2"),
                 measured=lambda found: {"ours_seconds": found["exchange"]["seconds"]},
                 limit=limit,
                 share=share("exchange"),
@@ -419,9 +234,9 @@ def groups() -> list[Group]:
         _cnn_step(),
         _evaluation(),
         _mixing(),
-        _dense_rounds("mlp", naive=3.0, gossipy=2.7),
-        _dense_rounds("logistic", naive=15.0, gossipy=10.0),
+        dense_rounds("mlp", naive=3.0, gossipy=2.7),
+        dense_rounds("logistic", naive=15.0, gossipy=10.0),
         _plan(),
         _estimators(),
-        _cnn_rounds(),
+        cnn_rounds(),
     ]

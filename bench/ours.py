@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ class Ours:
         return accuracy
 
 
-def mixing(workers: int, parameters: int) -> Callable[[], torch.Tensor]:
-    """One mixing of random rows over a random regular graph, as a call."""
+def mixing(workers: int, parameters: int, *, threads: int) -> Callable[[], torch.Tensor]:
+    """One mixing of random rows over a random regular graph, as a call; threads as executors."""
     settings = {"degree": DEGREE}
     topology = base_topology("random_regular", settings, workers=workers, seed=SEED)
     weights = mixing_weights(topology, "max_degree")
@@ -106,8 +107,13 @@ def mixing(workers: int, parameters: int) -> Callable[[], torch.Tensor]:
     rows = torch.randn(workers, parameters)
     out = torch.empty_like(rows)
 
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+    def run(job: Callable[[int], None], items: Sequence[int]) -> None:
+        list(map(job, items) if threads == 1 else pool.map(job, items))
+
     def once() -> torch.Tensor:
-        mix(rows, weights, mixed=parameters, out=out)
+        mix(rows, weights, mixed=parameters, out=out, run=run)
         return out
 
     return once

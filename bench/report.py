@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.claims import Claim, Found
+from bench.claim import Claim, Found
 
 BLUE, VERMILLION, INK, PALE = "#0072B2", "#D55E00", "#333333", "#BBBBBB"
 
