@@ -186,6 +186,16 @@ def test_no_such_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ray start" in caught.value.fix
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "host:port", "127.0.0.1:99999999"])
+def test_nobody_answers(address: str, tmp_path: Path) -> None:
+    """Told before a folder is made, within seconds."""
+    settings = experiment("dpsgd", "ray", ray={"address": address})
+    with pytest.raises(ConfigError, match="nobody answers") as caught:
+        start_run(settings, tmp_path / "run")
+    assert caught.value.key == "ray.address"
+    assert not (tmp_path / "run").exists()
+
+
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ConfigError, match="not installed") as caught:

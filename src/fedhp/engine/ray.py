@@ -8,6 +8,7 @@ started anew from there. If that is gone as well, the run goes back to its check
 from __future__ import annotations
 
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
 
 LOOK = 0.5  # s between two looks at whether the user wants to stop
+REACHING = 5.0  # s until a cluster must have answered
 STARTING = 120.0  # s until an actor must have answered
 MOST_LOSSES = 5  # of actors in one round: then it is not bad luck
 
@@ -285,6 +287,26 @@ def import_ray() -> Any:
             fix="pip install 'fedhp[ray]', or set engine = 'local'",
         ) from None
     return ray
+
+
+def check_cluster(address: str | None, *, source: str = "") -> None:
+    """Before a run starts: Ray is installed, and somebody listens at its address."""
+    import_ray()
+    place = (address or "").removeprefix("ray://")
+    if address is None or address in ("auto", "local"):
+        return
+    host, _, port = place.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACHING):
+            return
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"nobody answers at {address!r}: {error}",
+            key="ray.address",
+            source=source,
+            allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
+            fix="start it with `ray start --head`, or remove ray.address to start one here",
+        ) from None
 
 
 def start_ray(ray: Any, address: str | None) -> bool:

@@ -197,6 +197,10 @@ def start_run(
     """A new run in this folder, or with resume the one that is there."""
     target = Path(folder)
     resumed = check_folder(experiment, target, resume=resume)
+    if experiment.engine == "ray":
+        from fedhp.engine.ray import check_cluster
+
+        check_cluster(experiment.ray.address, source=source)
     prepared = prepare(experiment, source=source)
     try_algorithm(prepared, source=source)
     if not resumed:
