@@ -78,9 +78,8 @@ def ours_rounds(arguments: argparse.Namespace) -> Result:
     """Wall seconds of a round (training and mixing) and of an evaluation."""
     from bench.ours import Ours
 
-    executors = 1 if arguments.model == "logistic" else 2  # what `auto` takes on two cores
     steps = local_steps(arguments.model)
-    with Ours(arguments.model, arguments.data, workers=WORKERS, executors=executors) as ours:
+    with Ours(arguments.model, arguments.data, workers=WORKERS, executors=2) as ours:
         ours.round(steps)
         result = _rounds(arguments, lambda: ours.round(steps))
         if arguments.model == "cnn":

@@ -16,6 +16,7 @@ from fedhp.learn.blocked import forward_of
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -50,6 +51,12 @@ class Executors:
         if self.count == 1:
             return {index: job(index) for index in order}
         return dict(zip(order, self._pool.map(job, order), strict=True))
+
+    def feed(self, job: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """A job per item; this thread makes the next item while the executors work."""
+        if self.count == 1:
+            return [job(item) for item in items]
+        return list(self._pool.map(job, items))
 
     def later(self, jobs: list[Callable[[], list[float]]]) -> Evaluating:
         """Start jobs and go on."""

@@ -19,6 +19,7 @@ from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
 from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
+from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
     TASKS,
     Task,
@@ -31,8 +32,8 @@ from fedhp.learn.task import (
 from fedhp.types import Dataset, IntArray
 from fedhp.world import World, build_world
 
+# A step of a smaller model is mostly Python: without the stack a second thread only waits.
 PARALLEL_PARAMETERS = 100_000
-PARALLEL_WORKERS = 100
 MOST_INTERVALS = 100_000  # of the links' changes in one transfer
 
 
@@ -108,15 +109,16 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         model_size=size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
-        executors=_executors(experiment, size, device),
+        executors=_executors(experiment, device),
         source=source,
     )
     facts = check_task(
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )
-    layout = layout_of(
-        initial_model(task, experiment.seed), batch_norm=experiment.training.batch_norm
-    )
+    initial = initial_model(task, experiment.seed)
+    layout = layout_of(initial, batch_norm=experiment.training.batch_norm)
+    stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
+    alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     topology = base_topology(
         experiment.topology.name,
         experiment.topology.settings,
@@ -150,7 +152,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         layout=layout,
         world=world,
         device=device,
-        executors=1 if facts.stochastic else _executors(experiment, facts.parameters, device),
+        executors=_executors(experiment, device, alone=alone, stochastic=facts.stochastic),
         overlap=_overlap(experiment, facts),
         memory=memory,
         folders=(folder, os.getcwd()),
@@ -231,16 +233,15 @@ def _model_size(task: Task) -> int:
         return 0
 
 
-def _executors(experiment: Experiment, parameters: int, device: torch.device) -> int:
+def _executors(
+    experiment: Experiment, device: torch.device, *, alone: bool = False, stochastic: bool = False
+) -> int:
     """Threads that train workers side by side. The numbers do not depend on it."""
-    if device.type != "cpu":
+    if device.type != "cpu" or stochastic:
         return 1
     if experiment.executors != "auto":
         return min(experiment.executors, experiment.workers)
-    if experiment.engine == "ray":  # its actors run side by side already
-        return 1
-    # Below this size a step is mostly Python: with few workers a second thread only waits.
-    if parameters < PARALLEL_PARAMETERS and experiment.workers < PARALLEL_WORKERS:
+    if alone or experiment.engine == "ray":  # Ray's actors run side by side already
         return 1
     return min(cores(), experiment.workers)
 

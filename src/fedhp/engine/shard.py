@@ -289,10 +289,14 @@ class Shard:
             count = -(-len(places) // size) if places else 0
             # Dealt out like cards, so that every chunk has long and short turns.
             chunks = [places[start::count] for start in range(count)]
-            done = self._threads.run(
-                lambda index: self._train_stacked(chunks[index], turns), range(count)
+            found = self._threads.feed(
+                lambda drawn: self._train_stacked(*drawn),
+                (
+                    (chunk, [turns[p] for p in chunk], self._batches(chunk, turns))
+                    for chunk in chunks
+                ),
             )
-            losses = {place: loss for part in done.values() for place, loss in part.items()}
+            losses = {place: loss for part in found for place, loss in part.items()}
         check(self.stop)
         return losses
 
@@ -310,16 +314,21 @@ class Shard:
                 stop=self.stop,
             )
 
-    def _train_stacked(self, places: list[int], turns: dict[int, Turn]) -> dict[int, float]:
+    def _batches(self, places: list[int], turns: dict[int, Turn]) -> list[Tensor]:
+        return [
+            self._draw(Purpose.BATCHES, place, turns[place].key, turns[place].steps)
+            for place in places
+        ]
+
+    def _train_stacked(
+        self, places: list[int], turns: dict[int, Turn], batches: list[Tensor]
+    ) -> dict[int, float]:
         assert self.stack is not None
         losses = self.stack.train(
             self.after,
             places,
             self.samples,
-            batches=[
-                self._draw(Purpose.BATCHES, place, turns[place].key, turns[place].steps)
-                for place in places
-            ],
+            batches=batches,
             rates=torch.tensor([turns[place].learning_rate for place in places]),
             stop=self.stop,
         )

@@ -3,13 +3,18 @@
 Workers are sorted by their steps; the active prefix shrinks as they finish. The step is
 written out by hand (softmax cross-entropy through ReLU layers). Activations are feature-major
 [A, features, batch]: with few classes these products are twice as fast as the usual order.
+The loop over steps runs outside the interpreter, so that executors do not wait for its lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,9 +29,9 @@ from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
 # A chunk's weights should stay near the core: measured, up to 6 MB of them cost the same per
-# worker, 12 MB half as much again; beyond 32 workers there is nothing left to win against Python.
+# worker, 12 MB half as much again. 16 workers, so that the paper's 30 keep two executors busy.
 CHUNK_BYTES = 6 << 20
-CHUNK_WORKERS = 32
+CHUNK_WORKERS = 16
 GPU_CHUNK_WORKERS = 4096
 
 
@@ -54,41 +59,25 @@ class DenseStack:
         stop: Callable[[], bool],
     ) -> Tensor:
         """SGD in place on rows[places]: batches[i] is [steps_i, batch], rates [A]. Mean losses."""
-        steps = torch.tensor([len(each) for each in batches])
-        order = torch.argsort(steps, descending=True, stable=True)
-        steps = steps[order]
-        chosen = torch.tensor(places)[order].to(rows.device)
-        weights = [_take(rows, chosen, slot) for slot, _ in self.layers]
-        biases = [_take(rows, chosen, slot).unsqueeze(2) for _, slot in self.layers]
-        picks = nn.utils.rnn.pad_sequence([batches[i] for i in order.tolist()])
-        targets = samples.targets[picks].unsqueeze(2)
-        images = samples.inputs.flatten(1)
-        total = torch.zeros(len(places), 1, device=rows.device)
-        scale = (-rates[order] / picks.shape[2]).view(-1, 1, 1).to(rows)
-        active = torch.searchsorted(-steps, -torch.arange(len(picks))).tolist()
-        size = picks.shape[2]
-        # One place for all batches: fresh memory of this size costs more than filling it.
-        room = torch.empty(len(places) * size, images.shape[1], device=images.device)
-        for step, count in enumerate(active):
-            check(stop)
-            # index_select copies whole rows: twice as fast as indexing with a matrix.
-            flat = torch.index_select(
-                images, 0, picks[step, :count].reshape(-1), out=room[: count * size]
-            )
-            inputs = flat.view(count, size, -1)
-            layers = [(w[:count], b[:count]) for w, b in zip(weights, biases, strict=True)]
-            activations, logs, error = _forward(inputs, targets[step, :count], layers)
-            total[:count] -= logs.sum(dim=2)
-            error *= scale[:count]
-            for index, part, below in _backward(error, activations, layers):
-                weight, bias = layers[index]
-                weight.baddbmm_(part, below)
-                bias += part.sum(dim=2, keepdim=True)
-        for slots, *tensors in zip(self.layers, weights, biases, strict=True):
-            for slot, tensor in zip(slots, tensors, strict=True):
-                rows[chosen, slot.start : slot.stop] = tensor.reshape(len(places), -1)
-        losses = torch.empty(len(places), device=rows.device)
-        losses[order] = total.squeeze(1) / (steps * picks.shape[2]).to(total)
+        check(stop)
+        order = sorted(range(len(places)), key=lambda index: -len(batches[index]))
+        steps = [len(batches[index]) for index in order]
+        picks = nn.utils.rnn.pad_sequence([batches[index] for index in order])
+        active = np.searchsorted(-np.array(steps), -np.arange(len(picks))).tolist()
+        slots = [slot for layer in self.layers for slot in layer]
+        total = _compiled()(
+            rows,
+            torch.tensor([places[index] for index in order], device=rows.device),
+            [(slot.start, slot.stop) for slot in slots],
+            [slot.shape if len(slot.shape) == 2 else (*slot.shape, 1) for slot in slots],
+            samples.inputs.flatten(1),
+            samples.targets,
+            picks,
+            rates[order].to(rows),
+            active,
+        )
+        losses = torch.empty_like(total)
+        losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
 
     def estimate(
@@ -118,12 +107,19 @@ class DenseStack:
         layers = self._layers(rows)
         inputs = samples.inputs[batch].flatten(2)
         targets = samples.targets[batch].unsqueeze(1)
-        activations, logs, error = _forward(inputs, targets, layers)
+        weights, biases = [w for w, _ in layers], [b for _, b in layers]
+        activations, logs, error = _forward(inputs.transpose(1, 2), targets, weights, biases)
+        error /= batch.shape[1]
         found = torch.empty_like(rows)
-        for index, part, below in _backward(error / batch.shape[1], activations, layers):
+        for index in reversed(range(len(layers))):
             weight, bias = self.layers[index]
-            found[:, weight.start : weight.stop] = torch.bmm(part, below).flatten(1)
-            found[:, bias.start : bias.stop] = part.sum(dim=2)
+            below = activations[index]
+            found[:, weight.start : weight.stop] = torch.bmm(error, below.transpose(1, 2)).flatten(
+                1
+            )
+            found[:, bias.start : bias.stop] = error.sum(dim=2)
+            if index:
+                error = _below(weights[index], error, below)
         return found, -logs.mean(dim=(1, 2))
 
     def outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
@@ -168,34 +164,78 @@ def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
     return rows[chosen, slot.start : slot.stop].view(len(chosen), *slot.shape)
 
 
+def _train(
+    rows: Tensor,
+    places: Tensor,
+    spans: list[tuple[int, int]],
+    shapes: list[tuple[int, int]],
+    images: Tensor,
+    labels: Tensor,
+    picks: Tensor,
+    rates: Tensor,
+    active: list[int],
+) -> Tensor:
+    """DenseStack.train: step k for the first active[k] workers. Returns the sums of losses."""
+    found: list[Tensor] = []
+    for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
+        found.append(rows[:, span[0] : span[1]].index_select(0, places).view(-1, *shape))
+    weights, biases = found[0::2], found[1::2]
+    targets = labels[picks].unsqueeze(2)
+    total = torch.zeros([len(places), 1], device=rows.device)
+    scale = (-rates / picks.shape[2]).view(-1, 1, 1)
+    size = picks.shape[2]
+    # One place for all batches: fresh memory of this size costs more than filling it.
+    room = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
+    for step, count in enumerate(active):
+        # index_select copies whole rows: twice as fast as indexing with a matrix.
+        flat = room[: count * size]
+        torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
+        now = [weight[:count] for weight in weights]
+        shift = [bias[:count] for bias in biases]
+        inputs = flat.view(count, size, -1).transpose(1, 2)
+        activations, logs, error = _forward(inputs, targets[step, :count], now, shift)
+        total[:count] -= logs.sum(dim=2)
+        error *= scale[:count]
+        for above in range(len(now)):
+            index = len(now) - 1 - above
+            below = activations[index]
+            # The error below is computed before the weights change.
+            passed = _below(now[index], error, below) if index > 0 else error
+            now[index].baddbmm_(error, below.transpose(1, 2))
+            shift[index] += error.sum(dim=2, keepdim=True)
+            error = passed
+    for span, part in zip(spans, found):  # noqa: B905
+        rows[:, span[0] : span[1]].index_copy_(0, places, part.flatten(1))
+    return total.squeeze(1)
+
+
 def _forward(
-    inputs: Tensor, targets: Tensor, layers: list[tuple[Tensor, Tensor]]
+    inputs: Tensor, targets: Tensor, weights: list[Tensor], biases: list[Tensor]
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Inputs of every layer, log-likelihoods [A, 1, batch], and batch times the gradient at the
-    outputs. inputs are [A, batch, features], targets [A, 1, batch]."""
-    activations = [inputs.transpose(1, 2)]
-    for index, (weight, bias) in enumerate(layers):
-        output = torch.baddbmm(bias, weight, activations[-1])
-        activations.append(output.relu_() if index + 1 < len(layers) else output)
+    outputs. inputs are [A, features, batch], targets [A, 1, batch]."""
+    activations = [inputs]
+    for index in range(len(weights)):
+        output = torch.baddbmm(biases[index], weights[index], activations[-1])
+        activations.append(output.relu_() if index + 1 < len(weights) else output)
     logs = torch.log_softmax(activations.pop(), dim=1)
     likelihood = logs.gather(1, targets)
     error = logs.exp_()
-    error.scatter_add_(1, targets, error.new_full((), -1.0).expand_as(targets))
+    error.scatter_add_(1, targets, torch.full_like(likelihood, -1.0))
     return activations, likelihood, error
 
 
-def _backward(
-    error: Tensor, activations: list[Tensor], layers: list[tuple[Tensor, Tensor]]
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Per layer, from the top: (index, error at its output, its input, batch-major).
+def _below(weight: Tensor, error: Tensor, activation: Tensor) -> Tensor:
+    """The error at a layer's inputs, which came out of a ReLU."""
+    return torch.bmm(weight.transpose(1, 2), error).mul_(activation > 0)
 
-    The error below is computed first, so the caller may change the weights in place.
-    """
-    for index in reversed(range(len(layers))):
-        below = activations[index]
-        passed = error
-        if index:
-            passed = torch.bmm(layers[index][0].transpose(1, 2), error)
-            passed *= below > 0
-        yield index, error, below.transpose(1, 2)
-        error = passed
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    """`_train`, compiled where this torch can: the same kernels in the same order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is an old part of torch
+        try:
+            return cast(Callable[..., Tensor], torch.jit.script(_train))
+        except (RuntimeError, AttributeError, OSError):  # OSError: no source at hand
+            return _train
