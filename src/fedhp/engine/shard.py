@@ -290,11 +290,8 @@ class Shard:
             # Dealt out like cards, so that every chunk has long and short turns.
             chunks = [places[start::count] for start in range(count)]
             found = self._threads.feed(
-                lambda drawn: self._train_stacked(*drawn),
-                (
-                    (chunk, [turns[p] for p in chunk], self._batches(chunk, turns))
-                    for chunk in chunks
-                ),
+                lambda drawn: self._train_stacked(drawn[0], turns, drawn[1]),
+                ((chunk, self._batches(chunk, turns)) for chunk in chunks),
             )
             losses = {place: loss for part in found for place, loss in part.items()}
         check(self.stop)
