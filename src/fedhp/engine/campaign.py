@@ -24,7 +24,7 @@ from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
-from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
+from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
 from fedhp.tables import parse_override, set_key
 
 
@@ -268,7 +268,7 @@ def _start_job() -> subprocess.Popen[str]:
 
 def rebuild_error(kind: str, message: str) -> FedhpError:
     """An error of the same class, from its name and text."""
-    for known in FedhpError.__subclasses__():
+    for known in (*FedhpError.__subclasses__(), *DataError.__subclasses__()):
         if known.__name__ == kind and known is not ConfigError:
             return known(message)
     return FedhpError(message)

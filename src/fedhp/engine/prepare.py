@@ -81,7 +81,7 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     except DataError as error:
         if not source or source in error.problem:
             raise
-        raise DataError(
+        raise type(error)(
             f"{source}: {error.problem}", allowed=error.allowed, fix=error.fix
         ) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.campaign import Cell, plan_cells
-from fedhp.errors import ConfigError
+from fedhp.engine.prepare import prepare
+from fedhp.engine.run import check_folder, is_finished
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import ConfigError, DataMissing
 from fedhp.tables import read_toml
 
 PROFILES = ("quick", "standard", "paper")
+SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "tables")
 Kind = TypeVar("Kind", bound=BaseModel)
 NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "compare")  # never change a number
@@ -56,6 +60,7 @@ class FigureProfile(BaseModel):
     seeds: dict[str, list[int]]
     algorithms: list[str] | None = None
     skews: list[float] | None = None
+    without: dict[str, list[str]] = {}  # data set -> algorithms left out
 
 
 class FigureFile(BaseModel):
@@ -96,6 +101,11 @@ class PaperCell:
     data: str
     skew: float
     cell: Cell
+
+    @property
+    def name(self) -> str:
+        """How the run is called in the display."""
+        return f"{self.data} p={self.skew:g} {self.cell.label} seed {self.cell.seed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,8 @@ def read_suite(
 ) -> Suite:
     """The suite of these figures; every configuration is checked."""
     folder = folder or paper_folder()
-    files = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    found = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    files = {key: found[key] for key in dict.fromkeys((*SETS, *found)) if key in found}
     sets = {key: _read_set(key, path, profile, overrides) for key, path in files.items()}
     figures = tuple(
         _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out) for name in names
@@ -181,6 +192,7 @@ def _read_figure(
         )
     algorithms = mine.algorithms or file.algorithms
     skews = mine.skews or file.skews
+    left_out = mine.without
     cells: list[PaperCell] = []
     for key in (key for key in sets if mine.seeds.get(key)):  # in the sets' own order
         for skew in skews:
@@ -188,7 +200,7 @@ def _read_figure(
             planned = plan_cells(
                 tables,
                 overrides=(),
-                algorithms=algorithms,
+                algorithms=[each for each in algorithms if each not in left_out.get(key, ())],
                 seeds=mine.seeds[key],
                 out=out,
                 source=str(path),
@@ -226,10 +238,28 @@ def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
+def check_suite(suite: Suite) -> Suite:
+    """Find every mistake before the first run; data sets that are not here become `missing`.
+
+    Every data set is read and its model tried once, and every algorithm once.
+    """
+    missing: dict[str, str] = {}
+    tried: set[str] = set()
+    for key in suite.sets:
+        for each in (each for each in suite.cells() if each.data == key):
+            check_folder(each.cell.experiment, each.cell.folder, resume=True)
+            if key in missing or (key in tried and each.cell.label in tried):
+                continue
+            tried |= {key, each.cell.label}
+            try:
+                try_algorithm(prepare(each.cell.experiment, source=each.name), source=each.name)
+            except DataMissing as error:
+                missing[key] = f"{error.problem}; {error.allowed}. {error.fix}"
+    return replace(suite, missing=missing)
+
+
 def finished_cells(cells: Iterable[PaperCell]) -> list[PaperCell]:
     """Those whose run is there and whole."""
-    from fedhp.engine.run import is_finished
-
     return [each for each in cells if is_finished(each.cell.folder)]
 
 
