@@ -51,6 +51,7 @@ from fedhp.report.verdicts import (
     Measure,
     ask_each,
     attempt,
+    joined,
     judge,
     merge,
 )
@@ -147,16 +148,23 @@ def closest(measure_each: Sequence[tuple[str, Measure]], scale: Scale) -> Measur
     def measure(ask: Ask) -> Finding:
         parts = [(name, attempt(partial(each, ask))) for name, each in measure_each]
         whole = merge(parts)
-        known = [(name, part) for name, part in parts if part.interval is not None]
+        known = [
+            (scale.better * part.interval.mean, name, part)
+            for name, part in parts
+            if part.interval is not None
+        ]
         if not known:
             return whole
-        name, least = min(
-            known,
-            key=lambda item: scale.better * (item[1].interval.mean if item[1].interval else 0),
+        _, name, least = min(known, key=lambda item: item[0])
+        short = [part for _, part in parts if part.status == FAILS]
+        unknown = [part for _, part in parts if part.status == UNKNOWN]
+        why = joined(
+            least.why if least.status != UNKNOWN else "",
+            f"{len(short)} of {len(parts)} fall short" if len(short) > 1 else "",
+            f"{len(unknown)} of {len(parts)} not testable: {unknown[0].why}" if unknown else "",
         )
-        return replace(
-            whole, value=f"least {name}: {least.value}", seeds=least.seeds, interval=least.interval
-        )
+        value = f"closest {name}: {least.value}"
+        return replace(whole, value=value, seeds=least.seeds, why=why, interval=least.interval)
 
     return measure
 

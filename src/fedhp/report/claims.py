@@ -15,7 +15,7 @@ from fedhp.report.verdicts import FAILS, HOLDS, REPORTED, UNKNOWN, Claim, Judged
 if TYPE_CHECKING:
     from fedhp.engine.suite import Suite
 
-HEADER = ["figure", "claim", "paper", "verdict", "ours (FedHP: fill)", "opt", "why", "on"]
+HEADER = ["figure", "claim", "claimed", "verdict", "ours (FedHP: fill)", "opt", "why", "on"]
 ABSTRACT = "abstract"
 
 

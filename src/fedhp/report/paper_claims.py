@@ -49,6 +49,7 @@ CIFAR_06 = {FEDHP: 0.7677, "pens": 0.7352, "ldsgd": 0.7054, "adpsgd": 0.6929, "d
 CIFAR_06_TIME = {FEDHP: 5015, "pens": 11953, "ldsgd": 8926, "adpsgd": 5539, "dpsgd": 10634}
 CIFAR_08_MORE = {"pens": 0.0483, "ldsgd": 0.1337, "adpsgd": 0.1426, "dpsgd": 0.1352}
 IMAGE_08 = {FEDHP: 0.5063, "pens": 0.4781, "ldsgd": 0.4569, "adpsgd": 0.4512, "dpsgd": 0.4583}
+IMAGE_08_MORE = {"pens": 0.059, "ldsgd": 0.1081, "adpsgd": 0.1222, "dpsgd": 0.1047}
 # Mean waiting time, s, by the paper's data set.
 WAITING: Mapping[str, Mapping[str, float]] = {
     CIFAR: {FEDHP: 1.7, "pens": 12.1, "dpsgd": 10.6},
@@ -129,9 +130,8 @@ def _skewed() -> Iterator[Claim]:
     yield from _ratios("fig5-more", CIFAR, what, CIFAR_08_MORE, contest=MORE_ACCURATE, skew=0.8)
     what = "p = 0.8: final accuracy"
     yield from _values("fig6-final", IMAGE, what, IMAGE_08, number=final, scale=ACCURACY, skew=0.8)
-    gains = {rival: IMAGE_08[FEDHP] / IMAGE_08[rival] - 1 for rival in RIVALS}
     what = "p = 0.8: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig6-more", IMAGE, what, gains, contest=MORE_ACCURATE, skew=0.8)
+    yield from _ratios("fig6-more", IMAGE, what, IMAGE_08_MORE, contest=MORE_ACCURATE, skew=0.8)
 
 
 def _levels() -> Iterator[Claim]:
@@ -163,6 +163,7 @@ def _levels() -> Iterator[Claim]:
             "p = 0.8: PENS is above those that ignore the data's skew",
             "PENS next to FedHP",
             in_order(AHEAD, [("pens", r) for r in RIVALS[1:]], skew=0.8, words="above"),
+            beside=False,
         )
         yield _claim(
             "fig6-adpsgd",
@@ -274,8 +275,10 @@ def _ratios(
         )
 
 
-def _claim(stem: str, name: str, what: str, paper: str, measure: Measure) -> Claim:
-    check = on_set(paper_set(name), measure)
+def _claim(
+    stem: str, name: str, what: str, paper: str, measure: Measure, *, beside: bool = True
+) -> Claim:
+    check = on_set(paper_set(name), measure, beside=beside)
     return Claim(f"{stem}-{_slug(name)}", stem[:4], f"{name}, {what}", paper, check)
 
 

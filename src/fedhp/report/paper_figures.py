@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedhp.engine.suite import PaperFigure, Suite
 
 LEGEND_COLUMNS = 4
-TITLE = 32  # letters of a panel's title in one line
+TITLE = 96  # letters of titles beside each other on a page
 NAMED = 4  # cells that a caption names one by one
 
 
@@ -118,15 +118,18 @@ def _targets(sheet: _Sheet) -> tuple[Figure, str, str]:
     [skew] = sheet.skews
     figure, places = _grid(sheet, height=2.05)
     _legend(figure, sheet)
+    logarithmic = False
     for axes, panel in places:
         if _titled(axes, panel, sheet.skews):
-            draw_targets(axes, panel, skew=skew)
+            logarithmic = draw_targets(axes, panel, skew=skew) or logarithmic
     _outer_labels(places)
     how = (
         "Completion time until the mean of the workers' test accuracies reaches a target; "
         "whiskers: 95 % interval over the seeds; open marks with an arrow: not reached in every "
         "seed, the runs ended there or above."
     )
+    if logarithmic:
+        how += " Times that differ much stand on a logarithmic axis."
 
     def words(panel: Panel, label: str) -> str:
         runs = panel.runs(label, skew)
@@ -169,7 +172,7 @@ def _waiting(sheet: _Sheet) -> tuple[Figure, str, str]:
     marked, fit = False, True
     for axes, panel in places:
         paper = WAITING.get(panel.here.stands_for, {})
-        if _titled(axes, panel, sheet.skews):
+        if _titled(axes, panel, sheet.skews, share=0.7):  # beside names and numbers
             fit = draw_waiting(axes, panel, skew=skew, paper=paper) and fit
             marked = marked or bool(paper)
     _outer_labels(places, names=True)
@@ -230,10 +233,11 @@ def _grid(
     return figure, list(zip(axes, panels, strict=False))
 
 
-def _titled(axes: Any, panel: Panel, skews: Sequence[float]) -> bool:
+def _titled(axes: Any, panel: Panel, skews: Sequence[float], *, share: float = 1.0) -> bool:
     """Write the data set above its panel; whether there is anything to draw in it."""
     seeds = panel.seeds(skews)
-    axes.set_title("\n".join(wrap(panel.here.title, TITLE)), loc="left")
+    letters = int(share * TITLE / axes.get_subplotspec().get_gridspec().ncols)
+    axes.set_title("\n".join(wrap(panel.here.title, letters)), loc="left")
     if not seeds:
         empty_panel(axes)
     return bool(seeds)

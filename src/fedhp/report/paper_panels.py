@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedhp.engine.suite import PaperSet
 
 SPREAD = 0.76  # of a group's place is taken by its marks
+WIDE = 15.0  # times that differ by more than this factor stand on a logarithmic axis
 FAR = 3.0  # the paper's marks may widen an axis by this factor, not more
 OPEN: Any = {
     "markersize": 4.5,
@@ -77,8 +78,8 @@ def draw_accuracy(axes: Any, panel: Panel, *, skew: float) -> None:
     over_time(axes, panel.comparison(skew), styles=panel.styles)
 
 
-def draw_targets(axes: Any, panel: Panel, *, skew: float) -> None:
-    """Completion time to each target, grouped by target."""
+def draw_targets(axes: Any, panel: Panel, *, skew: float) -> bool:
+    """Completion time to each target, grouped by target. Whether the axis is logarithmic."""
     known = {label: panel.runs(label, skew) for label in panel.labels}
     targets = [t for t in panel.here.targets if _anyone(known, t)] or panel.here.targets[:1]
     found = {
@@ -90,18 +91,24 @@ def draw_targets(axes: Any, panel: Panel, *, skew: float) -> None:
     highest = [time.high or time.mean for time, late in found.values() if not late]
     # Runs that ended elsewhere without arriving must not squeeze the others.
     limit = 1.2 * max(highest or [time.mean for time, _ in found.values()])
+    least = min(time.mean for time, _ in found.values())
+    wide = limit > WIDE * least
+    frame = (least / 2, limit) if wide else (0.0, limit)
     for (place, column), (time, late) in found.items():
         x = column + _offset(place, len(panel.labels))
-        _lollipop(axes, x, time, look=panel.styles[panel.labels[place]], late=late, limit=limit)
+        _lollipop(axes, x, time, look=panel.styles[panel.labels[place]], late=late, frame=frame)
+    if wide:
+        _log_seconds(axes)
     axes.set_xticks(range(len(targets)), [target_name(target) for target in targets])
     axes.set_xlim(-0.5, len(targets) - 0.5)
-    axes.set_ylim(0, 1.06 * limit)
+    axes.set_ylim(frame[0], limit * (1.15 if wide else 1.06))
     axes.tick_params(axis="x", length=0)
     _grid(axes, "y")
     for column in range(1, len(targets)):
         axes.axvline(column - 0.5, color=FAINT, linewidth=0.5, zorder=0)
     axes.set_xlabel("target accuracy")
     axes.set_ylabel("completion time (s)")
+    return wide
 
 
 def draw_skew(axes: Any, panel: Panel, *, skews: Sequence[float]) -> None:
@@ -228,15 +235,22 @@ def _offset(place: int, places: int) -> float:
 
 
 def _lollipop(
-    axes: Any, x: float, found: Interval, *, look: Look, late: bool, limit: float
+    axes: Any,
+    x: float,
+    found: Interval,
+    *,
+    look: Look,
+    late: bool,
+    frame: tuple[float, float],
 ) -> None:
     strong = look.width > 1.5
-    top = min(found.mean, limit)
+    top = min(found.mean, frame[1])
     axes.plot(
         [x, x],
-        [0, top],
+        [frame[0], top],
         color=look.color,
-        linewidth=3.0 if strong else 2.0,
+        # On a logarithmic axis lengths mean nothing: only a thread down to the group.
+        linewidth=0.8 if frame[0] else 3.0 if strong else 2.0,
         alpha=0.35 if late else 1.0,
         solid_capstyle="butt",
         zorder=2,
@@ -251,7 +265,9 @@ def _lollipop(
             annotation_clip=False,
         )
     elif found.low is not None and found.high is not None:
-        axes.plot([x, x], [max(0.0, found.low), found.high], color=INK, linewidth=0.8, zorder=4)
+        axes.plot(
+            [x, x], [max(frame[0], found.low), found.high], color=INK, linewidth=0.8, zorder=4
+        )
     axes.plot(
         [x],
         [top],
@@ -324,6 +340,16 @@ def _steps_axis(axes: Any, panel: Panel, mark: int) -> None:
     )
     _grid(axes, "y")
     axes.set_xlabel("local steps τ")
+
+
+def _log_seconds(axes: Any) -> None:
+    """A logarithmic axis of times, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _grid(axes: Any, axis: str) -> None:

@@ -28,6 +28,7 @@ HOLDS: Status = "holds"
 FAILS: Status = "does not hold"
 UNKNOWN: Status = "not testable here"
 REPORTED: Status = "reported"  # shown for comparison, without a bar to pass
+BETWEEN = "; "  # values of one claim
 INTERVAL_SEEDS = 3  # fewer give an interval too wide to say anything
 
 
@@ -157,25 +158,27 @@ def judge(
         return replace(finding, status=UNKNOWN, why=f"{sample.bound}, and is only a bound")
     if holds:
         return replace(finding, why=joined(sample.bound, _few_words(found.count)))
-    return replace(finding, why=_shortfall(finding, scale, bar=bar, clear=clear, worst=worst))
+    return replace(finding, why=_shortfall(finding, scale, bar=bar, clear=clear, ends=ends))
 
 
 def _shortfall(
-    finding: Finding, scale: Scale, *, bar: float | None, clear: bool, worst: float
+    finding: Finding, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
 ) -> str:
     """Why it does not hold, in words."""
     found = finding.interval
     assert found is not None
     wide = "the interval" if found.count >= INTERVAL_SEEDS else "some seed"
     if finding.direction != "same":
-        against = f": {scale.text(found.mean)}"
+        words = "opposite direction" if finding.direction else "no difference"
+        if finding.direction and scale.better * (ends[-1] - scale.neutral) >= 0:
+            words += ", if not clearly"
         wanted = f" instead of {scale.text(bar)}" if bar is not None else ""
-        return ("opposite direction" if finding.direction else "no difference") + against + wanted
+        return f"{words}: {scale.text(found.mean)}{wanted}"
     enough = bar is None or scale.better * (scale.rounded(found.mean) - scale.rounded(bar)) >= 0
     if bar is not None and not enough:
         return f"same direction, smaller: {scale.text(found.mean)} instead of {scale.text(bar)}"
     if clear and bar is not None:
-        return f"the mean passes, but {wide} goes to {scale.text(worst)}"
+        return f"the mean passes, but {wide} goes to {scale.text(ends[0])}"
     return f"same direction, but {wide} allows no difference"
 
 
@@ -229,7 +232,7 @@ def merge(parts: Sequence[tuple[str, Finding]]) -> Finding:
     shown = [(name, part) for name, part in parts if part.value]
     seeds = {part.seeds for _, part in shown}
     same = seeds.pop() if len(seeds) == 1 else 0
-    value = "; ".join(f"{name} {part.value if same else part.ours}" for name, part in shown)
+    value = BETWEEN.join(f"{name} {part.value if same else part.ours}" for name, part in shown)
     because: dict[str, list[str]] = {}
     for name, part in parts:
         if part.why:
@@ -284,8 +287,12 @@ def _written(fill: Finding, opt: Finding | None, *, where: str = "") -> Verdict:
     """A verdict for people."""
     beside = ""
     if opt is not None:
-        mark = "" if opt.status == REPORTED else f": {opt.status}"
-        beside = opt.ours + mark if opt.ours else MISSING
+        # Of several values only those that differ: FedHP has no part in the others.
+        known = fill.value.split(BETWEEN)
+        other = [value for value in opt.value.split(BETWEEN) if value not in known]
+        ours = replace(opt, value=BETWEEN.join(other)).ours
+        mark = f": {opt.status}" if opt.status in (HOLDS, FAILS) else ""
+        beside = ours + mark if ours else MISSING
     return Verdict(fill.status, fill.ours, fill.why, fill.direction, beside, where, fill.interval)
 
 

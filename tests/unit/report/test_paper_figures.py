@@ -165,6 +165,18 @@ def test_a_target_never_reached_is_marked_at_the_end_of_the_run(rounds: int, ins
     assert (ended < top) == inside
 
 
+def test_times_that_differ_much_stand_on_a_logarithmic_axis() -> None:
+    runs = [
+        ("cifar10", 0.1, make_run(label, seed=seed, constant=constant))
+        for label, constant in ((FILL, 10.0), ("dpsgd", 250.0))
+        for seed in range(3)
+    ]
+    drawing = draw("fig3", full_suite(), make_pool(runs))
+    assert drawing.figure.axes[0].get_yscale() == "log"
+    assert "logarithmic" in drawing.caption
+    assert draw("fig3", full_suite(), full_pool()).figure.axes[0].get_yscale() == "linear"
+
+
 def marks(axes: Axes, shape: str) -> list[float]:
     return [
         float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line.get_marker() == shape
