@@ -10,6 +10,7 @@ from fedhp.report.acceptance import ACCEPTANCE
 from fedhp.report.numbers import MISSING
 from fedhp.report.paper_claims import paper_claims
 from fedhp.report.pool import Pool
+from fedhp.report.step_checks import FIGURE
 from fedhp.report.verdicts import FAILS, HOLDS, REPORTED, UNKNOWN, Claim, Judged
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ def paper_verdicts(suite: Suite, pool: Pool) -> list[Judged]:
 
 
 def acceptance_verdicts(suite: Suite, pool: Pool) -> list[Judged]:
-    """The project's own claims, on every data set that a figure of this suite uses for them."""
-    uses = {(figure.name, key) for figure in suite.figures for key in figure.sets}
+    """The project's own claims about the figures of this suite, on every data set it has."""
+    figures = {figure.name: figure for figure in suite.figures}
     claims = [
         rule.on(key, here.title)
         for rule in ACCEPTANCE
         for key, here in suite.sets.items()
-        if (rule.figure, key) in uses
+        # Only its own runs can say anything about the number of steps.
+        if rule.figure in figures and (rule.figure != FIGURE or key in figures[FIGURE].sets)
     ]
     return _judged(claims, suite, pool)
 

@@ -6,6 +6,7 @@ scale's. Times are to a common target: the highest that both reached in every co
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +20,9 @@ from fedhp.report.pool import Pool
 Number: TypeAlias = Callable[[RunCurves], float | None]
 Combine: TypeAlias = Callable[[float, float], float]  # of the first's and the second's number
 Pairs: TypeAlias = Mapping[int, tuple[RunCurves, RunCurves]]  # by seed
+
+
+RISING = 0.05  # of its accuracy in the last quarter: a run is not near its end
 
 
 class Settled(Exception):
@@ -82,6 +86,7 @@ class Sample:
     values: tuple[float, ...]
     note: str = ""  # "to 92 %"
     bound: str = ""  # why the truth may be better for the first than these values
+    rising: bool = False  # accuracies of runs that were still rising
 
 
 def less(first: float, second: float) -> float:
@@ -112,6 +117,15 @@ def minus(first: float, second: float) -> float:
 def final(run: RunCurves) -> float | None:
     """Test accuracy at the end (mean of the last evaluations)."""
     return run.summary.final_accuracy
+
+
+def still_rising(run: RunCurves) -> bool:
+    """Whether the last quarter of the evaluations still added a good part of the accuracy."""
+    late = 3 * run.values.size // 4
+    if not late:
+        return False
+    before = float(run.values[late - min(3, late) : late].mean())
+    return float(run.values[-1]) - before > RISING * float(run.values[-1])
 
 
 def waiting(run: RunCurves) -> float | None:
@@ -153,7 +167,8 @@ def compare_numbers(pairs: Pairs, number: Number, *, combine: Combine) -> Sample
             values.append(_combined(combine, one, other, name=second.summary.algorithm))
     if not values:
         raise Settled("the runs have no such number")
-    return Sample(tuple(values))
+    rising = number is final and any(map(still_rising, itertools.chain(*pairs.values())))
+    return Sample(tuple(values), rising=rising)
 
 
 def compare_times(pairs: Pairs, targets: Sequence[float], *, combine: Combine) -> Sample:

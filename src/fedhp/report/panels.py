@@ -23,6 +23,7 @@ Looks: TypeAlias = Mapping[str, Look]
 
 MARKS = 7  # markers along a curve
 BELOW = 1.5  # the curves' axis goes so many times (best - lowest target) below that target
+APART = 0.075  # of the axis between two targets' names, so that both can be read
 ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
 
 
@@ -232,21 +233,25 @@ def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, sca
 
 
 def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:
+    """The targets in sight, the highest first; one too close to another is left out."""
     low, high = axes.get_ylim()
-    for target in comparison.targets:
+    last = np.inf
+    for target in reversed(comparison.targets):
         level = scale * float(target)
-        if low <= level <= high:
-            axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
-            axes.annotate(
-                target_name(target, comparison.metric),
-                (1, level),
-                xycoords=("axes fraction", "data"),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                color=QUIET,
-                fontsize=7,
-            )
+        if not low <= level <= high or last - level < APART * (high - low):
+            continue
+        last = level
+        axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
+        axes.annotate(
+            target_name(target, comparison.metric),
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            color=QUIET,
+            fontsize=7,
+        )
 
 
 def _target_text(target: str, metric: str) -> str:

@@ -19,6 +19,7 @@ from fedhp.report.panels import curve_handles
 from fedhp.report.paper_claims import PEAK, QUICKEST, WAITING
 from fedhp.report.paper_panels import (
     Panel,
+    arrivals,
     draw_accuracy,
     draw_skew,
     draw_steps_accuracy,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from fedhp.engine.suite import PaperFigure, Suite
 
-LEGEND_COLUMNS = 4
+LEGEND_COLUMNS = 5  # more names stand in two rows
 TITLE = 96  # letters of titles beside each other on a page
 NAMED = 4  # cells that a caption names one by one
 
@@ -118,10 +119,14 @@ def _targets(sheet: _Sheet) -> tuple[Figure, str, str]:
     [skew] = sheet.skews
     figure, places = _grid(sheet, height=2.05)
     _legend(figure, sheet)
-    logarithmic = False
-    for axes, panel in places:
-        if _titled(axes, panel, sheet.skews):
-            logarithmic = draw_targets(axes, panel, skew=skew) or logarithmic
+    known = [
+        (axes, panel, arrivals(panel, skew))
+        for axes, panel in places
+        if _titled(axes, panel, sheet.skews)
+    ]
+    logarithmic = any(found.wide for _, _, found in known)
+    for axes, panel, found in known:
+        draw_targets(axes, panel, found=found, logarithmic=logarithmic)
     _outer_labels(places)
     how = (
         "Completion time until the mean of the workers' test accuracies reaches a target; "
@@ -129,7 +134,7 @@ def _targets(sheet: _Sheet) -> tuple[Figure, str, str]:
         "seed, the runs ended there or above."
     )
     if logarithmic:
-        how += " Times that differ much stand on a logarithmic axis."
+        how += " The axes of time are logarithmic."
 
     def words(panel: Panel, label: str) -> str:
         runs = panel.runs(label, skew)
@@ -225,7 +230,7 @@ def _grid(
     panels = sheet.panels
     across = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
     down = -(-len(panels) // across)
-    legend = 0.0 if bars else 0.17 * -(-len(panels[0].labels) // LEGEND_COLUMNS) + 0.1
+    legend = 0.0 if bars else 0.17 * -(-len(panels[0].labels) // _columns(sheet)) + 0.1
     figure = new_figure(PAGE, height * down + legend)
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for spare in axes[len(panels) :]:
@@ -235,12 +240,12 @@ def _grid(
 
 def _titled(axes: Any, panel: Panel, skews: Sequence[float], *, share: float = 1.0) -> bool:
     """Write the data set above its panel; whether there is anything to draw in it."""
-    seeds = panel.seeds(skews)
     letters = int(share * TITLE / axes.get_subplotspec().get_gridspec().ncols)
     axes.set_title("\n".join(wrap(panel.here.title, letters)), loc="left")
-    if not seeds:
-        empty_panel(axes)
-    return bool(seeds)
+    if panel.seeds(skews):
+        return True
+    empty_panel(axes)
+    return False
 
 
 def _outer_labels(places: Sequence[tuple[Any, Panel]], *, names: bool = False) -> None:
@@ -255,7 +260,12 @@ def _outer_labels(places: Sequence[tuple[Any, Panel]], *, names: bool = False) -
 def _legend(figure: Figure, sheet: _Sheet) -> None:
     first = sheet.panels[0]
     handles = curve_handles(first.comparison(sheet.skews[0]), styles=first.styles)
-    figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS)
+    figure.legend(handles=handles, loc="outside upper center", ncols=_columns(sheet))
+
+
+def _columns(sheet: _Sheet) -> int:
+    names = len(sheet.panels[0].labels)
+    return names if names <= LEGEND_COLUMNS else -(-names // 2)
 
 
 def _spoken(sheet: _Sheet, words: Callable[[Panel, str], str], *, named: bool = True) -> str:
@@ -278,9 +288,14 @@ def _final_words(panel: Panel, label: str, skew: float) -> str:
 
 def _notes(sheet: _Sheet, suite: Suite, *, pool: Pool) -> list[str]:
     """How many seeds there are, what the data sets stand for, and what is not shown."""
-    seeds = {panel.here.title: panel.seeds(sheet.skews) for panel in sheet.panels}
+    seeds = {
+        panel.here.title: " to ".join(dict.fromkeys((str(found[0]), str(found[-1]))))
+        for panel in sheet.panels
+        if (found := panel.seeds(sheet.skews))
+    }
     if len(set(seeds.values())) == 1:
-        notes = [f"{count(max(seeds.values()), 'seed').capitalize()}."]
+        number_of = next(iter(seeds.values()))
+        notes = ["1 seed." if number_of == "1" else f"{number_of} seeds."]
     else:
         notes = [f"Seeds: {', '.join(f'{name} {found}' for name, found in seeds.items())}."]
     notes += [

@@ -21,11 +21,13 @@ from fedhp.report.panels import over_time, waiting_bars
 from fedhp.report.pool import Pool
 from fedhp.report.step_checks import steps_of
 from fedhp.report.style import FAINT, INK, QUIET, Look, looks
+from fedhp.report.tables import spread_evenly
 from fedhp.report.verdicts import FILL
 
 if TYPE_CHECKING:
     from fedhp.engine.suite import PaperSet
 
+MOST_TARGETS = 4  # in a panel
 SPREAD = 0.76  # of a group's place is taken by its marks
 WIDE = 15.0  # times that differ by more than this factor stand on a logarithmic axis
 FAR = 3.0  # the paper's marks may widen an axis by this factor, not more
@@ -52,9 +54,10 @@ class Panel:
         """The finished runs of a label."""
         return self.pool.runs(self.here.key, label, skew=skew)
 
-    def seeds(self, skews: Sequence[float]) -> int:
-        """The most seeds that a label has."""
-        return max((len(self.runs(x, skew)) for x in self.labels for skew in skews), default=0)
+    def seeds(self, skews: Sequence[float]) -> list[int]:
+        """How many seeds its labels have at these levels, each number once; zeros left out."""
+        found = {len(self.runs(label, skew)) for label in self.labels for skew in skews}
+        return sorted(found - {0})
 
     def comparison(self, skew: float) -> Comparison:
         """The runs at one level, as the other figures take them."""
@@ -78,37 +81,56 @@ def draw_accuracy(axes: Any, panel: Panel, *, skew: float) -> None:
     over_time(axes, panel.comparison(skew), styles=panel.styles)
 
 
-def draw_targets(axes: Any, panel: Panel, *, skew: float) -> bool:
-    """Completion time to each target, grouped by target. Whether the axis is logarithmic."""
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When each label reached each target (or ended), by their places, and the axis for it."""
+
+    targets: list[float]
+    times: dict[tuple[int, int], tuple[Interval, bool]]  # whether some seed ended without
+    least: float
+    limit: float
+
+    @property
+    def wide(self) -> bool:
+        """Whether a linear axis would hide the short times."""
+        return self.limit > WIDE * self.least
+
+
+def arrivals(panel: Panel, skew: float) -> Arrivals:
+    """The completion times of a panel that has runs."""
     known = {label: panel.runs(label, skew) for label in panel.labels}
     targets = [t for t in panel.here.targets if _anyone(known, t)] or panel.here.targets[:1]
-    found = {
+    targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
+    times = {
         (place, column): _arrival(known[label], target)
         for place, label in enumerate(panel.labels)
         for column, target in enumerate(targets)
         if known[label]
     }
-    highest = [time.high or time.mean for time, late in found.values() if not late]
-    # Runs that ended elsewhere without arriving must not squeeze the others.
-    limit = 1.2 * max(highest or [time.mean for time, _ in found.values()])
-    least = min(time.mean for time, _ in found.values())
-    wide = limit > WIDE * least
-    frame = (least / 2, limit) if wide else (0.0, limit)
-    for (place, column), (time, late) in found.items():
+    means = [time.mean for time, _ in times.values()]
+    highest = [time.high or time.mean for time, late in times.values() if not late]
+    # Runs that ended far away without arriving must not squeeze the others.
+    return Arrivals(targets, times, min(means), 1.2 * max(highest or means))
+
+
+def draw_targets(axes: Any, panel: Panel, *, found: Arrivals, logarithmic: bool) -> None:
+    """Completion time to each target, grouped by target."""
+    targets, limit = found.targets, found.limit
+    frame = (found.least / 2, limit) if logarithmic else (0.0, limit)
+    for (place, column), (time, late) in found.times.items():
         x = column + _offset(place, len(panel.labels))
         _lollipop(axes, x, time, look=panel.styles[panel.labels[place]], late=late, frame=frame)
-    if wide:
+    if logarithmic:
         _log_seconds(axes)
     axes.set_xticks(range(len(targets)), [target_name(target) for target in targets])
     axes.set_xlim(-0.5, len(targets) - 0.5)
-    axes.set_ylim(frame[0], limit * (1.15 if wide else 1.06))
+    axes.set_ylim(frame[0], limit * (1.15 if logarithmic else 1.06))
     axes.tick_params(axis="x", length=0)
     _grid(axes, "y")
     for column in range(1, len(targets)):
         axes.axvline(column - 0.5, color=FAINT, linewidth=0.5, zorder=0)
     axes.set_xlabel("target accuracy")
     axes.set_ylabel("completion time (s)")
-    return wide
 
 
 def draw_skew(axes: Any, panel: Panel, *, skews: Sequence[float]) -> None:
@@ -178,7 +200,8 @@ def draw_steps_time(axes: Any, panel: Panel, *, skew: float, mark: int) -> list[
     for labels in _bases(panel.labels).values():
         ordered = sorted(labels, key=lambda label: steps_of(label, panel.here))
         known = {label: panel.runs(label, skew) for label in ordered}
-        targets = [t for t in panel.here.targets if _anyone(known, t)][-len(TARGET_MARKS) :]
+        targets = [t for t in panel.here.targets if _anyone(known, t)]
+        targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
         for place, target in enumerate(targets):
             look = Look(TARGET_SHADES[place], "-", TARGET_MARKS[place])
             points = []

@@ -28,6 +28,7 @@ HOLDS: Status = "holds"
 FAILS: Status = "does not hold"
 UNKNOWN: Status = "not testable here"
 REPORTED: Status = "reported"  # shown for comparison, without a bar to pass
+UNCONVERGED = "accuracies were still rising when the runs ended"
 BETWEEN = "; "  # values of one claim
 INTERVAL_SEEDS = 3  # fewer give an interval too wide to say anything
 
@@ -95,6 +96,7 @@ class Finding:
     why: str = ""
     direction: Direction = ""
     interval: Interval | None = None
+    rising: bool = False  # of runs that had not converged
 
     @property
     def ours(self) -> str:
@@ -150,6 +152,7 @@ def judge(
         found.count,
         direction="same" if lean > 0 else "opposite" if lean < 0 else "",
         interval=found,
+        rising=sample.rising,
     )
     if found.count < need:
         why = f"{count(need, 'seed')} asked for, {found.count} finished"
@@ -243,7 +246,8 @@ def merge(parts: Sequence[tuple[str, Finding]]) -> Finding:
     )
     ways = {part.direction for _, part in parts if part.status != UNKNOWN}
     way: Direction = "opposite" if "opposite" in ways else "same" if ways == {"same"} else ""
-    return Finding(status, value, same, why, way)
+    rising = any(part.rising for _, part in parts)
+    return Finding(status, value, same, why, way, rising=rising)
 
 
 def on_set(choose: Choose, measure: Measure, *, beside: bool = True) -> Check:
@@ -293,7 +297,8 @@ def _written(fill: Finding, opt: Finding | None, *, where: str = "") -> Verdict:
         ours = replace(opt, value=BETWEEN.join(other)).ours
         mark = f": {opt.status}" if opt.status in (HOLDS, FAILS) else ""
         beside = ours + mark if ours else MISSING
-    return Verdict(fill.status, fill.ours, fill.why, fill.direction, beside, where, fill.interval)
+    why = joined(fill.why, UNCONVERGED if fill.rising else "")
+    return Verdict(fill.status, fill.ours, why, fill.direction, beside, where, fill.interval)
 
 
 def paper_set(name: str) -> Choose:
@@ -303,7 +308,7 @@ def paper_set(name: str) -> Choose:
         known = [each for each in suite.sets.values() if each.stands_for == name]
         if not known:
             raise Settled(f"no data set stands for {name} in the profile {suite.profile}")
-        return min(known, key=lambda each: (each.key in suite.missing, each.title != name))
+        return min(known, key=lambda each: (each.key in suite.missing, name not in each.title))
 
     return choose
 

@@ -134,6 +134,15 @@ def test_ours_is_the_paired_difference_with_its_student_interval() -> None:
     assert verdict.where == "CIFAR-10, small"
 
 
+def test_runs_that_had_not_converged_are_told() -> None:
+    words = "still rising when the runs ended"
+    assert words not in paper(full_pool())["fig5-more-cifar10-dpsgd"].why
+    early = changed("dpsgd", rounds=12)
+    assert words in paper(early)["fig5-more-cifar10-dpsgd"].why
+    assert words in own(early)["b-accuracy-cifar10"].why
+    assert words not in paper(early)["fig7-less-cifar10-dpsgd"].why
+
+
 def test_seeds_that_only_one_has_do_not_count() -> None:
     extra = [("cifar10", 0.8, make_run(FILL, seed=7, end=0.2))]
     verdict = paper(full_pool(more=extra))["fig5-more-cifar10-dpsgd"]
@@ -206,21 +215,20 @@ def test_absolute_numbers_need_the_papers_own_data_and_models() -> None:
     small = paper(pool)["fig4-final-cifar10-fedhp"]
     assert small.status == "not testable here"
     assert small.ours
-    sets = {"cifar10": paper_set("cifar10", title="CIFAR-10")}
-    whole = full_suite(profile="paper", sets=sets)
+    whole = full_suite(profile="paper", sets={"cifar10": paper_set("cifar10", title="CIFAR-10")})
     assert paper(pool, whole)["fig4-final-cifar10-fedhp"].status == "holds"
     assert paper(pool, whole)["fig7-waiting-cifar10-fedhp"].status == "holds"
     other = paper(changed(FILL, end=0.5), whole)["fig4-final-cifar10-fedhp"]
     assert other.status == "does not hold"
     assert "times the paper's" in other.why
-    stand_in = full_suite(profile="paper")
+    stand_in = full_suite(profile="paper", sets={"cifar10": paper_set("cifar10", title="Other")})
     assert paper(pool, stand_in)["fig4-final-cifar10-fedhp"].status == "not testable here"
 
 
 def test_of_two_stand_ins_the_papers_own_set_is_taken_if_it_is_here() -> None:
-    sets = {"mnist": paper_set("mnist", title="MNIST"), "emnist": paper_set("emnist", "EMNIST")}
+    sets = {"mnist": paper_set("mnist", title="MNIST"), "emnist": paper_set("emnist", "EMNIST x")}
     suite = full_suite(("mnist", "emnist"), sets=sets)
-    assert paper(full_pool(["emnist"]), suite)["fig3-less-emnist-pens"].where == "EMNIST"
+    assert paper(full_pool(["emnist"]), suite)["fig3-less-emnist-pens"].where == "EMNIST x"
     gone = full_suite(("mnist", "emnist"), sets=sets, missing={"emnist": "absent"})
     assert paper(full_pool(["mnist"]), gone)["fig3-less-emnist-pens"].where == "MNIST"
 

@@ -165,6 +165,17 @@ def test_a_target_never_reached_is_marked_at_the_end_of_the_run(rounds: int, ins
     assert (ended < top) == inside
 
 
+def test_the_seeds_of_every_data_set_are_told() -> None:
+    more = [("image100", 0.1, shaped_run(FILL, seed=0)), ("emnist", 0.1, shaped_run(FILL, seed=0))]
+    suite = full_suite(SETS)
+    mixed = draw("fig2", suite, full_pool(["cifar10"], skews=[0.1], more=more))
+    assert "Seeds: EMNIST, small 1, CIFAR-10, small 3, IMAGE-100, small 1." in mixed.caption
+    few = [("cifar10", 0.8, shaped_run(FILL, skew=0.8, seed=0))]
+    some = draw("fig6", suite, full_pool(["cifar10"], skews=[0.1], more=few))
+    assert "1 to 3 seeds." in some.caption
+    assert " 3 seeds." in draw("fig2", suite, everything()).caption
+
+
 def test_times_that_differ_much_stand_on_a_logarithmic_axis() -> None:
     runs = [
         ("cifar10", 0.1, make_run(label, seed=seed, constant=constant))
