@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 SCALE = 1.4  # a paper's 8 points are small on a screen
 PIXELS = 96 / 72  # per point
+BROAD = 300  # points; too broad to be read on a phone, where it may be moved sideways
 LEFT_OUT = ("metadata", "style")  # a style of one drawing would hold for the whole page
 COORDINATES = ("d", "x", "y")
 DIGITS = re.compile(r"-?\d+\.\d{3,}")
@@ -26,9 +27,11 @@ def inline_svg(svg: str, *, prefix: str, alt: str) -> str:
     _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
     inside = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     size = f'width="{SCALE * PIXELS * width:.0f}" height="{SCALE * PIXELS * height:.0f}"'
+    broad = ' class="broad"' if width > BROAD else ""
     inside = re.sub(r">\s+<", "><", inside)
     return (
-        f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}" {size}>'
+        f'<svg{broad} role="img" aria-label="{escape(alt)}" {size} '
+        f'viewBox="0 0 {width:g} {height:g}">'
         f"{inside.strip()}</svg>"
     )
 

@@ -77,7 +77,7 @@ def render_page(*, title: str, lead: str, sections: Sequence[Section]) -> str:
 {text_html(lead)}
 </div>
 </header>
-{parts}<footer>Made by fedhp {__version__}. This file holds all it shows and fetches nothing.</footer>
+{parts}<footer>Made by fedhp {__version__}. It holds all it shows and fetches nothing.</footer>
 </main>
 </body>
 </html>
@@ -93,7 +93,7 @@ def svg_html(svg: str, *, name: str, caption: str, alt: str) -> str:
     """The same for a figure that is drawn already."""
     drawing = inline_svg(svg, prefix=slug(name), alt=alt)
     return (
-        f'<figure id="{slug(name)}">\n<div class="card">{drawing}</div>\n'
+        f'<figure id="figure-{slug(name)}">\n<div class="card">{drawing}</div>\n'
         f"<figcaption>{escape(caption)}</figcaption>\n</figure>"
     )
 

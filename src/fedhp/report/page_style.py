@@ -103,6 +103,10 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
   h1 { font-size: 1.55rem; }
   .card { padding: 0.5rem; }
 }
+@media (max-width: 40rem) {
+  .card svg.broad { width: 42rem; max-width: none; }
+  caption { max-width: 88vw; }
+}
 @media print {
   :root {
     --ink: #000000; --soft: #444444; --line: #bbbbbb; --paper: #ffffff; --link: #000000;

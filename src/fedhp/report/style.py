@@ -168,7 +168,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 @paper_style()
 def figure_svg(figure: Figure) -> str:
-    """A figure as the text of an SVG file."""
+    """A figure as the text of an SVG file, the same as `save_figure` writes."""
+    _lay_out(figure)
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=DPI, metadata=UNDATED["svg"])
     return text.getvalue()
@@ -180,9 +181,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The layout is found here, not once per format.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        _lay_out(figure)
         for path, kind in zip(paths, FORMATS, strict=True):
             figure.savefig(path, dpi=DPI, metadata=UNDATED[kind])
     except OSError as error:
@@ -192,3 +191,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
             fix="choose another folder, or mend the permissions",
         ) from None
     return paths
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find the layout once: every format would find its own, and slowly."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
