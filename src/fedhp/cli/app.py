@@ -11,6 +11,7 @@ from fedhp.cli.compare import compare
 from fedhp.cli.data import app as data_app
 from fedhp.cli.explain import explain
 from fedhp.cli.export import export
+from fedhp.cli.report import report
 from fedhp.cli.run import run
 from fedhp.cli.show import show
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, show, explain, export):
+for command in (run, compare, show, explain, report, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 

@@ -59,6 +59,10 @@ class RunReader:
         """The rows of a table, some at a time, its header first: for tables that are large."""
         return self._store.blocks(name)
 
+    def column_types(self, name: str) -> dict[str, str]:
+        """The columns of a table with their types: INTEGER, REAL or TEXT."""
+        return self._store.types(name)
+
     def links_kept(self, round_index: int | None = None) -> tuple[int, int]:
         """How many links the table `links` has, and how many there were, in a round or in all."""
         table = self.table("rounds", round_index=round_index)

@@ -220,6 +220,13 @@ class Store:
             cursor = self._select(table, where="0")
             return [column[0] for column in cursor.description]
 
+    def types(self, table: str) -> dict[str, str]:
+        """The type of every column of a table, as the schema declares it."""
+        self.names(table)  # refuses a table that is none
+        with _clear_errors(self.path):
+            rows = self._connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
+            return dict(rows.fetchall())
+
     def blocks(self, table: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table in the order of its key, many at a time; first its header."""
         with _clear_errors(self.path):

@@ -25,12 +25,12 @@ TRACE_COLUMNS = ("time", "worker", "bandwidth", "step_time")
 
 def table_csv(run: RunReader, table: str) -> Iterator[str]:
     """One table as CSV, piece by piece; missing values are empty, floats keep all digits."""
-    return map(_csv, run.blocks(table))
+    return map(csv_text, run.blocks(table))
 
 
 def save_table(run: RunReader, table: str, path: Path) -> Path:
     """One table as a CSV file, however long it is."""
-    return _save(path, (part.encode() for part in table_csv(run, table)))
+    return save_parts(path, (part.encode() for part in table_csv(run, table)))
 
 
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
@@ -58,15 +58,16 @@ def trace_csv(run: RunReader) -> str:
         )
     ]
     _refuse_unknown(run, rows)
-    return _csv([TRACE_COLUMNS, *rows])
+    return csv_text([TRACE_COLUMNS, *rows])
 
 
 def save_text(path: Path, text: str) -> Path:
     """Write a file whole, making its folder if needed."""
-    return _save(path, [text.encode()])
+    return save_parts(path, [text.encode()])
 
 
-def _save(path: Path, parts: Iterable[bytes]) -> Path:
+def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
+    """Write a file whole, piece by piece, making its folder if needed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_parts(path, parts)
@@ -79,7 +80,8 @@ def _save(path: Path, parts: Iterable[bytes]) -> Path:
     return path
 
 
-def _csv(rows: Iterable[Sequence[Any]]) -> str:
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV: missing values are empty, floats keep all digits."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

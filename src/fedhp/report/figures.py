@@ -159,14 +159,15 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
     scale = crowd_scale(links)
     across = min(3, len(links))
     down = -(-len(links) // across)
-    figure = new_figure(2.4 * across, 2.5 * down + 0.3)
+    handles = topology_handles(run, styles, speeds, scale=scale)
+    columns = (2, 3, len(handles))[across - 1]
+    figure = new_figure(2.4 * across, 2.5 * down + 0.14 + 0.16 * -(-len(handles) // columns))
     panels = figure.subplots(down, across, squeeze=False).ravel()
     for axes, each in zip(panels, links, strict=False):
         draw_topology(axes, each, devices=devices, looks=styles, top=top, scale=scale)
     for axes in panels[len(links) :]:
         axes.set_axis_off()
-    handles = topology_handles(run, styles, speeds, scale=scale)
-    _legend(figure, handles, columns=(2, 3, len(handles))[across - 1])
+    _legend(figure, handles, columns=columns)
     return figure
 
 

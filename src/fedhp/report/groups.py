@@ -21,6 +21,7 @@ FINISHED = "finished"
 class RunCurves:
     """What a figure needs of one run."""
 
+    folder: Path
     summary: RunSummary
     metric: str
     rounds: FloatArray  # [K] evaluated rounds
@@ -147,6 +148,7 @@ def read_curves(folder: Path) -> RunCurves:
         steps = run.array("workers", "local_steps")
         there = ~np.isnan(run.array("workers", "worker_time"))
         return RunCurves(
+            folder=folder,
             summary=run.summary(),
             metric=run.meta("metric"),
             rounds=np.array(tests["round"], dtype=np.float64),

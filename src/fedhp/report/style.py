@@ -6,6 +6,7 @@ line style and marker tell apart what colour does not.
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.5, 7.2  # widths in inches
 FORMATS = ("png", "svg", "pdf")
 DPI = 200
+UNDATED: Any = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#d0d0d0"
 
 # Okabe and Ito (2008): told apart with every common kind of colour vision.
@@ -165,17 +167,23 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 @paper_style()
+def figure_svg(figure: Figure) -> str:
+    """A figure as the text of an SVG file, the same as `save_figure` writes."""
+    _lay_out(figure)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", dpi=DPI, metadata=UNDATED["svg"])
+    return text.getvalue()
+
+
+@paper_style()
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; equal figures give equal files."""
-    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The layout is found here, not once per format.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        _lay_out(figure)
         for path, kind in zip(paths, FORMATS, strict=True):
-            figure.savefig(path, dpi=DPI, metadata=undated[kind])
+            figure.savefig(path, dpi=DPI, metadata=UNDATED[kind])
     except OSError as error:
         raise RunError(
             f"{folder}: the figures cannot be written: {error.strerror or error}",
@@ -183,3 +191,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
             fix="choose another folder, or mend the permissions",
         ) from None
     return paths
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find the layout once: every format would find its own, and slowly."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")

@@ -1,0 +1,290 @@
+"""The chapters of a report on runs of one setting: figures with the words that belong to them.
+
+Every run counts in the comparison; the other chapters look into one run per label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from fedhp.record.reader import RunReader
+from fedhp.report.album import Album
+from fedhp.report.batches import Batch, Entry
+from fedhp.report.decisions import decision_log
+from fedhp.report.describe import describe_run
+from fedhp.report.figures import (
+    accuracy_over_rounds,
+    accuracy_over_time,
+    local_steps,
+    overview,
+    time_to_target,
+    topology,
+    waiting_time,
+)
+from fedhp.report.findings import result_words, round_words, step_words, topology_words, world_words
+from fedhp.report.groups import Comparison
+from fedhp.report.numbers import count, data_size, label_name, listed, score, seconds
+from fedhp.report.page import Section, details_html, table_html, text_html
+from fedhp.report.rounds import check_round
+from fedhp.report.run_panels import read_links
+from fedhp.report.tables import comparison_grid
+from fedhp.report.world_figures import bandwidth_of, step_map, steps_of, timelines, varies, world
+
+OPEN = 2  # labels in sight; the others are folded
+OF_RUNS = ("algorithm", "label", "seed", "status", "fedhp")  # facts that differ from run to run
+
+
+def chapters(
+    batch: Batch, comparison: Comparison, album: Album, *, place: int = 0
+) -> list[Section]:
+    """The sections of one batch; `place` tells several batches' anchors apart."""
+    speakers = batch.speakers()
+    several = len(batch.runs) > 1
+    found: dict[str, tuple[str, str]] = {
+        "result": ("Comparison" if several else "Result", _result(comparison, album, place)),
+        "world": ("The world", _world(speakers[0], album, place)),
+        "topology": ("Who talks to whom", _per_label(speakers, _topology, album, place)),
+        "round": ("How a round is spent", _rounds(speakers, album, place)),
+        "steps": ("Local steps", _per_label(speakers, _steps, album, place)),
+        "decisions": ("Decisions and reasons", _decisions(speakers)),
+        "settings": ("Settings and runs", _settings(batch, comparison)),
+    }
+    suffix = f": {batch.name}" if batch.name else ""
+    return [
+        Section(title + suffix, _mark(anchor, place), body)
+        for anchor, (title, body) in found.items()
+    ]
+
+
+def _mark(name: str, place: int) -> str:
+    """A name that other batches do not have."""
+    return f"{name}-{place + 1}" if place else name
+
+
+def _result(comparison: Comparison, album: Album, place: int) -> str:
+    summaries = [run.summary for group in comparison.groups for run in group.runs]
+    grid = comparison_grid(summaries)
+    rows = [[label_name(row[0].text), *(cell.text for cell in row[1:])] for row in grid.rows]
+    marks = {
+        (i, j): "good" for i, row in enumerate(grid.rows) for j, cell in enumerate(row) if cell.best
+    }
+    table = table_html(
+        grid.headers,
+        rows,
+        caption=grid.caption,
+        numeric=range(1, len(grid.headers)),
+        marks=marks,
+    )
+    names = listed(group.name for group in comparison.groups)
+    parts = [
+        text_html(result_words(comparison)),
+        table,
+        album.show(
+            overview(comparison),
+            name=_mark("overview", place),
+            caption=f"Test {comparison.metric} over virtual time, time to target, mean waiting "
+            "time per round and local steps by device kind. Bands and whiskers: 95 % intervals "
+            "over the seeds.",
+            alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
+        ),
+    ]
+    columns = [
+        album.show(
+            accuracy_over_rounds(comparison),
+            name=_mark("accuracy_over_rounds", place),
+            caption=f"Test {comparison.metric} over rounds, which take different times.",
+            alt=f"Test {comparison.metric} over rounds of {names}.",
+        )
+    ]
+    if len(comparison.targets) > 1:
+        columns.append(
+            album.show(
+                time_to_target(comparison),
+                name=_mark("time_to_target", place),
+                caption="Virtual time until each target is reached for the first time.",
+                alt=f"Bars of the time to each target for {names}.",
+            )
+        )
+    elif comparison.targets:
+        album.keep(time_to_target(comparison), name=_mark("time_to_target", place))
+    for name, draw in (
+        ("accuracy_over_time", accuracy_over_time),
+        ("waiting_time", waiting_time),
+        ("local_steps", local_steps),
+    ):
+        album.keep(draw(comparison), name=_mark(name, place))
+    return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
+
+
+def _world(speaker: Entry, album: Album, place: int) -> str:
+    with RunReader(speaker.folder) as run:
+        words, moving = world_words(run), varies(bandwidth_of(run)[0])
+        figure = world(run)
+    links = " Right: the bandwidth of every worker at the start of each round." if moving else ""
+    left = "Left: the" if moving else "The"
+    shown = album.show(
+        figure,
+        name=_mark("world", place),
+        caption=f"{left} mean time of a local step of every worker; the line spans nine tenths of "
+        f"the rounds.{links} Workers stand by device kind and speed, the fastest on top. As in the "
+        f"run of {_who(speaker)}.",
+        alt=f"Step times and bandwidths of all workers. {words}",
+    )
+    return f"{text_html(words)}\n{shown}"
+
+
+def _topology(speaker: Entry, album: Album, place: int) -> str:
+    with RunReader(speaker.folder) as run:
+        last = check_round(run, None)
+        rounds = list(dict.fromkeys((1, (last + 1) // 2, last)))
+        pairs = [sorted(read_links(run, index).pairs) for index in rounds]
+        fixed = all(each == pairs[0] for each in pairs)
+        words = topology_words(run)
+        figure = topology(run, rounds[-1:] if fixed else rounds)
+    same = "the same in the first, the middle and the last round" if fixed and last > 1 else ""
+    return album.show(
+        figure,
+        name=_mark(f"topology_{speaker.label}", place),
+        caption=f"{_who(speaker)}: links in use{', ' + same if same else ''}; the wider, the "
+        f"faster. {words}",
+        alt=f"Workers on a circle, joined by the links that {label_name(speaker.label)} uses. "
+        f"{words}",
+    )
+
+
+def _rounds(speakers: Sequence[Entry], album: Album, place: int) -> str:
+    """One round of the first two side by side; of the others each by itself."""
+    least = min(speaker.rounds for speaker in speakers[:OPEN])
+    middle = max((least + 1) // 2, min(2, least))
+
+    def drawn(shown: Sequence[Entry]) -> str:
+        index = min(middle, *(speaker.rounds for speaker in shown))
+        runs = [RunReader(speaker.folder) for speaker in shown]
+        try:
+            figure, words = timelines(runs, index), round_words(runs, index)
+        finally:
+            for run in runs:
+                run.close()
+        names = listed(label_name(speaker.label) for speaker in shown)
+        drawing = album.show(
+            figure,
+            name=_mark("_".join(["timeline", *(speaker.label for speaker in shown)]), place),
+            caption=f"{names}, seed {shown[0].seed}: what every worker does in round {index}. "
+            + _order(shown),
+            alt=f"Bars of computing, communicating and waiting per worker. {words}",
+        )
+        return f"{text_html(words)}\n{drawing}"
+
+    pair = drawn(speakers[:OPEN])
+    rest = [details_html(label_name(each.label), drawn([each])) for each in speakers[OPEN:]]
+    return "\n".join([pair, *rest])
+
+
+def _order(shown: Sequence[Entry]) -> str:
+    """How the bars of a timeline are to be read."""
+    words = []
+    if not all(speaker.asynchronous for speaker in shown):
+        words.append("First its local steps, then its slowest link, then waiting for the others.")
+    if any(speaker.asynchronous for speaker in shown):
+        words.append(
+            "Without a barrier turns may have begun before the round and are not in order."
+        )
+    return " ".join(words)
+
+
+def _steps(speaker: Entry, album: Album, place: int) -> str:
+    with RunReader(speaker.folder) as run:
+        words = step_words(run)
+        if not varies(steps_of(run)):
+            return text_html(words)
+        figure = step_map(run)
+    away = " Grey: away." if "away" in words else ""
+    ended = ", counted where a turn ends" if speaker.asynchronous else ""
+    return album.show(
+        figure,
+        name=_mark(f"steps_{speaker.label}", place),
+        caption=f"{_who(speaker)}: local steps of every worker in every round{ended}; workers "
+        f"stand by device kind and speed, the fastest on top. {words}{away}",
+        alt=f"A map of local steps, workers by rounds. {words}",
+    )
+
+
+def _decisions(speakers: Sequence[Entry]) -> str:
+    parts = []
+    for speaker in speakers:
+        with RunReader(speaker.folder) as run:
+            parts.append((f"{label_name(speaker.label)}, seed {speaker.seed}", decision_log(run)))
+    return _folded(parts, shown=1)
+
+
+def _per_label(
+    speakers: Sequence[Entry],
+    draw: Callable[[Entry, Album, int], str],
+    album: Album,
+    place: int,
+) -> str:
+    return _folded([(label_name(each.label), draw(each, album, place)) for each in speakers])
+
+
+def _folded(parts: Sequence[tuple[str, str]], *, shown: int = OPEN) -> str:
+    """The first labels in sight, the others to be opened; one alone needs no heading."""
+    if len(parts) == 1:
+        return parts[0][1]
+    first = [f"<h3>{escape(name)}</h3>\n{body}" for name, body in parts[:shown]]
+    return "\n".join([*first, *(details_html(name, body) for name, body in parts[shown:])])
+
+
+def _settings(batch: Batch, comparison: Comparison) -> str:
+    speakers = batch.speakers()
+    with RunReader(speakers[0].folder) as run:
+        facts = [fact for fact in describe_run(run) if fact[0] not in OF_RUNS]
+    algorithms = "\n".join(_algorithm(speaker) for speaker in speakers)
+    seeds = listed(str(seed) for seed in sorted({run.seed for run in batch.runs}))
+    rows = [("algorithm" if len(speakers) == 1 else "algorithms", algorithms), ("seeds", seeds)]
+    others = " The others differ in what their labels say." if len(speakers) > 1 else ""
+    table = table_html(
+        ("setting", "value"),
+        [*rows, *facts],
+        caption=f"As {label_name(speakers[0].label)} was run.{others}",
+    )
+    names = ("run", "label", "seed", "status", "rounds", "virtual\ntime", "final", "digest")
+    runs = table_html(
+        (*names, "real\ntime", "peak\nmemory"), _runs(comparison), numeric=(2, 4, 5, 6, 8, 9)
+    )
+    return f"{table}\n{details_html(count(len(batch.runs), 'run'), runs)}"
+
+
+def _algorithm(speaker: Entry) -> str:
+    given = ", ".join(f"{k} = {v}" for k, v in speaker.algorithm.items() if k != "name")
+    name = speaker.algorithm["name"]
+    known = label_name(name)
+    return f"{known} ({given})" if given else known
+
+
+def _runs(comparison: Comparison) -> list[list[str]]:
+    rows = []
+    for group in comparison.groups:
+        for each in group.runs:
+            summary = each.summary
+            with RunReader(each.folder) as run:
+                took, memory = run.meta("seconds"), run.meta("peak_memory")
+            rows.append(
+                [
+                    str(each.folder),
+                    group.label,
+                    str(summary.seed),
+                    summary.status,
+                    str(summary.rounds),
+                    seconds(summary.completion_time),
+                    score(summary.final_accuracy, summary.metric),
+                    summary.digest[:12],
+                    seconds(took),
+                    data_size(memory),
+                ]
+            )
+    return rows
+
+
+def _who(speaker: Entry) -> str:
+    return f"{label_name(speaker.label)}, seed {speaker.seed}"
