@@ -13,6 +13,7 @@ from fedhp.cli.explain import explain
 from fedhp.cli.export import export
 from fedhp.cli.run import run
 from fedhp.cli.show import show
+from fedhp.cli.whatif import whatif
 
 app = typer.Typer(
     help="Decentralized federated learning among unequal participants.",
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, show, explain, export):
+for command in (run, compare, show, explain, whatif, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 
