@@ -45,7 +45,8 @@ def compare(
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_shown
-    from fedhp.engine.campaign import check_cells, plan_cells, split_algorithms
+    from fedhp.engine.campaign import check_cells, plan_cells
+    from fedhp.engine.variants import split_algorithms
 
     folder = choose_folder(out, experiment, resume=resume)
     cells = plan_cells(
