@@ -142,9 +142,9 @@ def judge(
     if bar is None:
         holds = apart
     elif clear or few:
-        holds = scale.better * (scale.rounded(worst) - scale.rounded(bar)) >= 0
+        holds = _passes(worst, bar, scale=scale, exactly=clear)
     else:
-        holds = apart and scale.better * (scale.rounded(best) - scale.rounded(bar)) >= 0
+        holds = apart and _passes(best, bar, scale=scale, exactly=False)
     lean = scale.better * (found.mean - scale.neutral)
     finding = Finding(
         HOLDS if holds else FAILS,
@@ -164,6 +164,13 @@ def judge(
     return replace(finding, why=_shortfall(finding, scale, bar=bar, clear=clear, ends=ends))
 
 
+def _passes(value: float, bar: float, *, scale: Scale, exactly: bool) -> bool:
+    """At the bar or beyond; a printed number only as exactly as it is printed."""
+    if exactly:
+        return scale.better * (value - bar) >= 0
+    return scale.better * (scale.rounded(value) - scale.rounded(bar)) >= 0
+
+
 def _shortfall(
     finding: Finding, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
 ) -> str:
@@ -177,7 +184,7 @@ def _shortfall(
             words += ", if not clearly"
         wanted = f" instead of {scale.text(bar)}" if bar is not None else ""
         return f"{words}: {scale.text(found.mean)}{wanted}"
-    enough = bar is None or scale.better * (scale.rounded(found.mean) - scale.rounded(bar)) >= 0
+    enough = bar is None or _passes(found.mean, bar, scale=scale, exactly=clear)
     if bar is not None and not enough:
         return f"same direction, smaller: {scale.text(found.mean)} instead of {scale.text(bar)}"
     if clear and bar is not None:

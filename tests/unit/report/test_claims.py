@@ -83,6 +83,7 @@ def test_a_number_is_judged_by_direction_and_size(
         ([0.3, 0.5, 0.7], "does not hold", "the mean passes, but the interval goes to 1.00"),
         ([0.7, 0.72, 0.74], "does not hold", "smaller: 0.72 instead of 0.60"),
         ([1.2, 1.3, 1.4], "does not hold", "opposite direction: 1.30 instead of 0.60"),
+        ([0.603, 0.603, 0.603], "does not hold", "smaller"),  # 0.60, but not at most 0.6
         ([0.4, 0.42], "not testable here", "3 seeds asked for, 2 finished"),
     ],
 )
