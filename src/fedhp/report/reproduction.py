@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.suite import PaperFigure, Suite
 from fedhp.errors import RunError
+from fedhp.record.reader import RunReader, RunSummary
+from fedhp.report.album import Album
 from fedhp.report.claims import (
-    Judged,
     acceptance_verdicts,
     claims_json,
     claims_markdown,
+    count_words,
     paper_verdicts,
     verdict_rows,
 )
+from fedhp.report.datasets import Rows, Types, save_frame
 from fedhp.report.dossier import run_sections
-from fedhp.report.export import save_rows, save_text
+from fedhp.report.export import save_text
+from fedhp.report.groups import RunCurves
 from fedhp.report.page import (
     Section,
     details_html,
@@ -31,6 +36,7 @@ from fedhp.report.page import (
 from fedhp.report.paper_figures import draw_figure
 from fedhp.report.pool import Pool, read_pool
 from fedhp.report.style import save_figure
+from fedhp.report.verdicts import Judged
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,22 +66,33 @@ class Reproduction:
         }
 
     def table(self) -> Table:
-        """The verdicts for the console."""
+        """Our own verdicts for the console; the page has the paper's, and the reasons."""
         from rich.table import Table
 
-        header, rows = verdict_rows([*self.acceptance, *self.paper])
-        table = Table(title="Does it hold?", show_lines=False)
-        for name in header:
+        table = Table(title="What we require: does it hold?", caption=self._counts())
+        for name in ("figure", "data set", "claim", "bar", "verdict", "FedHP (fill)", "opt"):
             table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
+        for judged in self.acceptance:
+            claim, verdict = judged.claim, judged.verdict
+            table.add_row(
+                claim.figure,
+                verdict.where,
+                claim.text,
+                claim.paper,
+                verdict.status,
+                verdict.ours,
+                verdict.opt,
+            )
         return table
+
+    def _counts(self) -> str:
+        return f"The paper's own claims: {count_words(self.paper)}"
 
 
 def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
     """Draw, judge and write everything that the finished runs allow."""
     pool = read_pool(suite)
-    if not pool.cells:
+    if not pool.found:
         raise RunError(
             f"{folder}: no run has finished, so there is nothing to report",
             allowed="at least one finished run",
@@ -89,7 +106,9 @@ def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
         files += drawn
         if section is not None:
             sections.append(section)
-    sections += run_sections(_looked_at(pool))
+    album = Album(folder / "figures" / "inside", word="Picture")
+    sections += run_sections(_looked_at(pool), album=album)
+    files += album.paths
     files += _save_numbers(pool, folder / "data")
     files += [
         save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper])),
@@ -127,16 +146,22 @@ def _setting_section(suite: Suite, pool: Pool) -> Section:
     """What was run, and what was reduced against the paper."""
     rows = []
     for each in suite.sets.values():
-        seeds = sorted({run.summary.seed for run in pool.runs(data=each.key)})
-        finished = sum(cell.data == each.key for cell in pool.cells)
+        runs = [
+            run for (data, _, _), mine in pool.found.items() if data == each.key for run in mine
+        ]
+        seeds = sorted({run.summary.seed for run in runs})
         note = each.note or "as in the paper"
         if each.key in suite.missing:
             note = f"skipped: {suite.missing[each.key]}"
         rows.append(
-            [each.title, each.stands_for, str(finished), ", ".join(map(str, seeds)) or "-", note]
+            [each.title, each.stands_for, str(len(runs)), ", ".join(map(str, seeds)) or "-", note]
         )
     header = ["data set", "stands for", "runs", "seeds", "setting"]
-    return Section("What was run", "setting", table_html(header, rows))
+    body = table_html(header, rows)
+    if pool.left_out:
+        names = "\n\n".join(each.name for each in pool.left_out)
+        body += details_html(f"{len(pool.left_out)} runs did not finish", text_html(names))
+    return Section("What was run", "setting", body)
 
 
 def _figure_section(
@@ -161,44 +186,42 @@ def _figure_section(
 
 def _looked_at(pool: Pool) -> list[Path]:
     """One run of FedHP and one of a rival, as non-IID as there is, for a look inside."""
-    hardest = max(cell.skew for cell in pool.cells)
-    data = next(cell.data for cell in pool.cells if cell.skew == hardest)
-    found = []
-    for label in SHOWN:
-        mine = [
-            cell
-            for cell in pool.cells
-            if (cell.data, cell.skew, cell.cell.label) == (data, hardest, label)
-        ]
-        if mine:
-            found.append(min(mine, key=lambda cell: cell.cell.seed).cell.folder)
-    return found or [pool.cells[0].cell.folder]
+    hardest = max(skew for _, skew, _ in pool.found)
+    data = next(data for data, skew, _ in pool.found if skew == hardest)
+    found = [mine[0].folder for label in SHOWN if (mine := pool.runs(data, label, skew=hardest))]
+    return found or [next(iter(pool.found.values()))[0].folder]
 
 
 def _save_numbers(pool: Pool, out: Path) -> list[Path]:
-    """Every number behind the figures: a row per run, and a row per test of a run."""
-    keys = ["data", "skew", "algorithm", "seed"]
-    summaries, tests = [], []
-    for each in pool.cells:
-        run = pool.run(each)
-        key = [each.data, each.skew, each.cell.label, each.cell.seed]
+    """Every number behind the figures: a row per run, per round and per test."""
+    runs = [(data, skew, run) for (data, skew, _), mine in pool.found.items() for run in mine]
+    owner: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed": "INTEGER"}
+    texts, integers = ("metric", "status", "digest"), ("rounds", "bytes_sent")
+    fields = [name for name in RunSummary.__slots__ if name not in (*owner, "time_to_target")]
+    targets = sorted({t for *_, run in runs for t in run.summary.time_to_target}, key=float)
+    types = dict(owner)
+    for name in fields:
+        types[name] = "TEXT" if name in texts else "INTEGER" if name in integers else "REAL"
+    types |= {f"time_to_{target}": "REAL" for target in targets}
+    rows: Rows = []
+    for data, skew, run in runs:
         plain = run.summary.as_json()
-        targets = plain.pop("time_to_target")
-        summaries.append({**dict(zip(keys, key, strict=True)), **plain, "targets": targets})
-        tests += [
-            [*key, round_index, clock, value]
-            for round_index, clock, value in zip(
-                run.rounds.tolist(), run.clock.tolist(), run.values.tolist(), strict=True
-            )
-        ]
-    names = sorted({target for row in summaries for target in row["targets"]}, key=float)
-    fields = [name for name in summaries[0] if name not in (*keys, "targets", "metric", "status")]
-    header = [*keys, *fields, *(f"time_to_{name}" for name in names)]
-    rows = [
-        [row[name] for name in (*keys, *fields)] + [row["targets"].get(name) for name in names]
-        for row in summaries
-    ]
-    return [
-        *save_rows(out / "runs", header, rows),
-        *save_rows(out / "curves", [*keys, "round", "clock", "accuracy"], tests),
-    ]
+        times = [run.summary.time_to_target.get(target) for target in targets]
+        values = [plain[name] for name in fields]
+        rows.append((data, skew, run.summary.algorithm, run.summary.seed, *values, *times))
+    paths = save_frame(out, "runs", types, lambda: iter([rows]))
+    for table in ("evaluations", "rounds"):
+        with RunReader(runs[0][2].folder) as first:
+            types = {**owner, **first.column_types(table)}
+        paths += save_frame(out, table, types, partial(_tables, runs, table))
+    return paths
+
+
+def _tables(runs: Sequence[tuple[str, float, RunCurves]], table: str) -> Iterator[Rows]:
+    for data, skew, run in runs:
+        with RunReader(run.folder) as reader:
+            blocks = reader.blocks(table)
+            next(blocks)  # its header
+            for rows in blocks:
+                own = (data, skew, run.summary.algorithm, run.summary.seed)
+                yield [(*own, *row) for row in rows]

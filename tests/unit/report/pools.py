@@ -76,7 +76,7 @@ def make_run(
         },
         digest="",
     )
-    return RunCurves(summary, "accuracy", at, clock, values, {}, {})
+    return RunCurves(Path(label), summary, "accuracy", at, clock, values, {}, {})
 
 
 def shaped_run(label: str, *, skew: float = 0.1, seed: int = 0, **changes: Any) -> RunCurves:
