@@ -31,6 +31,10 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="key=value", help="A setting changed in every run."),
     ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option("--files", help="Folder of figN.toml and sets/. Default: the paper's own."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side. Default: one per core.")
     ] = None,
@@ -47,7 +51,11 @@ def reproduce(
 
     folder = _check_profile(profile, out)
     suite = read_suite(
-        _chosen(what or ["all"]), profile=profile, out=folder, overrides=changes or []
+        _chosen(what or ["all"], files),
+        profile=profile,
+        out=folder,
+        overrides=changes or [],
+        folder=files,
     )
     with own_prints_aside(as_json):
         suite = check_suite(suite)
@@ -104,17 +112,19 @@ def _check_profile(profile: str, out: Path | None) -> Path:
     return out or Path("runs", f"reproduce-{profile}")
 
 
-def _chosen(what: list[str]) -> list[str]:
-    from fedhp.engine.suite import FIGURES
+def _chosen(what: list[str], files: Path | None) -> list[str]:
+    """The names asked for, in the order of the files."""
+    from fedhp.engine.suite import FIGURES, figures_in
 
-    names = [name for word in what for name in (FIGURES if word == "all" else (word,))]
-    unknown = [name for name in names if name not in FIGURES]
+    there = FIGURES if files is None else figures_in(files)
+    names = [name for word in what for name in (there if word == "all" else (word,))]
+    unknown = [name for name in names if name not in there]
     if unknown:
         raise ConfigError(
-            f"{unknown[0]!r} is no figure of the paper",
+            f"{unknown[0]!r} is no figure of {'the paper' if files is None else files}",
             key="fig1 ... fig7 | tables | all",
             source=COMMAND_LINE,
-            allowed=f"{', '.join(FIGURES)}, all",
+            allowed=f"{', '.join(there)}, all",
             fix="name one or more of these",
         )
-    return [name for name in FIGURES if name in names]
+    return [name for name in there if name in names]

@@ -21,7 +21,7 @@ from fedhp.engine.prepare import prepare
 from fedhp.engine.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataMissing
-from fedhp.tables import read_toml
+from fedhp.tables import COMMAND_LINE, read_toml
 
 PROFILES = ("quick", "standard", "paper")
 SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
@@ -146,6 +146,20 @@ def paper_folder() -> Path:
     """Where the figures' files are: inside an installed package, else in the source tree."""
     inside = Path(__file__).parent.parent / "paper"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "experiments" / "paper"
+
+
+def figures_in(folder: Path) -> tuple[str, ...]:
+    """The figures that a folder describes."""
+    found = tuple(sorted(path.stem for path in folder.glob("*.toml")))
+    if not found:
+        raise ConfigError(
+            f"{folder} describes no figure",
+            key="--files",
+            source=COMMAND_LINE,
+            allowed="a folder with fig1.toml, ... and sets/NAME.toml, as experiments/paper",
+            fix="check the path, or leave it out for the paper's own",
+        )
+    return found
 
 
 def read_suite(
