@@ -51,7 +51,14 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"], ["data", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["run", "--help"],
+        ["compare", "--help"],
+        ["data", "--help"],
+        ["report", "--help"],
+    ],
     ids=" ".join,
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:

@@ -22,13 +22,21 @@ from fedhp.report.figures import (
     topology,
     waiting_time,
 )
-from fedhp.report.findings import result_words, round_words, step_words, topology_words, world_words
+from fedhp.report.findings import (
+    first_words,
+    result_words,
+    round_words,
+    step_words,
+    topology_words,
+    world_words,
+)
 from fedhp.report.groups import Comparison
 from fedhp.report.numbers import count, data_size, label_name, listed, score, seconds
 from fedhp.report.page import Section, details_html, table_html, text_html
+from fedhp.report.panels import spread_note
 from fedhp.report.rounds import check_round, selection_note
 from fedhp.report.run_panels import CROWD, read_links
-from fedhp.report.tables import comparison_grid
+from fedhp.report.tables import BEST, comparison_grid
 from fedhp.report.world_figures import (
     bandwidth_of,
     link_maps,
@@ -80,20 +88,22 @@ def _result(comparison: Comparison, album: Album, place: int) -> str:
     table = table_html(
         grid.headers,
         rows,
-        caption=grid.caption,
+        caption=grid.caption if marks else grid.caption.replace(BEST, "").strip("; "),
         numeric=range(1, len(grid.headers)),
         marks=marks,
     )
     names = listed(group.name for group in comparison.groups)
+    words, spread = result_words(comparison), spread_note(comparison)
+    bands = " Bands and whiskers: 95 % intervals over the seeds." if spread else ""
     parts = [
-        text_html(result_words(comparison)),
+        # The page's lead begins with the first words; they need not be said twice.
+        text_html(words if words != first_words(comparison) else ""),
         table,
         album.show(
             overview(comparison),
             name=_mark("overview", place),
             caption=f"Test {comparison.metric} over virtual time, time to target, mean waiting "
-            "time per round and local steps by device kind. Bands and whiskers: 95 % intervals "
-            "over the seeds.",
+            f"time per round and local steps by device kind.{bands}",
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
     ]
@@ -105,7 +115,7 @@ def _result(comparison: Comparison, album: Album, place: int) -> str:
             alt=f"Test {comparison.metric} over rounds of {names}.",
         )
     ]
-    if len(comparison.targets) > 1:
+    if len(comparison.targets) > 1 and len(comparison.groups) > 1:
         columns.append(
             album.show(
                 time_to_target(comparison),

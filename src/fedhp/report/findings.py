@@ -58,9 +58,9 @@ def result_words(comparison: Comparison) -> str:
     mean = f" (means of {seeds} seeds)" if seeds > 1 else ""
     text = f"First to {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}."
     later = []
-    for _, time, other, part in rest:
+    for _, time, other, which in rest:
         longer = f", {time / first:.1f} times as long" if first and time / first >= 1.05 else ""
-        later.append(f"{other} after {seconds(time)}{part}{longer}")
+        later.append(f"{other} after {seconds(time)}{which}{longer}")
     if later:
         text += f" Then {'; '.join(later)}."
     if missed:
