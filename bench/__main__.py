@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.claim import Group, Piece
 from bench.claims import groups
-from bench.report import Row, missed, row_of, show, write
+from bench.report import Row, missed, read_rows, row_of, show, write
 from bench.venvs import ROOT, NotInstalled, python_of
 from bench.work import write_data
 
@@ -38,19 +38,26 @@ def main() -> int:
         names = ", ".join(group.name for group in groups())
         print(f"no claim is called {arguments.only!r}; there are: {names}", file=sys.stderr)
         return 2
-    partial = bool(arguments.only) or arguments.quick
-    out = arguments.out or ROOT / ("runs/bench" if partial else "bench")
+    out = arguments.out or ROOT / ("runs/bench" if arguments.quick else "bench")
     busy = os.getloadavg()[0]
     if busy > 0.5:
         print(f"warning: load average {busy:.1f}; others use this machine, figures will waver")
     rows: list[Row] = []
+    # Ratios are made within a group's repeats, so groups may be measured at different times.
+    others = {} if arguments.quick or not arguments.only else read_rows(out)
     with tempfile.TemporaryDirectory(prefix="fedhp-bench-") as folder:
         write_data(Path(folder))
         for group in chosen:
             rows += _measure(group, arguments, Path(folder))
-            write(rows, out, quick=arguments.quick)  # what is measured is kept
+            write(_in_order(rows, others), out, quick=arguments.quick)  # kept as it comes
     show(rows)
     return 1 if missed(rows) else 0
+
+
+def _in_order(rows: list[Row], others: dict[str, Row]) -> list[Row]:
+    """The new rows among those of other groups, in the order of the claims."""
+    known = {**others, **{row.name: row for row in rows}}
+    return [known[c.name] for group in groups() for c in group.claims if c.name in known]
 
 
 def _chosen(name: str) -> list[Group]:

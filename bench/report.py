@@ -94,6 +94,13 @@ def write(rows: Sequence[Row], folder: Path, *, quick: bool) -> None:
     _plot([row for row in rows if row.bar is not None and row.ratio is not None], folder)
 
 
+def read_rows(folder: Path) -> dict[str, Row]:
+    """The rows written earlier, by name."""
+    path = folder / "results.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return {row["name"]: Row(**row) for row in rows}
+
+
 def _spread(values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}

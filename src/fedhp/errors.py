@@ -2,7 +2,8 @@
 
 FedhpError (exit 2)
 ├── ConfigError         an experiment file, override or option is wrong
-├── DataError           a data set is missing, corrupt or does not fit
+├── DataError           a data set is corrupt or does not fit
+│   └── DataMissing     its files are nowhere to be found
 ├── RunError            a run folder cannot be written, read or resumed
 ├── StorageFull         the disk is full
 ├── Diverged            a model became NaN or infinite (exit 3)
@@ -11,6 +12,8 @@ FedhpError (exit 2)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class FedhpError(Exception):
@@ -62,6 +65,10 @@ class DataError(FedhpError):
     """A data set that is missing, corrupt, or does not fit the experiment."""
 
 
+class DataMissing(DataError):
+    """The files of a data set are nowhere to be found."""
+
+
 class RunError(FedhpError):
     """A run folder that cannot be written, read or resumed."""
 
@@ -86,6 +93,15 @@ class Interrupted(FedhpError):
     """The user asked to stop; the run is saved and can be resumed."""
 
     exit_code = 130
+
+
+def joined(errors: Sequence[FedhpError]) -> FedhpError:
+    """One error for all of several runs: its text names every failed run."""
+    count = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
+    text = "\n".join(str(error) for error in errors)
+    combined = FedhpError(f"{count} failed:\n{text}")
+    combined.exit_code = max(error.exit_code for error in errors)
+    return combined
 
 
 def unexpected(error: Exception) -> FedhpError:

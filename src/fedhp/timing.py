@@ -14,6 +14,8 @@ from fedhp.types import BoolArray, FloatArray, IntArray, Timing, Topology
 
 # (T - b) / mu is often a whole number up to rounding; without this a step would be lost.
 ROUNDING = 1e-9
+# Minibatches of an estimator's probe: what it costs where its time is charged.
+PROBE_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)

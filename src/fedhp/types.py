@@ -200,6 +200,12 @@ class RoundRecord:
         return int(self.link_bytes.sum())
 
     @property
+    def mean_local_steps(self) -> float:
+        """Mean over the workers that took part."""
+        present = ~np.isnan(self.timing.worker_time)
+        return float(self.local_steps[present].mean()) if present.any() else 0.0
+
+    @property
     def accuracy(self) -> float | None:
         """Mean of the workers' test accuracies, if this round was evaluated."""
         if self.evaluation is None:

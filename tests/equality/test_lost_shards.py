@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedhp.engine.engine import Answer, Engine, ShardLost
+from fedhp.engine.carrier import Answer, ShardLost
+from fedhp.engine.engine import Engine
 from fedhp.engine.holding import holding_of
 from fedhp.engine.local import LocalEngine, LocalShards
 from fedhp.engine.prepare import Prepared

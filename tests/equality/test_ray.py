@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedhp.config import Experiment, parse
-from fedhp.engine.engine import StateLost
+from fedhp.engine.carrier import StateLost
 from fedhp.engine.run import start_run
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader

@@ -32,6 +32,7 @@ PUBLIC = [
     "open_run",
     "run",
     "start",
+    "whatif",
 ]
 
 
@@ -54,10 +55,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     [
         ["--help"],
         ["--version"],
-        ["run", "--help"],
-        ["compare", "--help"],
-        ["data", "--help"],
-        ["report", "--help"],
+        *([name, "--help"] for name in ("run", "compare", "whatif", "report", "data")),
     ],
     ids=" ".join,
 )
@@ -72,6 +70,11 @@ def test_a_name_brings_only_what_it_needs() -> None:
     assert loaded == []
     loaded = loaded_after("import fedhp\nfedhp.Experiment")
     assert not set(loaded) & set(HEAVY)
+
+
+def test_a_replay_needs_no_torch() -> None:
+    assert "torch" not in loaded_after("import fedhp.engine.whatif, fedhp.report.whatif")
+    assert "torch" not in loaded_after("import fedhp\nfedhp.whatif")
 
 
 def test_the_public_names_are_these_and_all_are_there() -> None:

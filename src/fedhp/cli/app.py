@@ -12,8 +12,10 @@ from fedhp.cli.data import app as data_app
 from fedhp.cli.explain import explain
 from fedhp.cli.export import export
 from fedhp.cli.report import report
+from fedhp.cli.reproduce import reproduce
 from fedhp.cli.run import run
 from fedhp.cli.show import show
+from fedhp.cli.whatif import whatif
 
 app = typer.Typer(
     help="Decentralized federated learning among unequal participants.",
@@ -22,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, show, explain, report, export):
+for command in (run, compare, reproduce, show, explain, whatif, report, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
 

@@ -18,7 +18,7 @@ from fedhp.cli.parameters import (
     own_prints_aside,
     table_console,
 )
-from fedhp.errors import ConfigError, FedhpError
+from fedhp.errors import ConfigError, joined
 from fedhp.tables import COMMAND_LINE, read_toml
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def compare(
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_shown
-    from fedhp.engine.campaign import check_cells, plan_cells, split_algorithms
+    from fedhp.engine.campaign import check_cells, plan_cells
+    from fedhp.engine.variants import split_algorithms
 
     folder = choose_folder(out, experiment, resume=resume)
     cells = plan_cells(
@@ -62,7 +63,7 @@ def compare(
         errors = run_shown(cells, source=str(experiment), jobs=jobs, stop=stop)
     _finish(cells, folder, as_json=as_json, figures=figures)
     if errors:
-        raise _worst(errors)
+        raise joined(errors)
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
@@ -115,13 +116,3 @@ def _numbers(text: str) -> list[int]:
             fix="write --seeds 0,1,2",
         )
     return numbers
-
-
-def _worst(errors: list[FedhpError]) -> FedhpError:
-    """One error for all: its text names every failed run."""
-    worst = max(errors, key=lambda error: error.exit_code)
-    text = "\n".join(str(error) for error in errors)
-    count = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
-    combined = FedhpError(f"{count} failed:\n{text}")
-    combined.exit_code = worst.exit_code
-    return combined

@@ -79,7 +79,7 @@ def read(config: DataConfig, *, source: str = "") -> Raw:
         if "data.path" in error.problem:
             raise
         path = "not set" if config.path is None else config.path
-        raise DataError(
+        raise type(error)(
             f"{error.problem} (data.name = {config.name!r}, data.path = {path})",
             allowed=error.allowed,
             fix=error.fix,

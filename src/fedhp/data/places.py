@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedhp.data.raw import Request
-from fedhp.errors import ConfigError, DataError
+from fedhp.errors import ConfigError, DataError, DataMissing
 
 
 def cache_folder() -> Path:
@@ -54,7 +54,7 @@ def locate(
     )
     unset = "" if request.path or len(places) > 1 else "; $FEDHP_DATA is not set"
     below = ", ".join(known)
-    raise DataError(
+    raise DataMissing(
         f"data.name = {name!r}: no data found, data.path = {request.path or 'not set'}; "
         f"looked in {tried}{unset}, each also under {below}{remark(candidates)}",
         allowed=needs,

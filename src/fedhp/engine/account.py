@@ -12,13 +12,11 @@ import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.config import Experiment
-from fedhp.engine.engine import Exchanged, Training
-from fedhp.engine.holding import Estimates
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.carrier import Estimates, Exchanged, Training
+from fedhp.engine.stage import Stage
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.errors import Diverged, RunError
-from fedhp.learn.local import PROBE_BATCHES
-from fedhp.timing import Network, learning_rate, slowest_link, timing
+from fedhp.timing import PROBE_BATCHES, Network, learning_rate, slowest_link, timing
 from fedhp.types import (
     FloatArray,
     IntArray,
@@ -59,11 +57,6 @@ def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
     )
 
 
-def evaluate_now(experiment: Experiment, round_index: int) -> bool:
-    """Every so many rounds, and after the last."""
-    return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
-
-
 def calibration(world: World) -> Reports:
     """One timed step on every worker, told as the reports of round 0."""
     missing = np.full(world.workers, np.nan)
@@ -81,9 +74,7 @@ def calibration(world: World) -> Reports:
     )
 
 
-def account(
-    prepared: Prepared, *, work: Work, network: Network, exchanged: Exchanged
-) -> RoundRecord:
+def account(prepared: Stage, *, work: Work, network: Network, exchanged: Exchanged) -> RoundRecord:
     """What the round cost. `network` is the true one; the observation may be late."""
     plan, observation, local_steps = work.plan, work.observation, work.local_steps
     world, start = prepared.world, observation.clock

@@ -19,23 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.algorithms.base import ALGORITHMS
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
-from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
-from fedhp.tables import parse_override, set_key
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """An algorithm with settings: "fedhp:deadline=fill"."""
-
-    label: str
-    name: str
-    settings: dict[str, Any]  # of the algorithm
-    overrides: dict[str, Any]  # of the experiment: keys with a dot
+from fedhp.engine.variants import parse_variant, tables_of
+from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +39,6 @@ class Cell:
 
 Event = dict[str, Any]
 Tell = Callable[[Cell, Event], None]
-
-
-def parse_variant(text: str) -> Variant:
-    """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
-    first, *rest = text.strip().split(":")
-    if rest and "=" not in rest[0] and first not in ALGORITHMS:  # package.module:Class
-        first, rest = f"{first}:{rest[0]}", rest[1:]
-    settings: dict[str, Any] = {}
-    overrides: dict[str, Any] = {}
-    for item in rest:
-        key, value = parse_override(item)
-        (overrides if "." in key else settings)[key] = value
-    if not first or "name" in settings:
-        raise ConfigError(
-            f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
-            key="compare.algorithms",
-            allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
-            fix="write the name before the first colon, and there only",
-        )
-    return Variant(text.strip(), first, settings, overrides)
-
-
-def split_algorithms(text: str) -> list[str]:
-    """The entries of --algorithms: commas part them, except inside brackets."""
-    entries, depth, current = [], 0, ""
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            entries.append(current)
-            current = ""
-        else:
-            current += letter
-    return [entry.strip() for entry in [*entries, current] if entry.strip()]
 
 
 def plan_cells(
@@ -112,12 +68,7 @@ def plan_cells(
             )
     cells = []
     for variant in map(parse_variant, labels):
-        changed = to_tables(base)
-        same = variant.name == base.algorithm.name
-        kept = dict(base.algorithm.settings) if same else {}
-        changed["algorithm"] = {**kept, "name": variant.name, **variant.settings}
-        for key, value in variant.overrides.items():
-            set_key(changed, key, value)
+        changed = tables_of(variant, base)
         for seed in numbers:
             changed["seed"] = seed
             experiment = parse(changed, source=_who(source, variant.label))
@@ -268,7 +219,7 @@ def _start_job() -> subprocess.Popen[str]:
 
 def rebuild_error(kind: str, message: str) -> FedhpError:
     """An error of the same class, from its name and text."""
-    for known in FedhpError.__subclasses__():
+    for known in (*FedhpError.__subclasses__(), *DataError.__subclasses__()):
         if known.__name__ == kind and known is not ConfigError:
             return known(message)
     return FedhpError(message)

@@ -6,17 +6,25 @@ model. Everything that needs tensors is done in a shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.engine.holding import Estimates, Turn
+from fedhp.engine.carrier import (
+    Answer,
+    Estimates,
+    Exchanged,
+    Testing,
+    Training,
+    Turn,
+    check_finite,
+    pairs,
+    travelled,
+)
 from fedhp.engine.prepare import Prepared
-from fedhp.errors import Diverged
 from fedhp.graph import mixing_weights, topology_from
 from fedhp.learn.mix import directed_weights
 from fedhp.record.packing import Arrays
@@ -24,19 +32,10 @@ from fedhp.types import (
     BoolArray,
     Evaluation,
     Exchange,
-    FloatArray,
     IntArray,
     NeighborMixing,
     PeerScoring,
 )
-
-
-class ShardLost(Exception):
-    """A shard is gone; `Engine.recover` brings it back as of the last round."""
-
-
-class StateLost(Exception):
-    """A shard is gone with everything that is kept of it; only a checkpoint can help."""
 
 
 class Shards(Protocol):
@@ -71,50 +70,6 @@ class Shards(Protocol):
 
     def close(self) -> None:
         """Let the shards go."""
-
-
-class Answer(Protocol):
-    """Numbers that are still being computed."""
-
-    def done(self) -> bool:
-        """Whether they are there."""
-
-    def __call__(self) -> list[list[float]]:
-        """Wait for them, shard by shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What local training gave, [N] each; NaN where a worker did nothing."""
-
-    loss: FloatArray
-    update_norm: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """Which models travelled: links (receiver, sender if directed), and what was chosen."""
-
-    links: IntArray  # [E, 2]
-    directed: bool
-    distance: FloatArray  # [E] before mixing
-    selected: IntArray  # [N, keep], -1 where none
-
-
-class Testing:
-    """An evaluation under way."""
-
-    def __init__(self, answer: Answer, finish: Callable[[list[list[float]]], Evaluation]) -> None:
-        self._answer = answer
-        self._finish = finish
-
-    def done(self) -> bool:
-        """Whether it can be had without waiting."""
-        return self._answer.done()
-
-    def result(self) -> Evaluation:
-        """Wait for it."""
-        return self._finish(self._answer())
 
 
 class Engine:
@@ -161,24 +116,21 @@ class Engine:
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
         none = np.empty((self.workers, 0), dtype=np.int64)
+        links = travelled(exchange)
         if isinstance(exchange, NeighborMixing):
-            links = exchange.topology.links
             self._deliver(np.concatenate([links, links[:, ::-1]]))
             weights = mixing_weights(exchange.topology, exchange.weights)
             return self._mix(links, weights, directed=False, selected=none)
+        self._deliver(links)
         if not isinstance(exchange, PeerScoring):
-            links = _pairs(exchange.sources)
-            self._deliver(links)
             weights = directed_weights(exchange.sources)
             return self._mix(links, weights, directed=True, selected=none)
-        links = _pairs(exchange.candidates)
-        self._deliver(links)
         selected = self._score(exchange, round_index)
         weights = directed_weights(selected)
         if exchange.symmetric:
-            kept = _pairs(selected)
+            kept = pairs(selected)
             self._deliver(kept[:, ::-1])
-            links = np.unique(np.concatenate([links, kept[:, ::-1]]), axis=0)
+            links = travelled(exchange, selected)
             weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
         return self._mix(links, weights, directed=True, selected=selected)
 
@@ -186,6 +138,11 @@ class Engine:
         """The mixed models become the models of the next round: it is done."""
         self.shards.call("advance", [()] * len(self.shards.groups))
         self.shards.keep(flying=False)
+
+    def tests(self, round_index: int) -> bool:
+        """Every so many rounds, and after the last."""
+        experiment = self.prepared.experiment
+        return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
 
     def test(self, *, whole: bool = False) -> Testing:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
@@ -336,25 +293,3 @@ class Engine:
             images=images,
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
         )
-
-
-def check_finite(
-    loss: FloatArray,
-    norms: FloatArray,
-    worked: BoolArray,
-    round_index: int,
-    learning_rate: float,
-) -> None:
-    """Stop a run whose models are no numbers any more."""
-    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
-    if len(bad):
-        raise Diverged(
-            f"round {round_index}: the model of worker {bad[0]} diverged "
-            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower training.learning_rate (it was {learning_rate:g} in this round)",
-        )
-
-
-def _pairs(sources: IntArray) -> IntArray:
-    receivers, columns = np.nonzero(sources >= 0)
-    return np.stack([receivers, sources[receivers, columns]], axis=1).astype(np.int64)

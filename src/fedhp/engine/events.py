@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
-from fedhp.engine.account import evaluate_now, mean_bandwidth, rate_at
-from fedhp.engine.engine import Engine, ShardLost, check_finite
-from fedhp.engine.holding import Turn
+from fedhp.engine.account import mean_bandwidth, rate_at
+from fedhp.engine.carrier import Carrier, ShardLost, Turn, check_finite
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.packing import pack, unpack
@@ -68,7 +67,7 @@ class _Tally:
 class EventLoop:
     """Drives an asynchronous algorithm."""
 
-    def __init__(self, engine: Engine, algorithm: AsyncAlgorithm) -> None:
+    def __init__(self, engine: Carrier, algorithm: AsyncAlgorithm) -> None:
         self.engine = engine
         self.algorithm = algorithm
         self.world = engine.prepared.world
@@ -117,7 +116,7 @@ class EventLoop:
         watch.lap("train")
         self.round_index += 1
         evaluation = final = None
-        if evaluate_now(self.experiment, self.round_index):
+        if self.engine.tests(self.round_index):
             evaluation = self.engine.evaluate()
             if self.round_index == self.experiment.rounds and self.engine.prepared.whole_at_end:
                 final = self.engine.evaluate(whole=True)

@@ -12,7 +12,7 @@ from fedhp.engine.prepare import Prepared
 from fedhp.learn.evaluate import choose_images
 from fedhp.learn.params import Layout
 from fedhp.learn.task import Classification, Task
-from fedhp.types import Dataset, FloatArray, IntArray
+from fedhp.types import Dataset, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,6 @@ class Holding:
     executors: int
     overlap: bool  # tests may run on a thread of their own beside the next round
     scratch: Path | None  # models are memory-mapped in this folder
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One worker's local training: the key of its batches, steps and learning rate."""
-
-    key: int
-    steps: int
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """What workers found out about their objective, [n] each; NaN where one did not look."""
-
-    smoothness: FloatArray
-    gradient_variance: FloatArray
-    start_loss: FloatArray
 
 
 def holding_of(

@@ -19,11 +19,10 @@ from fedhp.engine.account import (
     account,
     calibration,
     check_record,
-    evaluate_now,
     rate_at,
     reports_of,
 )
-from fedhp.engine.engine import Engine, ShardLost, Testing
+from fedhp.engine.carrier import Carrier, ShardLost, Testing
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.errors import Interrupted
 from fedhp.record.checkpoint import Checkpoint
@@ -45,7 +44,7 @@ class Progress:
 class RoundLoop:
     """Drives a synchronous algorithm."""
 
-    def __init__(self, engine: Engine, algorithm: Algorithm) -> None:
+    def __init__(self, engine: Carrier, algorithm: Algorithm) -> None:
         self.engine = engine
         self.algorithm = algorithm
         self.world = engine.prepared.world
@@ -71,7 +70,7 @@ class RoundLoop:
                     yield record
                 if work is not None:
                     record = self._finish(work)
-                    if not evaluate_now(self.experiment, record.round_index):
+                    if not self.engine.tests(record.round_index):
                         yield record
                         continue
                     testing = _Testing(record)
@@ -198,7 +197,7 @@ class _Testing:
         self._part: Testing | None = None
         self._whole: Testing | None = None
 
-    def begin(self, engine: Engine) -> None:
+    def begin(self, engine: Carrier) -> None:
         """Start them, unless they are under way."""
         if self._part is None:
             last = self.record.round_index == engine.prepared.experiment.rounds

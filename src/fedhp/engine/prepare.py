@@ -16,8 +16,8 @@ from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorit
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
 from fedhp.engine.memory import Memory, plan_memory
+from fedhp.engine.stage import federation_of, world_of
 from fedhp.errors import ConfigError, DataError
-from fedhp.graph import base_topology
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
@@ -30,11 +30,10 @@ from fedhp.learn.task import (
     task_data,
 )
 from fedhp.types import Dataset, IntArray
-from fedhp.world import World, build_world
+from fedhp.world import World
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
 PARALLEL_PARAMETERS = 100_000
-MOST_INTERVALS = 100_000  # of the links' changes in one transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     except DataError as error:
         if not source or source in error.problem:
             raise
-        raise DataError(
+        raise type(error)(
             f"{source}: {error.problem}", allowed=error.allowed, fix=error.fix
         ) from error
 
@@ -119,32 +118,12 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     layout = layout_of(initial, batch_norm=experiment.training.batch_norm)
     stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
-    topology = base_topology(
-        experiment.topology.name,
-        experiment.topology.settings,
-        workers=experiment.workers,
-        seed=experiment.seed,
-        source=source,
-    )
-    world = build_world(
-        experiment.world,
-        workers=experiment.workers,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        model_bits=32.0 * layout.mixed,
-        source=source,
-    )
-    _check_transfer(experiment, world, source=source)
+    federation = federation_of(experiment, source=source)
+    world = world_of(experiment, model_bits=32.0 * layout.mixed, source=source)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
-        federation=Federation(
-            workers=experiment.workers,
-            rounds=experiment.rounds,
-            seed=experiment.seed,
-            local_steps=experiment.training.local_steps,
-            base_topology=topology,
-        ),
+        federation=federation,
         task=task,
         facts=facts,
         dataset=dataset,
@@ -195,21 +174,6 @@ def _build_task(experiment: Experiment, source: str) -> Task:
         lambda: load_data(experiment.data, source=source),
         source=source,
     )
-
-
-def _check_transfer(experiment: Experiment, world: World, *, source: str) -> None:
-    """Links move from interval to interval, so that time must not run far ahead of them."""
-    links = experiment.world.bandwidth
-    sharing = experiment.workers if links.sharing else 1
-    slowest = world.model_bits * sharing / (links.low * world.unit_bits) + links.latency
-    if slowest > MOST_INTERVALS * links.interval:
-        raise ConfigError(
-            f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",
-            key="world.bandwidth.interval",
-            source=source,
-            allowed=f"at least {slowest / MOST_INTERVALS:.3g} with links that slow",
-            fix="raise world.bandwidth.interval or low, or lower world.model_megabits or latency",
-        )
 
 
 class _Undrawn(TorchFunctionMode):

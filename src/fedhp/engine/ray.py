@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedhp import components
-from fedhp.engine.engine import Engine, ShardLost, StateLost
+from fedhp.engine.carrier import ShardLost, StateLost
+from fedhp.engine.engine import Engine
 from fedhp.engine.holding import Holding, holding_of
 from fedhp.engine.prepare import Prepared
 from fedhp.errors import ConfigError, RunError

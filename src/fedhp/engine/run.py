@@ -23,7 +23,8 @@ from fedhp import __version__
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.engine.account import check_record
-from fedhp.engine.engine import Engine, StateLost
+from fedhp.engine.carrier import StateLost
+from fedhp.engine.engine import Engine
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop

@@ -17,16 +17,18 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from fedhp.engine.carrier import Estimates, Turn
 from fedhp.engine.executors import Evaluating, Executors
-from fedhp.engine.holding import Estimates, Holding, Turn
+from fedhp.engine.holding import Holding
 from fedhp.learn.evaluate import score, score_peers
-from fedhp.learn.local import PROBE_BATCHES, Estimate, Samples, check, estimate, train
+from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
 from fedhp.learn.params import matrix, row_of, rows_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
 from fedhp.record.packing import Arrays
 from fedhp.seeds import Purpose, generator, number
+from fedhp.timing import PROBE_BATCHES
 from fedhp.types import FloatArray, IntArray
 
 Rows = tuple[IntArray, NDArray[np.float32]]  # workers, and their models
@@ -347,10 +349,8 @@ class Shard:
 
     def _estimate_each(self, places: list[int], round_index: int) -> dict[int, Estimate]:
         def job(place: int) -> Estimate:
-            with (
-                self._threads.replica() as replica,
-                self._noise(Purpose.PROBE, place, round_index),
-            ):
+            noise = self._noise(Purpose.PROBE, place, round_index)
+            with self._threads.replica() as replica, noise:
                 return estimate(
                     replica,
                     self.holding.task,

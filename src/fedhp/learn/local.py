@@ -17,7 +17,6 @@ from fedhp.errors import Interrupted
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Task
 
-PROBE_BATCHES = 8
 VARIANCE_BATCHES = 3
 
 
@@ -103,7 +102,7 @@ def estimate(
     """Smoothness between the two points on one probe batch, and gradient variance at `before`.
 
     before and after are (row, counters); they are copied, so running statistics stay as
-    they were. probe is [PROBE_BATCHES, batch]; its first minibatches give the variance as
+    they were. probe is [timing.PROBE_BATCHES, batch]; its first minibatches give the variance as
     well, so that the whole costs twice the probe and no more.
     """
     trainable = replica.layout.trainable

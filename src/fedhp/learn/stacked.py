@@ -236,6 +236,13 @@ def _compiled() -> Callable[..., Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is an old part of torch
         try:
-            return cast(Callable[..., Tensor], torch.jit.script(_train))
+            script = torch.jit.script(_train)
         except (RuntimeError, AttributeError, OSError):  # OSError: no source at hand
             return _train
+
+    def run(*arguments: object) -> Tensor:
+        # Its optimizer gains nothing here, and would cost the first rounds a tenth of a second.
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return cast(Tensor, script(*arguments))
+
+    return run

@@ -15,7 +15,6 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
     """The columns of every table that gets rows, in the order of the schema."""
     timing, decision = record.timing, record.decision
     workers = len(record.local_steps)
-    present = ~np.isnan(timing.worker_time)
     losses = record.train_loss[np.isfinite(record.train_loss)]
     links = link_table(record)
     kept = to_record(links, workers, pace_setter=decision.pace_setter)
@@ -25,7 +24,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
             record.clock,
             timing.round_time,
             timing.mean_waiting_time,
-            float(record.local_steps[present].mean()) if present.any() else 0.0,
+            record.mean_local_steps,
             record.learning_rate,
             len(record.links),
             record.bytes_sent,

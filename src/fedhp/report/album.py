@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Album:
     """Collects figures; with a folder every one is also saved there as PNG, SVG and PDF."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, word: str = "Figure") -> None:
+        self._word = word
         self._folder = folder
         self._names: dict[str, int] = {}
         self._shown = 0
@@ -26,7 +27,7 @@ class Album:
         """A figure for the page, as HTML with its number."""
         self._shown += 1
         name = self._own(name)
-        self.names[name] = f"Figure {self._shown}"
+        self.names[name] = f"{self._word} {self._shown}"
         svg = self._save(figure, name)
         return svg_html(svg, name=name, caption=f"{self.names[name]}. {caption}", alt=alt)
 

@@ -46,12 +46,12 @@ def save_data(
 ) -> list[Path]:
     """Write summary, means and all tables of all runs; returns the files."""
     runs = [(batch.name, entry) for batch in batches for entry in batch.runs]
-    paths = _save(folder, "summary", *_summary(runs, summaries))
-    paths += _save(folder, "means", MEANS, lambda: iter([_means(batches, summaries)]))
+    paths = save_frame(folder, "summary", *_summary(runs, summaries))
+    paths += save_frame(folder, "means", MEANS, lambda: iter([_means(batches, summaries)]))
     with RunReader(runs[0][1].folder) as first:
         types = {table: {**OWN, **first.column_types(table)} for table in ROUND_TABLES}
     for table in ROUND_TABLES:
-        paths += _save(folder, table, types[table], partial(_table, runs, table))
+        paths += save_frame(folder, table, types[table], partial(_table, runs, table))
     return paths
 
 
@@ -108,7 +108,11 @@ def _owner(setting: str, entry: Entry) -> tuple[Any, ...]:
     return setting, entry.label, entry.seed
 
 
-def _save(folder: Path, name: str, types: Types, rows: Callable[[], Iterator[Rows]]) -> list[Path]:
+def save_frame(
+    folder: Path, name: str, types: Types, rows: Callable[[], Iterator[Rows]]
+) -> list[Path]:
+    """Rows, a block at a time, as CSV and, where it can be, Parquet."""
+
     def parts() -> Iterator[bytes]:
         yield csv_text([list(types)]).encode()
         for block in rows():

@@ -86,7 +86,7 @@ class Comparison:
 
 def read_comparison(folders: Sequence[Path]) -> Comparison:
     """Read the runs and group them by label."""
-    runs = [_read(folder) for folder in folders]
+    runs = [read_curves(folder) for folder in folders]
     if not runs:
         raise RunError("there is no run to draw", fix="name at least one run folder")
     metrics = {run.metric for run in runs}
@@ -140,7 +140,8 @@ def device_order(step_time: dict[str, float], devices: Iterable[str]) -> list[st
     return sorted(dict.fromkeys(devices), key=lambda kind: (step_time.get(kind, np.inf), kind))
 
 
-def _read(folder: Path) -> RunCurves:
+def read_curves(folder: Path) -> RunCurves:
+    """What figures need of the run in this folder."""
     with RunReader(folder) as run:
         tests = run.table("evaluations")
         devices = run.meta("devices")

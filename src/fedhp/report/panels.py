@@ -6,8 +6,8 @@ run that did not finish as a thin line that ends in a cross.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,14 +19,17 @@ from fedhp.report.style import FAINT, INK, QUIET, Look, device_looks, looks
 from fedhp.report.tables import with_spread
 from fedhp.types import FloatArray
 
+Looks: TypeAlias = Mapping[str, Look]
+
 MARKS = 7  # markers along a curve
 BELOW = 1.5  # the curves' axis goes so many times (best - lowest target) below that target
+APART = 0.075  # of the axis between two targets' names, so that both can be read
 ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
 
 
-def over_time(axes: Any, comparison: Comparison) -> None:
+def over_time(axes: Any, comparison: Comparison, *, styles: Looks | None = None) -> None:
     """Test result against virtual time, targets marked."""
-    _curves(axes, comparison, lambda run: run.clock, held=True)
+    _curves(axes, comparison, lambda run: run.clock, held=True, styles=styles)
     axes.set_xlabel("virtual time (s)")
 
 
@@ -37,11 +40,11 @@ def over_rounds(axes: Any, comparison: Comparison) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def curve_handles(comparison: Comparison) -> list[Any]:
+def curve_handles(comparison: Comparison, *, styles: Looks | None = None) -> list[Any]:
     """The legend's entries of the curves, one per label."""
     from matplotlib.lines import Line2D
 
-    chosen = looks([group.label for group in comparison.groups])
+    chosen = _chosen(comparison, styles)
     return [
         Line2D([], [], label=group.name, **_line(chosen[group.label]))
         for group in comparison.groups
@@ -55,10 +58,11 @@ def value_bars(
     *,
     missing: str = "no finished run",
     share_reached: bool = False,
+    styles: Looks | None = None,
 ) -> None:
     """A horizontal bar per label with its interval and seeds; the numbers stand beside it."""
     groups = comparison.groups
-    chosen = looks([group.label for group in groups])
+    chosen = _chosen(comparison, styles)
     numbers = [group.numbers(value) for group in groups]
     limit = _limit(numbers)
     decimals = decimals_for(number for each in numbers for number in each)
@@ -95,9 +99,9 @@ def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
     axes.set_xlabel(f"virtual time to {_target_text(target, comparison.metric)} (s)")
 
 
-def waiting_bars(axes: Any, comparison: Comparison) -> None:
+def waiting_bars(axes: Any, comparison: Comparison, *, styles: Looks | None = None) -> None:
     """Mean waiting time per round."""
-    value_bars(axes, comparison, lambda run: run.mean_waiting_time)
+    value_bars(axes, comparison, lambda run: run.mean_waiting_time, styles=styles)
     axes.set_xlabel("mean waiting time per round (s)")
 
 
@@ -151,10 +155,15 @@ def best_known_target(comparison: Comparison) -> str | None:
 
 
 def _curves(
-    axes: Any, comparison: Comparison, x: Callable[[RunCurves], FloatArray], *, held: bool
+    axes: Any,
+    comparison: Comparison,
+    x: Callable[[RunCurves], FloatArray],
+    *,
+    held: bool,
+    styles: Looks | None = None,
 ) -> None:
     """One curve per label; `held` values stay until the next evaluation."""
-    chosen = looks([group.label for group in comparison.groups])
+    chosen = _chosen(comparison, styles)
     scale = 100.0 if comparison.metric == ACCURACY else 1.0
     shown = []
     for place, group in enumerate(comparison.groups):
@@ -193,6 +202,10 @@ def _curves(
     axes.set_xlim(left=0)
 
 
+def _chosen(comparison: Comparison, styles: Looks | None) -> Looks:
+    return looks([group.label for group in comparison.groups]) if styles is None else styles
+
+
 def _unfinished(axes: Any, x: FloatArray, y: FloatArray, look: Look) -> None:
     axes.plot(x, y, drawstyle="steps-post", color=look.color, linewidth=0.7, zorder=2)
     axes.plot(x[-1:], y[-1:], "x", color=look.color, markersize=6, markeredgewidth=1.6, zorder=6)
@@ -220,21 +233,25 @@ def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, sca
 
 
 def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:
+    """The targets in sight, the highest first; one too close to another is left out."""
     low, high = axes.get_ylim()
-    for target in comparison.targets:
+    last = np.inf
+    for target in reversed(comparison.targets):
         level = scale * float(target)
-        if low <= level <= high:
-            axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
-            axes.annotate(
-                target_name(target, comparison.metric),
-                (1, level),
-                xycoords=("axes fraction", "data"),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                color=QUIET,
-                fontsize=7,
-            )
+        if not low <= level <= high or last - level < APART * (high - low):
+            continue
+        last = level
+        axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
+        axes.annotate(
+            target_name(target, comparison.metric),
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            color=QUIET,
+            fontsize=7,
+        )
 
 
 def _target_text(target: str, metric: str) -> str:

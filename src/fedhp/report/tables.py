@@ -25,6 +25,8 @@ from fedhp.report.numbers import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedhp.engine.whatif import WhatIf
+
 ROWS = 20  # of a run's rounds
 BEST = "bold: best of the column"
 MOST_WORKERS = 1000  # of a round; a longer table takes many seconds to print
@@ -282,6 +284,48 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         notes.append(f"{len(chosen)} of {len(devices)} workers; all of them: fedhp export")
     table.caption = "; ".join(notes) or None
     return table
+
+
+def whatif_table(result: WhatIf) -> Table:
+    """The recorded rounds, then those of every planner; the most steps per second is bold."""
+    from rich.markup import escape
+
+    recorded = result.recorded
+    outcomes = [recorded, *result.planners]
+    most = max(outcome.steps_per_second for outcome in outcomes)
+    against = [result.against_record(outcome) for outcome in result.planners]
+    rates = _texts([outcome.steps_per_second for outcome in outcomes])
+    columns: list[tuple[str, list[str]]] = [
+        ("planner", [escape(outcome.planner) for outcome in outcomes]),
+        ("rounds", _texts([len(outcome.rounds.clock) for outcome in outcomes], 0)),
+        ("round\n(s)", _texts([outcome.round_time for outcome in outcomes])),
+        ("against\nrecord", [MISSING, *(_percent(time) for time, _ in against)]),
+        ("waiting\n(s)", _texts([outcome.mean_waiting_time for outcome in outcomes])),
+        ("against\nrecord", [MISSING, *(_percent(waiting) for _, waiting in against)]),
+        ("mean\nsteps", _texts([outcome.mean_local_steps for outcome in outcomes], 1)),
+        (
+            "steps\nper s",
+            [
+                f"[bold]{text}[/]" if outcome.steps_per_second == most else text
+                for outcome, text in zip(outcomes, rates, strict=True)
+            ],
+        ),
+        ("links", _texts([outcome.mean_links for outcome in outcomes], 1)),
+        ("total\n(s)", _texts([outcome.total_time for outcome in outcomes])),
+        ("sure", [outcome.sure for outcome in outcomes]),
+    ]
+    table = _table(
+        *(header for header, _ in columns),
+        left=("planner", "sure"),
+        caption="exact: what such a run would take; assumed: planned by the recorded measurements",
+    )
+    for row in zip(*(column for _, column in columns), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:+.0f} %"
 
 
 def _texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:

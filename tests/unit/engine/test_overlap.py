@@ -11,8 +11,8 @@ import torch
 
 import fedhp
 from fedhp.config import parse
-from fedhp.engine.engine import Testing as UnderWay
-from fedhp.engine.engine import Training
+from fedhp.engine.carrier import Testing as UnderWay
+from fedhp.engine.carrier import Training
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop

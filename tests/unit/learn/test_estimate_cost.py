@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedhp.engine.local import LocalEngine
-from fedhp.learn.local import PROBE_BATCHES, Samples, estimate
+from fedhp.learn.local import Samples, estimate
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.stacked import DenseStack
 from fedhp.learn.task import Classification
+from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 from unit.engine.runs import EXACT, prepared_of
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhp.errors import Interrupted
-from fedhp.learn.local import PROBE_BATCHES, Samples, estimate, sample_variance, train
+from fedhp.learn.local import Samples, estimate, sample_variance, train
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.task import Classification
+from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 
 torch.set_num_threads(1)

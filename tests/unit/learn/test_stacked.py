@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from fedhp.errors import Interrupted
-from fedhp.learn.local import PROBE_BATCHES, Samples, estimate, train
+from fedhp.learn.local import Samples, estimate, train
 from fedhp.learn.models import logistic, mlp, small_cnn
 from fedhp.learn.params import Layout, Replica, layout_of, row_of
 from fedhp.learn.stacked import DenseStack, dense_stack
 from fedhp.learn.task import Classification
+from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 
 torch.set_num_threads(1)

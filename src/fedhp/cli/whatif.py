@@ -1,0 +1,48 @@
+"""`fedhp whatif`: a recorded run under other planners or settings, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedhp.cli.parameters import Json, own_prints_aside, table_console
+
+
+def whatif(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="key=value", help="Settings of the run that change."),
+    ] = None,
+    planners: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--planner",
+            metavar="VARIANT",
+            help="For example fedhp:deadline=fill; may be repeated. Default: FedHP and its rivals.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a run through other planners: how long would rounds and waiting have been?"""
+    from fedhp.engine.whatif import whatif as replayed
+
+    with own_prints_aside(as_json):
+        result = replayed(run, planners or (), overrides=overrides or ())
+    if as_json:
+        import json
+
+        print(json.dumps(result.as_json()))
+        return
+    from rich.text import Text
+
+    from fedhp.report.tables import whatif_table
+    from fedhp.report.whatif import whatif_words
+
+    console = table_console()
+    console.print(whatif_table(result))
+    console.print()
+    for sentence in whatif_words(result):
+        console.print(Text(sentence), width=min(console.width, 92))

@@ -1,0 +1,65 @@
+"""An algorithm with settings in one word, as comparisons and replays take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedhp.algorithms.base import ALGORITHMS
+from fedhp.config import Experiment, to_tables
+from fedhp.errors import ConfigError
+from fedhp.tables import parse_override, set_key
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An algorithm with settings: "fedhp:deadline=fill"."""
+
+    label: str
+    name: str
+    settings: dict[str, Any]  # of the algorithm
+    overrides: dict[str, Any]  # of the experiment: keys with a dot
+
+
+def parse_variant(text: str, *, key: str = "compare.algorithms") -> Variant:
+    """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
+    first, *rest = text.strip().split(":")
+    if rest and "=" not in rest[0] and first not in ALGORITHMS:  # package.module:Class
+        first, rest = f"{first}:{rest[0]}", rest[1:]
+    settings: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    for item in rest:
+        name, value = parse_override(item)
+        (overrides if "." in name else settings)[name] = value
+    if not first or "name" in settings:
+        raise ConfigError(
+            f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
+            key=key,
+            allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
+            fix="write the name before the first colon, and there only",
+        )
+    return Variant(text.strip(), first, settings, overrides)
+
+
+def split_algorithms(text: str) -> list[str]:
+    """The entries of --algorithms: commas part them, except inside brackets."""
+    entries, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            entries.append(current)
+            current = ""
+        else:
+            current += letter
+    return [entry.strip() for entry in [*entries, current] if entry.strip()]
+
+
+def tables_of(variant: Variant, base: Experiment) -> dict[str, Any]:
+    """The experiment with this algorithm; it keeps the base's settings where it is the same."""
+    tables = to_tables(base)
+    same = variant.name == base.algorithm.name
+    kept = dict(base.algorithm.settings) if same else {}
+    tables["algorithm"] = {**kept, "name": variant.name, **variant.settings}
+    for key, value in variant.overrides.items():
+        set_key(tables, key, value)
+    return tables

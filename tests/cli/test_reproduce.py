@@ -1,0 +1,160 @@
+"""`fedhp reproduce`: runs once, goes on after a kill, reruns what changed, says what is missing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.support import Command, wait_until
+from unit.report.markup import check_page
+
+SET = """
+stands_for = "EMNIST"
+[experiment]
+workers = 6
+rounds = 3
+data = { name = "NAME" }
+model = { name = "logistic" }
+training = { local_steps = 2 }
+evaluation = { images = 60, targets = [0.2, 0.4] }
+world = { profile = "paper", model_megabits = 1 }
+[quick]
+title = "Digits"
+note = "small"
+[standard]
+title = "Digits"
+[paper]
+title = "Digits"
+"""
+FIGURE = """
+title = "A title"
+claim = "A claim."
+draw = "accuracy"
+skews = [0.5]
+algorithms = ["fedhp:deadline=fill", "dpsgd"]
+[quick]
+seeds = { emnist = [0, 1], mnist = [0] }
+[standard]
+seeds = { emnist = [0] }
+[paper]
+seeds = { emnist = [0] }
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "files"
+    (folder / "sets").mkdir(parents=True)
+    (folder / "sets" / "emnist.toml").write_text(SET.replace("NAME", "digits"))
+    (folder / "sets" / "mnist.toml").write_text(SET.replace("NAME", "mnist"))
+    (folder / "fig2.toml").write_text(FIGURE)
+    (folder / "fig7.toml").write_text(FIGURE.replace('"accuracy"', '"waiting"'))
+    monkeypatch.setenv("FEDHP_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("FEDHP_CACHE", str(tmp_path / "nothing"))
+    return folder
+
+
+def runs(out: Path) -> dict[str, int]:
+    """When each run's record was last written, by its name."""
+    return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("cells/*/*/record.sqlite")}
+
+
+def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = command("reproduce", "all", "--files", files, "--out", out)
+    assert told.code == 0, told.err
+    assert "4 runs for 2 figures and tables, 0 already finished" in told.err
+    assert "Digits: skipped." in told.err
+    assert "train-images" in told.err
+    page = (out / "report.html").read_text(encoding="utf-8")
+    check_page(page)
+    assert "Figure 2: A title" in page
+    assert "Does it hold?" in page
+    for name in ("verdicts.md", "verdicts.json", "data/runs.csv", "data/evaluations.csv"):
+        assert (out / name).is_file()
+    assert list(out.glob("figures/fig2*.pdf"))
+    assert list(out.glob("figures/fig7*.svg"))
+    before, digests = runs(out), (out / "data" / "runs.csv").read_text()
+
+    again = command("reproduce", "fig7", "--files", files, "--out", out, "--json")
+    assert "4 already finished" in again.err
+    assert runs(out) == before
+    assert {"report", "paper", "acceptance"} == set(again.json())
+
+    # The same in another place: the same numbers, digests included.
+    other = tmp_path / "other"
+    assert command("reproduce", "all", "--files", files, "--out", other).code == 0
+    assert (other / "data" / "runs.csv").read_text() == digests
+
+
+def test_a_changed_setting_runs_its_own_cells_anew(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert command("reproduce", "fig2", "--files", files, "--out", out).code == 0
+    before = runs(out)
+    text = (files / "fig2.toml").read_text()
+    (files / "fig2.toml").write_text(text.replace('"dpsgd"', '"dpsgd:steps=1"'))
+    told = command("reproduce", "fig2", "--files", files, "--out", out)
+    assert "4 runs for 1 figures and tables, 2 already finished" in told.err
+    after = runs(out)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 2
+
+
+def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> None:
+    text = (files / "sets" / "emnist.toml").read_text()
+    (files / "sets" / "emnist.toml").write_text(text.replace("rounds = 3", "rounds = 40"))
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    words = ["reproduce", "fig2", "--files", str(files), "--jobs", "1", "--out"]
+    assert command(*words, whole).code == 0
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "fedhp", *words, str(out)], stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: len(runs(out)) >= 2, "two runs have begun")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    told = command(*words, out)
+    assert told.code == 0, told.err
+    assert (out / "data" / "runs.csv").read_text() == (whole / "data" / "runs.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fig9"], "'fig9' is no figure of the paper"),
+        (["fig1", "--profile", "fast"], "'fast' is no profile"),
+        (["fig1", "--set", "rounds=-1"], "rounds"),
+        (["all", "--files", "nowhere"], "nowhere describes no figure"),
+    ],
+)
+def test_bad_input_is_refused(command: Command, words: list[str], said: str) -> None:
+    told = command("reproduce", *words)
+    assert told.code == 2
+    assert said in told.err
+    assert "fix:" in told.err
+
+
+def test_nothing_to_report_is_said(command: Command, files: Path, tmp_path: Path) -> None:
+    (files / "fig2.toml").write_text(FIGURE.replace("emnist = [0, 1], ", ""))
+    told = command("reproduce", "fig2", "--files", files, "--out", tmp_path / "out")
+    assert told.code == 2
+    assert "no run has finished" in told.err
+
+
+def test_verdicts_are_plain_json(command: Command, files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = command("reproduce", "fig7", "--files", files, "--out", out, "--json")
+    found = told.json()
+    assert found == {**json.loads((out / "verdicts.json").read_text()), "report": found["report"]}
+    assert {each["status"] for each in found["acceptance"]} <= {
+        "holds",
+        "does not hold",
+        "not testable here",
+        "reported",
+    }

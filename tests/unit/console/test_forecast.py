@@ -1,0 +1,80 @@
+"""The time a campaign still takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedhp.config import parse
+from fedhp.console.forecast import Forecast, in_words, kind, work_of_round
+from fedhp.engine.campaign import Cell
+
+
+def cell(name: str, *, rounds: int = 10, model: str = "mlp", algorithm: str = "dpsgd") -> Cell:
+    tables = {"rounds": rounds, "model": {"name": model}, "algorithm": {"name": algorithm}}
+    return Cell(name, 0, parse(tables), Path(name))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_nothing_is_known_before_a_second_round() -> None:
+    clock = Clock()
+    one = cell("one")
+    forecast = Forecast([one], jobs=1, clock=clock)
+    assert forecast.seconds_left() is None
+    forecast.round(one, 1)
+    assert forecast.seconds_left() is None
+
+
+def test_rounds_left_at_the_pace_seen() -> None:
+    clock = Clock()
+    one, two = cell("one"), cell("two")
+    forecast = Forecast([one, two], jobs=1, clock=clock)
+    forecast.round(one, 1)
+    clock.now = 3.0
+    forecast.round(one, 2)
+    assert forecast.seconds_left() == pytest.approx(3.0 * (8 + 10))
+    forecast.end(one)
+    assert forecast.seconds_left() == pytest.approx(3.0 * 10)
+
+
+def test_two_jobs_share_the_work_until_one_run_is_left() -> None:
+    clock = Clock()
+    one, two = cell("one"), cell("two")
+    forecast = Forecast([one, two], jobs=2, clock=clock)
+    forecast.round(one, 1)
+    clock.now = 2.0
+    forecast.round(one, 2)
+    assert forecast.seconds_left() == pytest.approx(2.0 * 18 / 2)
+    forecast.end(two)
+    assert forecast.seconds_left() == pytest.approx(2.0 * 8)
+
+
+def test_each_kind_has_its_own_pace() -> None:
+    clock = Clock()
+    small, large = cell("small"), cell("large", model="cnn")
+    assert kind(small) != kind(large)
+    forecast = Forecast([small, large], jobs=1, clock=clock)
+    for each, pace in ((small, 1.0), (large, 9.0)):
+        forecast.round(each, 1)
+        clock.now += pace
+        forecast.round(each, 2)
+    assert forecast.seconds_left() == pytest.approx(8 * 1.0 + 8 * 9.0)
+
+
+def test_work_follows_the_steps() -> None:
+    base = work_of_round(cell("a"))
+    assert work_of_round(cell("b", algorithm="ldsgd")) < base
+    assert work_of_round(cell("c", algorithm="fedhp")) > base
+
+
+def test_words() -> None:
+    assert in_words(3900) == "1 h 05 min"
+    assert in_words(600) == "10 min"
+    assert in_words(45) == "45 s"

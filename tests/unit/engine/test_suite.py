@@ -1,0 +1,140 @@
+"""The paper's figures as cells: shared between figures, renamed by a change, none twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedhp.engine.suite import (
+    FIGURES,
+    PROFILES,
+    Suite,
+    check_suite,
+    merged,
+    paper_folder,
+    read_suite,
+)
+from fedhp.errors import ConfigError
+
+SET = """
+stands_for = "EMNIST"
+[experiment]
+workers = 6
+rounds = 2
+data = { name = "digits" }
+model = { name = "logistic" }
+world = { profile = "paper", model_megabits = 1 }
+[quick]
+title = "Digits"
+[standard]
+title = "Digits"
+[paper]
+title = "Digits"
+"""
+FIGURE = """
+title = "A title"
+claim = "A claim."
+draw = "accuracy"
+skews = [0.5]
+algorithms = ["fedhp", "dpsgd"]
+[quick]
+seeds = { first = [0, 1], second = [0] }
+[standard]
+seeds = { first = [0] }
+[paper]
+seeds = { first = [0] }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "first.toml").write_text(SET)
+    (tmp_path / "sets" / "second.toml").write_text(SET.replace("digits", "mnist"))
+    (tmp_path / "fig2.toml").write_text(FIGURE)
+    (tmp_path / "fig3.toml").write_text(FIGURE.replace('"accuracy"', '"targets"'))
+    return tmp_path
+
+
+def suite_of(folder: Path, *names: str, overrides: tuple[str, ...] = ()) -> Suite:
+    out = folder / "out"
+    return read_suite(names, profile="quick", out=out, overrides=overrides, folder=folder)
+
+
+def places(suite: Suite) -> set[Path]:
+    return {each.cell.folder for each in suite.cells()}
+
+
+def test_figures_share_their_runs(folder: Path) -> None:
+    both = suite_of(folder, "fig2", "fig3")
+    assert len(both.cells()) == 2 * 3
+    assert places(both) == places(suite_of(folder, "fig3"))
+
+
+def test_a_changed_setting_renames_the_runs_it_touches_alone(folder: Path) -> None:
+    before = suite_of(folder, "fig2")
+    text = (folder / "sets" / "second.toml").read_text()
+    (folder / "sets" / "second.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    after = suite_of(folder, "fig2")
+    touched = places(after) - places(before)
+    assert {path.parent.name for path in touched} == {"second-p0.5"}
+    assert len(touched) == 2
+
+
+def test_what_cannot_change_a_number_renames_nothing(folder: Path) -> None:
+    plain = suite_of(folder, "fig2")
+    assert places(plain) == places(suite_of(folder, "fig2", overrides=("executors=1",)))
+
+
+def test_a_missing_data_set_is_left_out_and_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDHP_DATA", str(folder / "nothing"))
+    monkeypatch.setenv("FEDHP_CACHE", str(folder / "nothing"))
+    suite = check_suite(suite_of(folder, "fig2"))
+    assert list(suite.missing) == ["second"]
+    assert "train-images" in suite.missing["second"]
+    assert {each.data for each in suite.cells()} == {"first"}
+
+
+def test_an_unknown_set_is_refused(folder: Path) -> None:
+    (folder / "fig2.toml").write_text(FIGURE.replace("second", "third"))
+    with pytest.raises(ConfigError, match="'third' is no data set"):
+        suite_of(folder, "fig2")
+
+
+def test_a_wrong_key_is_refused(folder: Path) -> None:
+    (folder / "fig2.toml").write_text('colour = "red"\n' + FIGURE)
+    with pytest.raises(ConfigError, match="colour"):
+        suite_of(folder, "fig2")
+
+
+def test_changes_are_laid_over_nested_tables() -> None:
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}}) == {
+        "a": {"b": 5, "c": 2},
+        "d": 3,
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_papers_own_files_are_whole(profile: str, tmp_path: Path) -> None:
+    assert {path.stem for path in paper_folder().glob("*.toml")} == set(FIGURES)
+    suite = read_suite(FIGURES, profile=profile, out=tmp_path)
+    for figure in suite.figures:
+        assert figure.cells
+    # The text's numbers need no run that the figures lack.
+    figures = {each.cell.folder for figure in suite.figures[:-1] for each in figure.cells}
+    assert places(suite) == figures
+
+
+def test_quick_has_three_seeds_where_verdicts_need_them(tmp_path: Path) -> None:
+    suite = read_suite(FIGURES, profile="quick", out=tmp_path)
+    for data in ("emnist", "cifar10"):
+        for skew in (0.1, 0.8):
+            seeds = {
+                each.cell.seed
+                for each in suite.cells()
+                if (each.data, each.skew, each.cell.label) == (data, skew, "fedhp:deadline=fill")
+            }
+            assert len(seeds) >= 3
