@@ -55,7 +55,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     [
         ["--help"],
         ["--version"],
-        *([name, "--help"] for name in ("run", "compare", "whatif", "data")),
+        *([name, "--help"] for name in ("run", "compare", "whatif", "report", "data")),
     ],
     ids=" ".join,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import selectors
@@ -37,11 +38,17 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         read_theirs, self._write = os.pipe()
         self._read, write_theirs = os.pipe()
-        # The pipe is fixed to the file descriptors 3 and 4.
-        command = f'exec "$@" 3<&{read_theirs} 4>&{write_theirs}'
+
+        def hand_over() -> None:
+            # The protocol is fixed to the descriptors 3 and 4, which may be one of ours by now.
+            ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_theirs, write_theirs)]
+            for place, end in enumerate(ends, start=3):
+                os.dup2(end, place)
+
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command, "sh", program, *FLAGS, f"--user-data-dir={profile}"],
-            pass_fds=(read_theirs, write_theirs),
+            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(3, 4),
+            preexec_fn=hand_over,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -55,11 +62,15 @@ class Browser:
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self._loaded = False
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+            self._session = attached["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.call(f"{domain}.enable")
+        except AssertionError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the browser, gently or not."""

@@ -29,13 +29,17 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page about runs, with figures for a paper and all numbers."""
+    from rich.console import Console
+
     from fedhp.record.reader import find_runs
     from fedhp.report.dossier import save_report
     from fedhp.report.numbers import count, data_size
 
     folders = [folder for run in runs for folder in find_runs(run)]
     place = default_folder(runs) if out is None else out
-    page, *files = save_report(folders, place)
+    # Shown in a terminal only: forty runs take a minute or two.
+    with Console(stderr=True).status(f"drawing {count(len(folders), 'run')} ..."):
+        page, *files = save_report(folders, place)
     figures, data = (
         [path for path in files if path.parent.name == name] for name in ("figures", "data")
     )

@@ -22,14 +22,30 @@ from fedhp.report.figures import (
     topology,
     waiting_time,
 )
-from fedhp.report.findings import result_words, round_words, step_words, topology_words, world_words
+from fedhp.report.findings import (
+    first_words,
+    result_words,
+    round_words,
+    step_words,
+    topology_words,
+    world_words,
+)
 from fedhp.report.groups import Comparison
 from fedhp.report.numbers import count, data_size, label_name, listed, score, seconds
 from fedhp.report.page import Section, details_html, table_html, text_html
-from fedhp.report.rounds import check_round
-from fedhp.report.run_panels import read_links
-from fedhp.report.tables import comparison_grid
-from fedhp.report.world_figures import bandwidth_of, step_map, steps_of, timelines, varies, world
+from fedhp.report.panels import spread_note
+from fedhp.report.rounds import check_round, selection_note
+from fedhp.report.run_panels import CROWD, read_links
+from fedhp.report.tables import BEST, comparison_grid
+from fedhp.report.world_figures import (
+    bandwidth_of,
+    link_maps,
+    step_map,
+    steps_of,
+    timelines,
+    varies,
+    world,
+)
 
 OPEN = 2  # labels in sight; the others are folded
 OF_RUNS = ("algorithm", "label", "seed", "status", "fedhp")  # facts that differ from run to run
@@ -72,20 +88,22 @@ def _result(comparison: Comparison, album: Album, place: int) -> str:
     table = table_html(
         grid.headers,
         rows,
-        caption=grid.caption,
+        caption=grid.caption if marks else grid.caption.replace(BEST, "").strip("; "),
         numeric=range(1, len(grid.headers)),
         marks=marks,
     )
     names = listed(group.name for group in comparison.groups)
+    words, spread = result_words(comparison), spread_note(comparison)
+    bands = " Bands and whiskers: 95 % intervals over the seeds." if spread else ""
     parts = [
-        text_html(result_words(comparison)),
+        # The page's lead begins with the first words; they need not be said twice.
+        text_html(words if words != first_words(comparison) else ""),
         table,
         album.show(
             overview(comparison),
             name=_mark("overview", place),
             caption=f"Test {comparison.metric} over virtual time, time to target, mean waiting "
-            "time per round and local steps by device kind. Bands and whiskers: 95 % intervals "
-            "over the seeds.",
+            f"time per round and local steps by device kind.{bands}",
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
     ]
@@ -97,7 +115,7 @@ def _result(comparison: Comparison, album: Album, place: int) -> str:
             alt=f"Test {comparison.metric} over rounds of {names}.",
         )
     ]
-    if len(comparison.targets) > 1:
+    if len(comparison.targets) > 1 and len(comparison.groups) > 1:
         columns.append(
             album.show(
                 time_to_target(comparison),
@@ -138,18 +156,32 @@ def _topology(speaker: Entry, album: Album, place: int) -> str:
     with RunReader(speaker.folder) as run:
         last = check_round(run, None)
         rounds = list(dict.fromkeys((1, (last + 1) // 2, last)))
-        pairs = [sorted(read_links(run, index).pairs) for index in rounds]
-        fixed = all(each == pairs[0] for each in pairs)
+        links = [read_links(run, index) for index in rounds]
+        fixed = all(sorted(each.pairs) == sorted(links[0].pairs) for each in links)
+        rounds = rounds[-1:] if fixed else rounds
         words = topology_words(run)
-        figure = topology(run, rounds[-1:] if fixed else rounds)
+        figure = topology(run, rounds)
+        dense = max(len(each.pairs) for each in links) > CROWD and not selection_note(run)
+        tables = link_maps(run, rounds) if dense else None
     same = "the same in the first, the middle and the last round" if fixed and last > 1 else ""
-    return album.show(
+    name = label_name(speaker.label)
+    shown = album.show(
         figure,
         name=_mark(f"topology_{speaker.label}", place),
         caption=f"{_who(speaker)}: links in use{', ' + same if same else ''}; the wider, the "
         f"faster. {words}",
-        alt=f"Workers on a circle, joined by the links that {label_name(speaker.label)} uses. "
-        f"{words}",
+        alt=f"Workers on a circle, joined by the links that {name} uses. {words}",
+    )
+    if tables is None:
+        return shown
+    directed = any(each.directed for each in links)
+    way = " Each row receives from the columns." if directed else ""
+    return shown + album.show(
+        tables,
+        name=_mark(f"links_{speaker.label}", place),
+        caption=f"{_who(speaker)}: the same links pair by pair, coloured by their speed; white: "
+        f"no link. Workers stand by device kind and speed, the fastest first.{way}",
+        alt=f"Tables of all pairs of workers that show the links {name} uses. {words}",
     )
 
 

@@ -23,7 +23,7 @@ from fedhp.report.groups import FINISHED
 Rows = list[tuple[Any, ...]]
 Types = dict[str, str]
 
-OWN: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER", "run": "TEXT"}
+OWN: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER"}  # of every row: its run
 MEANS: Types = {
     "setting": "TEXT",
     "label": "TEXT",
@@ -65,7 +65,7 @@ def _summary(
         target for _, entry in runs for target in summaries[entry.folder].time_to_target
     )
     texts, integers = ("metric", "status", "digest"), ("rounds", "bytes_sent")
-    types = dict(OWN)
+    types = {**OWN, "run": "TEXT"}
     for name in fields:
         types[name] = "TEXT" if name in texts else "INTEGER" if name in integers else "REAL"
     types |= {f"time_to_{target}": "REAL" for target in targets}
@@ -74,7 +74,8 @@ def _summary(
         summary = summaries[entry.folder]
         plain = summary.as_json()
         times = [summary.time_to_target.get(target) for target in targets]
-        rows.append((*_owner(setting, entry), *(plain[name] for name in fields), *times))
+        own = (*_owner(setting, entry), str(entry.folder))
+        rows.append((*own, *(plain[name] for name in fields), *times))
     return types, lambda: iter([rows])
 
 
@@ -104,7 +105,7 @@ def _table(runs: Sequence[tuple[str, Entry]], table: str) -> Iterator[Rows]:
 
 
 def _owner(setting: str, entry: Entry) -> tuple[Any, ...]:
-    return setting, entry.label, entry.seed, str(entry.folder)
+    return setting, entry.label, entry.seed
 
 
 def save_frame(

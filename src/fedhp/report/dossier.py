@@ -120,8 +120,8 @@ def _files(album: Album, data: Sequence[Path]) -> str:
     tables = table_html(
         ("table", "holds"),
         [(stem, CONTENTS.get(stem, "")) for stem in stems],
-        caption=f"Files in data/ ({kinds}); each holds all runs, told apart by setting, label, "
-        "seed and run.",
+        caption=f"Files in data/ ({kinds}); each holds all runs, told apart by setting, label "
+        "and seed; summary says where each run is.",
     )
     words = "Beside this page lie every figure, for a paper, and every number."
     return f"{text_html(words)}\n{tables}\n{pictures}"

@@ -43,23 +43,25 @@ def result_words(comparison: Comparison) -> str:
         if times:
             part = len(times) < len(group.finished)
             some = f" ({len(times)} of {len(group.finished)} seeds)" if part else ""
-            reached.append((float(np.mean(times)), group.name, some))
+            reached.append((part, float(np.mean(times)), group.name, some))
         elif group.finished:
             missed.append(group.name)
     if target is None or not reached:
         return _final_words(comparison)
+    # A mean over the seeds that were quick enough is no match for one over all.
     reached.sort()
-    (first, name, some), *rest = reached
+    (_, first, name, some), *rest = reached
     goal = target_name(target, comparison.metric)
-    if not rest and not missed:
+    if len(comparison.groups) == 1:
         return f"{name} reaches {goal} after {seconds(first)} of virtual time{some}."
-    text = f"First to {goal}: {name}, after {seconds(first)} of virtual time{some}."
-    if rest:
-        later = (
-            f"{other} after {seconds(time)}{part}"
-            + (f", {time / first:.1f} times as long" if first else "")
-            for time, other, part in rest
-        )
+    seeds = max(len(group.finished) for group in comparison.groups)
+    mean = f" (means of {seeds} seeds)" if seeds > 1 else ""
+    text = f"First to {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}."
+    later = []
+    for _, time, other, which in rest:
+        longer = f", {time / first:.1f} times as long" if first and time / first >= 1.05 else ""
+        later.append(f"{other} after {seconds(time)}{which}{longer}")
+    if later:
         text += f" Then {'; '.join(later)}."
     if missed:
         text += f" Not reached by {listed(missed)}."

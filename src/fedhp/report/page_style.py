@@ -109,6 +109,7 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
 }
 @media print {
   :root {
+    color-scheme: light;
     --ink: #000000; --soft: #444444; --line: #bbbbbb; --paper: #ffffff; --link: #000000;
     --good: #eeeeee; --good-ink: #000000; --bad: #ffffff; --bad-ink: #000000;
   }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedhp.engine.whatif import WhatIf
 
 ROWS = 20  # of a run's rounds
+BEST = "bold: best of the column"
 MOST_WORKERS = 1000  # of a round; a longer table takes many seconds to print
 
 
@@ -175,7 +176,7 @@ def _unfinished(run: RunSummary) -> str:
 
 def _caption(summaries: Sequence[RunSummary]) -> str:
     seeds = {run.seed for run in summaries if run.status == FINISHED}
-    note = "bold: best of the column"
+    note = BEST
     if len(seeds) > 1:
         note = f"mean ± half-width of the 95 % interval over {len(seeds)} seeds; {note}"
     if any(run.status != FINISHED for run in summaries):

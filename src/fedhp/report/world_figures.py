@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhp.record.reader import RunReader
-from fedhp.report.numbers import label_name
+from fedhp.report.numbers import count, label_name
 from fedhp.report.rounds import check_round
-from fedhp.report.run_panels import LABELS, TALLEST, draw_timeline, run_devices
+from fedhp.report.run_panels import LABELS, TALLEST, draw_timeline, read_links, run_devices
 from fedhp.report.style import COLUMN, INK, PAGE, DeviceLook, new_figure, paper_style
 from fedhp.report.tables import spread_evenly
 from fedhp.types import FloatArray
@@ -120,6 +120,37 @@ def step_map(run: RunReader) -> Figure:
 
 
 @paper_style()
+def link_maps(run: RunReader, rounds: Sequence[int]) -> Figure:
+    """Who talks to whom as tables of all pairs: for links too many to be told apart as lines."""
+    roster = read_roster(run)
+    unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+    links = [read_links(run, index) for index in rounds]
+    width = PAGE if len(rounds) > 1 else COLUMN
+    figure = new_figure(width, (width - 1.3) / len(rounds) + 0.4)
+    panels = figure.subplots(1, len(rounds), squeeze=False)[0]
+    top = max(float(finite(each.speed).max(initial=0.0)) for each in links) / BITS[unit]
+    for axes, each in zip(panels, links, strict=True):
+        grid = np.full((len(roster.devices), len(roster.devices)), np.nan)
+        for (a, b), speed in zip(each.pairs, each.speed / BITS[unit], strict=True):
+            grid[a, b] = speed
+            if not each.directed:
+                grid[b, a] = speed
+        shown = np.ma.masked_invalid(grid[np.ix_(roster.rows, roster.rows)])
+        heat = axes.imshow(shown, cmap=COLORS, vmin=0.0, vmax=top, interpolation="none")
+        _part_kinds(axes, roster, upright=True)
+        _name_rows(axes, roster, kinds_only=True)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        what = "transfer" if each.directed else "link"
+        axes.set_xlabel(f"round {each.round_index}: {count(each.total, what)}")
+        if axes is not panels[0]:
+            axes.tick_params(labelleft=False)
+    scale = figure.colorbar(heat, ax=list(panels), label=f"speed ({unit})", pad=0.015, aspect=30)
+    scale.outline.set_visible(False)
+    return figure
+
+
+@paper_style()
 def timelines(runs: Sequence[RunReader], round_index: int) -> Figure:
     """How every worker spent one round, in several runs on one scale of time."""
     rosters = [run_devices(run) for run in runs]
@@ -134,8 +165,11 @@ def timelines(runs: Sequence[RunReader], round_index: int) -> Figure:
             handles.setdefault(handle.get_label(), handle)
         axes.set_title(label_name(run.meta("label")), loc="left")
         axes.set_ylabel("")
+        axes.xaxis.get_major_locator().set_params(nbins=6)
         if same and axes is not panels[0]:
             axes.tick_params(labelleft=False)
+    # Each panel has set the common scale for itself; the longest round must fit.
+    panels[0].set_xlim(0, 1.03 * max(axes.dataLim.x1 for axes in panels))
     figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -205,20 +239,28 @@ def _heat(axes: Any, roster: Roster, values: FloatArray, edges: FloatArray, name
     axes.set_ylim(len(roster.rows) - 0.5, -0.5)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
-    ranks = [roster.devices[worker] for worker in roster.rows]
-    for row in range(1, len(ranks)):
-        if ranks[row] != ranks[row - 1]:
-            axes.axhline(row - 0.5, color="white", linewidth=1.2)
+    _part_kinds(axes, roster)
     scale = axes.figure.colorbar(heat, ax=axes, label=name, pad=0.015, aspect=40)
     scale.outline.set_visible(False)
     scale.locator.set_params(integer=bool(np.all(grid.compressed() % 1 == 0)))
     scale.update_ticks()
 
 
-def _name_rows(axes: Any, roster: Roster) -> None:
-    """Each worker's device and number; of many only the kinds, where each begins."""
+def _part_kinds(axes: Any, roster: Roster, *, upright: bool = False) -> None:
+    """Lines between the kinds of devices; in a table of pairs white would be a missing link."""
+    look: Any = {"color": INK, "linewidth": 0.7} if upright else {"color": "white"}
     kinds = [roster.devices[worker] for worker in roster.rows]
-    if len(kinds) <= LABELS:
+    for row in range(1, len(kinds)):
+        if kinds[row] != kinds[row - 1]:
+            axes.axhline(row - 0.5, **look)
+            if upright:
+                axes.axvline(row - 0.5, **look)
+
+
+def _name_rows(axes: Any, roster: Roster, *, kinds_only: bool = False) -> None:
+    """Each worker's device and number; of many only the kinds, in the middle of each."""
+    kinds = [roster.devices[worker] for worker in roster.rows]
+    if len(kinds) <= LABELS and not kinds_only:
         names = [f"{kind}  {worker}" for kind, worker in zip(kinds, roster.rows, strict=True)]
         axes.set_yticks(range(len(names)), names)
     else:
