@@ -68,7 +68,7 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     out = tmp_path / "out"
     told = command("reproduce", "all", "--files", files, "--out", out)
     assert told.code == 0, told.err
-    assert "4 runs for 2 figures and tables, 0 already finished" in told.err
+    assert "4 runs for fig2, fig7; 0 already finished" in told.err
     assert "Digits: skipped." in told.err
     assert "train-images" in told.err
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_a_changed_setting_runs_its_own_cells_anew(
     text = (files / "fig2.toml").read_text()
     (files / "fig2.toml").write_text(text.replace('"dpsgd"', '"dpsgd:steps=1"'))
     told = command("reproduce", "fig2", "--files", files, "--out", out)
-    assert "4 runs for 1 figures and tables, 2 already finished" in told.err
+    assert "4 runs for fig2; 2 already finished" in told.err
     after = runs(out)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 2

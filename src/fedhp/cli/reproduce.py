@@ -59,7 +59,7 @@ def reproduce(
     )
     with own_prints_aside(as_json):
         suite = check_suite(suite)
-    _announce(suite, as_json=as_json)
+    _announce(suite)
     cells = suite.cells()
     names = {each.cell.folder: each.name for each in cells}
     with StopRequest() as stop:
@@ -80,14 +80,15 @@ def reproduce(
         raise joined(errors)
 
 
-def _announce(suite: Suite, *, as_json: bool) -> None:
+def _announce(suite: Suite) -> None:
+    """What is going to be run, on standard error."""
     from fedhp.engine.suite import finished_cells
 
     cells = suite.cells()
     done = len(finished_cells(cells))
+    names = ", ".join(figure.name for figure in suite.figures)
     typer.echo(
-        f"profile {suite.profile}: {len(cells)} runs for {len(suite.figures)} figures and tables, "
-        f"{done} already finished",
+        f"profile {suite.profile}: {len(cells)} runs for {names}; {done} already finished",
         err=True,
     )
     for each in suite.sets.values():

@@ -206,7 +206,12 @@ def start_run(
     try_algorithm(prepared, source=source)
     if not resumed:
         _check_space(prepared, target)
-        _create(prepared, target, label=label or experiment.algorithm.name)
+        try:
+            _create(prepared, target, label=label or experiment.algorithm.name)
+        except RunError:
+            # The job of a process that was just killed may have made it in the meantime.
+            if not (resume and check_folder(experiment, target, resume=True)):
+                raise
     return Run(prepared, target, stop=stop)
 
 
