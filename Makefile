@@ -38,7 +38,7 @@ accept: setup
 campaign: setup
 	.venv/bin/pytest -n 2 --dist loadgroup -m slow
 
-# The measured claims, about half an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
+# The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
 bench: setup
 	.venv/bin/python -m bench $(ARGS)
 
