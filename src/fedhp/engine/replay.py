@@ -102,12 +102,12 @@ class Replay:
         return False
 
     def test(self, *, whole: bool = False) -> Testing:
-        """Never asked for."""
-        raise NotImplementedError
+        """Never asked for: `tests` says no."""
+        raise AssertionError("a replay has no models to test")
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
-        """Never asked for."""
-        raise NotImplementedError
+        """Never asked for: `tests` says no."""
+        raise AssertionError("a replay has no models to test")
 
     def fly(self) -> None:
         """There are no models."""
