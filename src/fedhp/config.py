@@ -196,6 +196,25 @@ class RayConfig(Section):
     actors: Annotated[int, Field(ge=1, le=1024)] = 2  # each hosts a part of the workers
 
 
+class ClusterConfig(Section):
+    """How machines of a real network treat each other; a simulation takes no notice."""
+
+    min_workers: Annotated[int, Field(ge=1)] = 1  # below it the run pauses
+    beat: Annotated[float, Field(ge=0.05, le=60)] = 1.0  # s between two signs of life
+    suspect_after: Annotated[float, Field(gt=0)] = 4.0  # s of silence until nobody waits for it
+    dead_after: Annotated[float, Field(gt=0)] = 15.0  # s of silence until it must join again
+    patience: Annotated[float, Field(ge=1, le=100)] = 3.0  # deadline over predicted round time
+    least_deadline: Annotated[float, Field(gt=0)] = 10.0  # s, however short the round
+    probe_bytes: Annotated[int, Field(ge=0, le=16 << 20)] = 65536  # 0: never probe
+    probe_every: Annotated[int, Field(ge=1)] = 5  # rounds until an unused link is timed again
+    compression: Literal["none", "fp16", "int8", "topk"] = "none"
+    topk_share: Annotated[float, Field(gt=0, le=1)] = 0.1  # of the values, with topk
+    robust: Literal["none", "clip", "trimmed_mean", "median"] = "none"  # against poisoned peers
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share cut at either end, trimmed_mean
+    clip: Annotated[float, Field(gt=0)] = 2.0  # times the median distance of the peers
+    emulate: bool = False  # step times of [world] instead of the machine's own
+
+
 class CheckpointConfig(Section):
     """How much work a kill may cost. Not part of the result."""
 
@@ -231,6 +250,7 @@ class Experiment(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     world: WorldConfig = WorldConfig()
     ray: RayConfig = RayConfig()
+    cluster: ClusterConfig = ClusterConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     compare: CompareConfig = CompareConfig()
 
@@ -250,7 +270,7 @@ class Experiment(Section):
 PARTS = ("algorithm", "model", "task", "topology")
 
 # Settings that do not change a run's numbers; they may differ when it is resumed.
-FREE_ON_RESUME = ("checkpoint", "compare", "executors", "memory", "ray")
+FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:

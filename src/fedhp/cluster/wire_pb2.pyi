@@ -1,0 +1,365 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Wanted(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN: _ClassVar[Wanted]
+    TRAINED: _ClassVar[Wanted]
+    COMMITTED: _ClassVar[Wanted]
+    PROBE: _ClassVar[Wanted]
+UNKNOWN: Wanted
+TRAINED: Wanted
+COMMITTED: Wanted
+PROBE: Wanted
+
+class Envelope(_message.Message):
+    __slots__ = ("version", "run", "epoch", "round", "attempt", "sender", "incarnation", "sequence")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    run: str
+    epoch: int
+    round: int
+    attempt: int
+    sender: str
+    incarnation: int
+    sequence: int
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., sender: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Stand(_message.Message):
+    __slots__ = ("round", "epoch", "attempt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    epoch: int
+    attempt: int
+    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    FEDHP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    address: str
+    fedhp: str
+    samples: int
+    step_time: float
+    stands: _containers.RepeatedCompositeFieldContainer[Stand]
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
+    BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    epoch: int
+    worker: int
+    experiment: str
+    beat_seconds: float
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
+
+class NextRequest(_message.Message):
+    __slots__ = ("envelope", "stands", "step_time")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    stands: _containers.RepeatedCompositeFieldContainer[Stand]
+    step_time: float
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ...) -> None: ...
+
+class PeerAddress(_message.Message):
+    __slots__ = ("worker", "name", "address")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    name: str
+    address: str
+    def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    ACT_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    committed: Stand
+    wait: Wait
+    work: Work
+    act: Act
+    catch_up: CatchUp
+    finished: Finished
+    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class CatchUp(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[PeerAddress]
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_TEST_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    OWN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    local_steps: int
+    learning_rate: float
+    estimate: bool
+    evaluate: bool
+    whole_test: bool
+    peers: _containers.RepeatedCompositeFieldContainer[PeerAddress]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    own_weight: float
+    readers: _containers.RepeatedCompositeFieldContainer[PeerAddress]
+    probes: _containers.RepeatedCompositeFieldContainer[PeerAddress]
+    keep: int
+    samples: int
+    deadline: float
+    exchange_deadline: float
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: _Optional[bool] = ..., evaluate: _Optional[bool] = ..., whole_test: _Optional[bool] = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ...) -> None: ...
+
+class Act(_message.Message):
+    __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    PARTNER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    turn: int
+    local_steps: int
+    learning_rate: float
+    partner: PeerAddress
+    evaluate: bool
+    deadline: float
+    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ...) -> None: ...
+
+class LinkReport(_message.Message):
+    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    bytes: int
+    seconds: float
+    distance: float
+    probe: bool
+    lost: str
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ...) -> None: ...
+
+class RoundReport(_message.Message):
+    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_NORM_FIELD_NUMBER: _ClassVar[int]
+    SMOOTHNESS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    START_LOSS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    step_time: float
+    compute_seconds: float
+    exchange_seconds: float
+    train_loss: float
+    update_norm: float
+    smoothness: float
+    gradient_variance: float
+    start_loss: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkReport]
+    selected: _containers.RepeatedScalarFieldContainer[int]
+    accuracy: float
+    whole_accuracy: float
+    images: int
+    digest: bytes
+    turn: int
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("accepted", "why")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    why: str
+    def __init__(self, accepted: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+
+class BeatRequest(_message.Message):
+    __slots__ = ("envelope", "phase")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    phase: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ...) -> None: ...
+
+class BeatReply(_message.Message):
+    __slots__ = ("epoch", "round", "attempt", "gone")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: int
+    attempt: int
+    gone: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("envelope", "why")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    why: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., why: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("envelope",)
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("worker", "name", "address", "status", "phase", "round", "silent_seconds", "step_time", "local_steps", "accuracy")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    name: str
+    address: str
+    status: str
+    phase: str
+    round: int
+    silent_seconds: float
+    step_time: float
+    local_steps: int
+    accuracy: float
+    def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., status: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., step_time: _Optional[float] = ..., local_steps: _Optional[int] = ..., accuracy: _Optional[float] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    epoch: int
+    round: int
+    rounds: int
+    state: str
+    why: str
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+
+class CommandRequest(_message.Message):
+    __slots__ = ("envelope", "drain", "stop", "allow")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    drain: str
+    stop: bool
+    allow: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    STAND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    wanted: Wanted
+    stand: Stand
+    bytes: int
+    patience: float
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("envelope", "total", "encoding", "data", "digest")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    total: int
+    encoding: str
+    data: bytes
+    digest: bytes
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., total: _Optional[int] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
