@@ -337,18 +337,20 @@ class CommandRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience")
+    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     STAND_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     wanted: Wanted
     stand: Stand
     bytes: int
     patience: float
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ...) -> None: ...
+    base: bytes
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("envelope", "total", "encoding", "data", "digest")
