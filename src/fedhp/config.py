@@ -200,6 +200,7 @@ class ClusterConfig(Section):
     """How machines of a real network treat each other; a simulation takes no notice."""
 
     min_workers: Annotated[int, Field(ge=1)] = 1  # below it the run pauses
+    gather: Annotated[float, Field(ge=0)] = 30.0  # s to wait for all before going on with fewer
     beat: Annotated[float, Field(ge=0.05, le=60)] = 1.0  # s between two signs of life
     suspect_after: Annotated[float, Field(gt=0)] = 4.0  # s of silence until nobody waits for it
     dead_after: Annotated[float, Field(gt=0)] = 15.0  # s of silence until it must join again

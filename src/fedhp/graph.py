@@ -260,6 +260,24 @@ def mixing_weights(topology: Topology, rule: str = "max_degree") -> csr_array:
     return _symmetric(topology, both, diagonal=1.0 - rows)
 
 
+def directed_weights(sources: IntArray) -> csr_array:
+    """Row-stochastic weights [N, N]: a worker and its sources [N, M] in equal parts."""
+    workers = len(sources)
+    receivers, columns = np.nonzero(sources >= 0)
+    everyone = np.arange(workers)
+    rows = np.concatenate([receivers, everyone])
+    ends = np.concatenate([sources[receivers, columns], everyone])
+    values = 1.0 / (1 + np.bincount(receivers, minlength=workers))[rows]
+    return sorted_rows(csr_array((values, (rows, ends)), shape=(workers, workers)))
+
+
+def sorted_rows(weights: csr_array) -> csr_array:
+    """The same weights, the columns of every row rising: the order of the ordered kernel."""
+    weights.sum_duplicates()
+    weights.sort_indices()
+    return weights
+
+
 def mixing_matrix(topology: Topology, rule: str = "max_degree") -> FloatArray:
     """mixing_weights as a dense matrix, [N, N]: for spectra and small federations."""
     dense: FloatArray = mixing_weights(topology, rule).toarray()

@@ -164,10 +164,15 @@ class Timing:
 class Evaluation:
     """Test results after a round."""
 
-    accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric)
-    mean_model_accuracy: float
+    accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric); NaN: away
+    mean_model_accuracy: float  # NaN on a real network: nobody sees all models
     images: int
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Mean over the workers that tested."""
+        return float(self.accuracy[np.isfinite(self.accuracy)].mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ class RoundRecord:
         """Mean of the workers' test accuracies, if this round was evaluated."""
         if self.evaluation is None:
             return None
-        return float(self.evaluation.accuracy.mean())
+        return self.evaluation.mean_accuracy
 
 
 @dataclass(frozen=True, slots=True)

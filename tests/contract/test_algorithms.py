@@ -20,8 +20,7 @@ from fedhp.algorithms import (
     Observation,
     load_algorithm,
 )
-from fedhp.graph import base_topology, mixing_matrix
-from fedhp.learn.mix import directed_weights
+from fedhp.graph import base_topology, directed_weights, mixing_matrix
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedhp.record.packing import pack, unpack
 from fedhp.timing import Network

@@ -26,3 +26,4 @@ COMMAND_SECONDS = 10.0
 CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
 BAD_MESSAGES = 5  # of one sender until it is quarantined
+FOREVER = 1e9  # s, told instead of never

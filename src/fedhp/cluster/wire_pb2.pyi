@@ -79,14 +79,16 @@ class JoinReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("envelope", "stands", "step_time")
+    __slots__ = ("envelope", "stands", "step_time", "model_bytes")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     step_time: float
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ...) -> None: ...
+    model_bytes: int
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
     __slots__ = ("worker", "name", "address")
@@ -171,7 +173,7 @@ class Work(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: _Optional[bool] = ..., evaluate: _Optional[bool] = ..., whole_test: _Optional[bool] = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ...) -> None: ...
 
 class Act(_message.Message):
-    __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline")
+    __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +181,7 @@ class Act(_message.Message):
     PARTNER_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_TEST_FIELD_NUMBER: _ClassVar[int]
     round: int
     turn: int
     local_steps: int
@@ -186,7 +189,8 @@ class Act(_message.Message):
     partner: PeerAddress
     evaluate: bool
     deadline: float
-    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ...) -> None: ...
+    whole_test: bool
+    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ..., whole_test: _Optional[bool] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost")

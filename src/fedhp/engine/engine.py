@@ -25,8 +25,7 @@ from fedhp.engine.carrier import (
     travelled,
 )
 from fedhp.engine.prepare import Prepared
-from fedhp.graph import mixing_weights, topology_from
-from fedhp.learn.mix import directed_weights
+from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.record.packing import Arrays
 from fedhp.types import (
     BoolArray,

@@ -121,24 +121,6 @@ def _mix_sparse(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run:
     run(job, range(0, mixed, block))
 
 
-def directed_weights(sources: IntArray) -> csr_array:
-    """Row-stochastic weights [N, N]: a worker and its sources [N, M] in equal parts."""
-    workers = len(sources)
-    receivers, columns = np.nonzero(sources >= 0)
-    everyone = np.arange(workers)
-    rows = np.concatenate([receivers, everyone])
-    ends = np.concatenate([sources[receivers, columns], everyone])
-    values = 1.0 / (1 + np.bincount(receivers, minlength=workers))[rows]
-    return sorted_rows(csr_array((values, (rows, ends)), shape=(workers, workers)))
-
-
-def sorted_rows(weights: csr_array) -> csr_array:
-    """The same weights, the columns of every row rising: the order of the ordered kernel."""
-    weights.sum_duplicates()
-    weights.sort_indices()
-    return weights
-
-
 def distance(left: Tensor, right: Tensor) -> float:
     """||x_a - x_b|| of two rows, accumulated in float64.
 

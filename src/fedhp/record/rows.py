@@ -63,14 +63,18 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
     for prefix, tested in (("", record.evaluation), ("final_", record.final_evaluation)):
         if tested is None:
             continue
+        known = np.isfinite(tested.accuracy)  # on a real network some may be away
         columns[f"{prefix}evaluations"] = _single(
             record.clock,
-            float(tested.accuracy.mean()),
+            tested.mean_accuracy,
             tested.mean_model_accuracy,
             tested.images,
             float(tested.standard_error),
         )
-        columns[f"{prefix}worker_evaluations"] = [range(workers), tested.accuracy.tolist()]
+        columns[f"{prefix}worker_evaluations"] = [
+            np.flatnonzero(known).tolist(),
+            tested.accuracy[known].tolist(),
+        ]
     return columns
 
 

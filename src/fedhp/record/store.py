@@ -56,7 +56,7 @@ CREATE TABLE facts (
 ) WITHOUT ROWID;
 CREATE TABLE evaluations (
   round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
-  mean_model_accuracy REAL NOT NULL, images INTEGER NOT NULL, standard_error REAL
+  mean_model_accuracy REAL, images INTEGER NOT NULL, standard_error REAL
 );
 CREATE TABLE worker_evaluations (
   round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
@@ -64,7 +64,7 @@ CREATE TABLE worker_evaluations (
 ) WITHOUT ROWID;
 CREATE TABLE final_evaluations (
   round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
-  mean_model_accuracy REAL NOT NULL, images INTEGER NOT NULL, standard_error REAL
+  mean_model_accuracy REAL, images INTEGER NOT NULL, standard_error REAL
 );
 CREATE TABLE final_worker_evaluations (
   round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,

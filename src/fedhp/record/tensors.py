@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from io import FileIO
+from io import BytesIO, FileIO
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,21 @@ def tensor_file(arrays: Arrays, metadata: Mapping[str, str]) -> Iterator[bytes |
     return _pieces(text, [arrays[name] for name in order])
 
 
+def read_buffer(content: bytes) -> tuple[Arrays, dict[str, str]]:
+    """The same for a file that is in memory."""
+    return _read(BytesIO(content), len(content), None)
+
+
 def read_tensors(stream: FileIO, *, mapped: bool = False) -> tuple[Arrays, dict[str, str]]:
     """Arrays and metadata of a file; ValueError where it is none. Mapped ones stay in the file."""
-    size = os.fstat(stream.fileno()).st_size
+    whole = np.memmap(stream, dtype=np.uint8, mode="r") if mapped else None
+    stream.seek(0)
+    return _read(stream, os.fstat(stream.fileno()).st_size, whole)
+
+
+def _read(
+    stream: FileIO | BytesIO, size: int, whole: NDArray[np.uint8] | None
+) -> tuple[Arrays, dict[str, str]]:
     length = int.from_bytes(stream.read(8), "little")
     if size < 8 or length > min(size - 8, LARGEST_HEADER):
         raise ValueError(f"its header of {length} bytes does not fit into {size} bytes")
@@ -68,7 +80,6 @@ def read_tensors(stream: FileIO, *, mapped: bool = False) -> tuple[Arrays, dict[
     if not isinstance(header, dict) or not isinstance(metadata := header.pop(METADATA, {}), dict):
         raise ValueError("its header is no table")
     start, arrays, place = 8 + length, Arrays(), 0
-    whole = np.memmap(stream, dtype=np.uint8, mode="r") if mapped else None
     for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
         kind, shape, (begin, end) = _entry(entry)
         if begin != place or start + end > size:
@@ -85,7 +96,7 @@ def read_tensors(stream: FileIO, *, mapped: bool = False) -> tuple[Arrays, dict[
     return arrays, metadata
 
 
-def _fill(stream: FileIO, block: memoryview) -> None:
+def _fill(stream: FileIO | BytesIO, block: memoryview) -> None:
     """Unbuffered, for a system call reads straight into the array, at most 2 GB at once."""
     while len(block):
         done = stream.readinto(block)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from fedhp.graph import mixing_weights, topology_from
-from fedhp.learn.mix import directed_weights, distances, mix, update_norms
+from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.learn.mix import distances, mix, update_norms
 from fedhp.types import FloatArray, IntArray
 
 torch.set_num_threads(1)

@@ -11,11 +11,10 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedhp.graph import mixing_weights, topology_from
+from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.learn import mix as module
 from fedhp.learn.mix import (
     choose,
-    directed_weights,
     distance,
     distances,
     mix,

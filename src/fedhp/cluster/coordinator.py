@@ -1,0 +1,349 @@
+"""The coordinator: leads, plans attempts, gathers reports, commits rounds (Algorithm 2).
+
+It calls nobody and never sees a model. Its state lives in a ledger (journal or etcd): what is
+committed there is what happened; everything else can be thrown away at any instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+
+from fedhp.cluster import limits, orders, services
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.book import Book, Content
+from fedhp.cluster.conductor import START, Conductor, Rules, Verdict
+from fedhp.cluster.desk import Desk
+from fedhp.cluster.failpoints import reach
+from fedhp.cluster.guard import Attempt
+from fedhp.cluster.history import History
+from fedhp.cluster.ledger import Ledger, NotLeader, Unreachable
+from fedhp.cluster.office import Clerk
+from fedhp.cluster.planning import Planned, Planning
+from fedhp.cluster.term import Term, facts
+from fedhp.cluster.tls import AllowList, Identity, server_credentials
+from fedhp.cluster.turns import Turns
+from fedhp.config import Experiment
+from fedhp.errors import RunError
+from fedhp.types import BoolArray, RoundRecord
+
+LOG = logging.getLogger("fedhp.coordinator")
+LOOK = 0.1  # s between two looks at who is silent
+FIRST_DEADLINE = 60.0  # s at least, while no round has been timed
+PAUSE = 1.0  # s between two tries to reach the ledger
+
+
+class Deposed(Exception):
+    """Another coordinator leads; this one must not do anything any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """What a coordinator is started with."""
+
+    experiment: Experiment
+    identity: Identity
+    listen: str
+    folder: Path  # of the record and the history
+    allowed: AllowList
+    advertise: str | None = None
+    on_round: Callable[[RoundRecord], None] = lambda record: None
+
+
+class Coordinator:
+    """One term of office: from taking the lead until the run ends or the lead is lost."""
+
+    def __init__(self, settings: CoordinatorSettings, ledger: Ledger) -> None:
+        self.settings = settings
+        self.experiment = settings.experiment
+        self.ledger = ledger
+        self.history = History(settings.folder, settings.identity.name)
+        self.term = Term(settings.experiment, history=self.history)
+        self.address = ""
+
+    # --- a term of office ------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the run is finished. Raises Deposed when somebody else leads."""
+        server = grpc.aio.server(options=services.OPTIONS)
+        credentials = server_credentials(self.settings.identity)
+        port = server.add_secure_port(self.settings.listen, credentials)
+        host = self.settings.listen.rpartition(":")[0]
+        self.address = self.settings.advertise or f"{host}:{port}"
+        self.history = History(self.settings.folder, self.settings.identity.name)
+        try:
+            await self._lead()
+            server.add_generic_rpc_handlers(
+                [services.handler("Coordinator", Desk(Clerk(self.term), self.settings.allowed))]
+            )
+            await server.start()
+            LOG.info("coordinating at %s, epoch %d", self.address, self.term.conductor.epoch)
+            drive = asyncio.create_task(self._drive())
+            lost = asyncio.create_task(self.ledger.lost.wait())
+            try:
+                await asyncio.wait({drive, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if lost.done() and not drive.done():
+                    raise Deposed("the lead was lost")
+                await drive
+            finally:
+                for task in (drive, lost):
+                    task.cancel()
+                await asyncio.gather(drive, lost, return_exceptions=True)
+            await self._say_goodbye()
+        finally:
+            await server.stop(grace=0.5)
+            if hasattr(self, "book"):
+                self.term.book.close()
+            self.history.close()
+
+    async def _lead(self) -> None:
+        """Take the lead, and take up what is committed."""
+        self.term.state, self.term.why = "waiting", "for the lead"
+        epoch = await self.ledger.lead(name=self.settings.identity.name, address=self.address)
+        reach("coordinator.leading")
+        committed = await self.ledger.committed()
+        if committed is None:
+            content = Content(
+                run=uuid.uuid4().hex,
+                experiment=self.experiment,
+                committed=START,
+                members=(),
+                model_bytes=0,
+                brain=b"",
+            )
+        else:
+            content = Content.from_bytes(committed)
+            content.check(self.experiment)
+        rules = Rules(
+            workers=self.experiment.workers,
+            min_workers=self.experiment.cluster.min_workers,
+            suspect_after=self.experiment.cluster.suspect_after,
+            dead_after=self.experiment.cluster.dead_after,
+        )
+        self.term.conductor = Conductor(rules, epoch=epoch, committed=content.committed)
+        self.term.conductor.restore(content.members)
+        self.term.guard.run, self.term.guard.epoch = content.run, epoch
+        if content.model_bytes:
+            self.term.think(content.model_bytes)
+            if content.brain:
+                assert self.term.brain is not None
+                self.term.brain.unpack(content.brain)
+        self.term.book = Book.open(
+            self.settings.folder, content, asynchronous=self.term.asynchronous
+        )
+        self.history.note(
+            "lead", {"run": content.run, "epoch": epoch, "round": content.committed.round_index}
+        )
+        await self._commit()  # proves that the lead holds, and makes the run's name durable
+
+    async def _drive(self) -> None:
+        self.term.state = "gathering"
+        self._began = time.monotonic()
+        turn = self._turns_round if self.term.asynchronous else self._round
+        while self.term.round_index < self.experiment.rounds and not self.term.stopping:
+            await turn()
+        self.term.state = "finished"
+        self.term.why = self.term.stopping or f"all {self.experiment.rounds} rounds are done"
+        self.term.book.finish("interrupted" if self.term.stopping else "finished")
+        self.history.note("finished", {"round": self.term.round_index, "why": self.term.why})
+        self.term.notify()
+
+    async def _round(self) -> None:
+        """One attempt at the next round."""
+        coming = self.term.round_index + 1
+        participants = await self._gather()
+        if self.term.stopping:
+            return
+        reach("coordinator.planning", coming)
+        assert isinstance(self.term.brain, Planning)
+        present = np.isin(np.arange(self.experiment.workers), participants)
+        planned = await asyncio.to_thread(
+            self.term.brain.plan, coming, present, self.term.step_times()
+        )
+        deadline = self._deadline(planned)
+        started = time.monotonic()
+        attempt = self.term.conductor.begin(participants, deadline=started + deadline)
+        self.term.works = orders.works(
+            planned,
+            attempt,
+            self.term.conductor.members,
+            tests=self.term.tests(coming),
+            probes=self._probes(present, planned),
+            deadline=deadline,
+        )
+        self.term.asked = {
+            worker: frozenset(each.worker for each in (*work.peers, *work.probes))
+            for worker, work in self.term.works.items()
+        }
+        self._note_attempt(attempt, participants, deadline)
+        reach("coordinator.ordering", coming)
+        self.term.notify()
+        verdict = await self._reports(coming)
+        self.term.works = {}
+        if verdict is Verdict.GIVE_UP:
+            self.history.note("gave_up", facts(attempt))
+            LOG.warning("round %d: too few reports, planned anew", coming)
+            self.term.conductor.give_up()
+            return
+        assert self.term.conductor.running is not None
+        reports = self.term.conductor.running.reports
+        self.term.round_seconds = time.monotonic() - started
+        record = self.term.brain.finish(planned, reports, seconds=self.term.round_seconds)
+        self._learn_accuracy(reports)
+        await self._commit_round(record, attempt, sorted(reports))
+
+    async def _turns_round(self) -> None:
+        """As many turns as there are members: a round of an asynchronous algorithm."""
+        coming = self.term.round_index + 1
+        await self._gather()
+        if self.term.stopping:
+            return
+        reach("coordinator.planning", coming)
+        assert isinstance(self.term.brain, Turns)
+        started = time.monotonic()
+        attempt = self.term.conductor.begin(range(self.experiment.workers), deadline=np.inf)
+        self._note_attempt(attempt, sorted(self.term.conductor.members), 0.0)
+        reach("coordinator.ordering", coming)
+        self.term.notify()
+        reach("coordinator.gathering", coming)
+        while (
+            len(self.term.brain.ended) < max(1, len(self.term.alive())) and not self.term.stopping
+        ):
+            await self.term.wait(LOOK)
+        record = self.term.brain.finish(round_index=coming, seconds=time.monotonic() - started)
+        await self._commit_round(record, attempt, [])
+
+    async def _commit_round(
+        self, record: RoundRecord, attempt: Attempt, reported: list[int]
+    ) -> None:
+        reach("coordinator.committing", record.round_index)
+        self.term.book.write(record)
+        await self._commit(attempt)
+        self.term.conductor.commit()
+        self.history.note("commit", {**facts(attempt), "reported": reported})
+        reach("coordinator.committed", record.round_index)
+        self.term.state = "running"
+        self.settings.on_round(record)
+        self.term.notify()
+
+    async def _commit(self, attempt: Attempt | None = None) -> None:
+        """Make the state durable; without a majority wait for one."""
+        content = Content(
+            run=self.term.guard.run or "",
+            experiment=self.experiment,
+            committed=attempt or self.term.conductor.committed,
+            members=tuple(
+                (each.worker, each.name) for each in self.term.conductor.members.values()
+            ),
+            model_bytes=self.term.model_bytes,
+            brain=self.term.brain.pack() if self.term.brain is not None else b"",
+        )
+        state = self.term.state
+        while True:
+            try:
+                await self.ledger.commit(content.to_bytes())
+                self.term.state, self.term.why = state, ""
+                return
+            except NotLeader as error:
+                raise Deposed(str(error)) from None
+            except Unreachable as error:
+                if self.term.state != "paused":
+                    LOG.warning("paused: %s", error)
+                    self.history.note("paused", {"why": str(error)})
+                self.term.state, self.term.why = "paused", str(error)
+                await asyncio.sleep(PAUSE)
+
+    # --- waiting ---------------------------------------------------------------------------
+
+    async def _gather(self) -> list[int]:
+        """The workers of the next attempt: all of them, or enough of them after a while."""
+        started, wanted = time.monotonic(), self.experiment.workers
+        patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
+        while not self.term.stopping:
+            ready = [each.worker for each in self.term.conductor.ready(time.monotonic())]
+            waited = time.monotonic() - started
+            enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
+            if self.term.brain is not None and (
+                len(ready) == wanted or (enough and waited >= patience)
+            ):
+                self.term.state, self.term.why = "running", ""
+                return ready
+            self.term.state = "gathering" if self.term.round_index == 0 else "paused"
+            self.term.why = (
+                f"{len(ready)} of {wanted} workers are ready; "
+                f"at least {self.experiment.cluster.min_workers} are needed"
+            )
+            await self.term.wait(LOOK)
+        return []
+
+    async def _reports(self, coming: int) -> Verdict:
+        """Wait until the attempt can be committed or must be given up."""
+        reach("coordinator.gathering", coming)
+        told: list[int] = []
+        while True:
+            now = time.monotonic()
+            verdict = self.term.conductor.verdict(now)
+            if verdict is not Verdict.WAIT:
+                return verdict
+            gone = self.term.conductor.gone(now)
+            if gone != told:
+                told = gone
+                self.history.note("gone", {"workers": gone})
+                self.term.notify()
+            await self.term.wait(LOOK)
+
+    async def _say_goodbye(self) -> None:
+        """Let everyone hear that it is over, as long as somebody may still ask."""
+        until = time.monotonic() + limits.POLL_SECONDS
+        while time.monotonic() < until and self.term.alive():
+            await self.term.wait(LOOK)
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _deadline(self, planned: Planned) -> float:
+        """How long an attempt may take: by what is predicted, and by what the last one took."""
+        cluster = self.experiment.cluster
+        known = max(planned.predicted, self.term.round_seconds)
+        least = cluster.least_deadline if self.term.round_seconds else FIRST_DEADLINE
+        return max(least, cluster.patience * known)
+
+    def _probes(self, present: BoolArray, planned: Planned) -> list[tuple[int, int]]:
+        """Links to time beside the exchange: those not used for some rounds."""
+        cluster = self.experiment.cluster
+        assert isinstance(self.term.brain, Planning)
+        if not cluster.probe_bytes:
+            return []
+        coming = planned.observation.round_index
+        stale = self.term.brain.links.stale(present, round_index=coming, every=cluster.probe_every)
+        used = set(map(tuple, orders.links_of(planned).tolist()))
+        return [pair for pair in stale if pair not in used]
+
+    def _learn_accuracy(self, reports: dict[int, wire.RoundReport]) -> None:
+        for worker, report in reports.items():
+            member = self.term.conductor.members[worker]
+            if report.step_time > 0:
+                member.step_time = report.step_time
+
+    def _note_attempt(self, attempt: Attempt, participants: list[int], deadline: float) -> None:
+        self.history.note(
+            "attempt", {**facts(attempt), "participants": participants, "deadline": deadline}
+        )
+
+
+def check_workers(experiment: Experiment) -> None:
+    """Refuse settings that could never start."""
+    if experiment.cluster.min_workers > experiment.workers:
+        raise RunError(
+            f"cluster.min_workers is {experiment.cluster.min_workers}, but workers is "
+            f"{experiment.workers}",
+            allowed="at most as many as there are workers",
+            fix="lower cluster.min_workers, or raise workers",
+        )

@@ -1,0 +1,88 @@
+"""How fast every link is, as far as it was measured: what the planner is told of the network.
+
+A time measured while a worker had several transfers holds what they shared; where the
+experiment says that links are shared, it is turned back into what one transfer would get.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp.record.packing import Arrays
+from fedhp.timing import Network
+from fedhp.types import BoolArray, FloatArray, IntArray
+
+SMOOTHING = 0.5  # of a new measurement
+LEAST_SECONDS = 1e-5
+SLOWEST_GUESS = 1e6  # bits per second of a link of which nothing at all is known
+
+
+@dataclass(slots=True)
+class Links:
+    """Measured bandwidth in bits per second, [N, N] symmetric, NaN where never measured."""
+
+    bandwidth: FloatArray
+    measured: IntArray  # [N, N] round of the last measurement, -1 for never
+
+    @classmethod
+    def unknown(cls, workers: int) -> Links:
+        """Nothing is known."""
+        shape = (workers, workers)
+        return cls(np.full(shape, np.nan), np.full(shape, -1, dtype=np.int64))
+
+    def pack(self) -> Arrays:
+        """For the committed state; what was measured is not exact anyway."""
+        return {
+            "links.bandwidth": self.bandwidth.astype(np.float32),
+            "links.measured": self.measured.astype(np.int32),
+        }
+
+    @classmethod
+    def unpack(cls, arrays: Arrays) -> Links:
+        """As it was packed."""
+        bandwidth, measured = arrays["links.bandwidth"], arrays["links.measured"]
+        return cls(bandwidth.astype(np.float64), measured.astype(np.int64))
+
+    def learn(
+        self, a: int, b: int, *, bits: float, seconds: float, shares: int, round_index: int
+    ) -> None:
+        """A transfer of so many bits took so long, as one of `shares` at the busier end."""
+        found = bits * max(1, shares) / max(seconds, LEAST_SECONDS)
+        old = self.bandwidth[a, b]
+        new = found if np.isnan(old) else (1 - SMOOTHING) * old + SMOOTHING * found
+        self.bandwidth[a, b] = self.bandwidth[b, a] = new
+        self.measured[a, b] = self.measured[b, a] = round_index
+
+    def network(self, *, model_bits: float, sharing: bool, otherwise: float) -> Network:
+        """As the planner sees it. A link never timed counts as the slower end's median,
+        one of a worker of whom nothing is known as the median of all, else `otherwise`."""
+        known = self.bandwidth
+        some = known[~np.isnan(known)]
+        general = float(np.median(some)) if some.size else otherwise
+        per_worker = np.array(
+            [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else general for row in known]
+        )
+        guess = np.minimum(per_worker[:, None], per_worker[None, :])
+        return Network(
+            np.where(np.isnan(known), guess, known), model_bits=model_bits, sharing=sharing
+        )
+
+    def stale(self, present: BoolArray, *, round_index: int, every: int) -> list[tuple[int, int]]:
+        """Pairs of present workers whose link was not timed for so many rounds, oldest first;
+        each worker in one pair at most, so that probing stays cheap."""
+        there = np.flatnonzero(present)
+        a, b = np.triu_indices(len(there), k=1)
+        left, right = there[a], there[b]
+        age = round_index - self.measured[left, right]
+        busy: set[int] = set()
+        chosen = []
+        for index in np.argsort(-age, kind="stable"):
+            if age[index] < every:
+                break
+            pair = int(left[index]), int(right[index])
+            if not busy.intersection(pair):
+                busy.update(pair)
+                chosen.append(pair)
+        return chosen

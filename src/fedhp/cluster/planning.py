@@ -1,0 +1,315 @@
+"""The algorithm's side of the coordinator: what is known, the next plan, a round's record.
+
+The same planning code as in simulation; times are those that workers measured. All of it can
+be packed into bytes and taken up again by another coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedhp.algorithms import Algorithm, Observation
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.links import SLOWEST_GUESS, Links
+from fedhp.engine.account import mean_bandwidth, rate_at
+from fedhp.engine.carrier import travelled
+from fedhp.engine.stage import BareStage
+from fedhp.graph import components_of, topology_from
+from fedhp.record.packing import Arrays, pack, unpack
+from fedhp.record.tensors import read_buffer, tensor_file
+from fedhp.types import (
+    BoolArray,
+    Evaluation,
+    FloatArray,
+    IntArray,
+    NeighborMixing,
+    PeerScoring,
+    Plan,
+    Reports,
+    RoundRecord,
+    Timing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and what it was made from."""
+
+    state: Any
+    plan: Plan
+    observation: Observation
+    local_steps: IntArray  # [N]
+    predicted: float  # s, the round by what is known
+
+
+class Planning:
+    """Everything a synchronous algorithm needs from one round to the next."""
+
+    def __init__(self, stage: BareStage) -> None:
+        algorithm = stage.algorithm
+        assert isinstance(algorithm, Algorithm)
+        self.stage = stage
+        self.algorithm = algorithm
+        self.workers = stage.experiment.workers
+        self.clock = 0.0
+        self.links = Links.unknown(self.workers)
+        self.state: Any = algorithm.start(stage.federation)
+        self.reports: Reports | None = None
+        self.step_time = np.full(self.workers, np.nan)
+
+    def plan(self, round_index: int, present: BoolArray, step_time: FloatArray) -> Planned:
+        """The next round for the workers that are there; step_time [N] is their last one."""
+        experiment = self.stage.experiment
+        self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
+        observation = Observation(
+            round_index=round_index,
+            clock=self.clock,
+            learning_rate=rate_at(experiment, round_index, self.clock),
+            available=present,
+            network=self.links.network(
+                model_bits=self.stage.world.model_bits,
+                sharing=self.stage.world.sharing,
+                otherwise=SLOWEST_GUESS,
+            ),
+        )
+        reports = self.reports or self._calibration()
+        state, plan = self.algorithm.plan(self.state, observation, self._filled(reports, present))
+        plan = _joined_up(plan, observation)
+        if plan.local_steps is not None:
+            steps = plan.local_steps
+        else:
+            assert plan.deadline is not None
+            steps = np.maximum(1, plan.deadline // self.step_time).astype(np.int64)
+        steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
+        return Planned(state, plan, observation, steps, self._predicted(plan, observation, steps))
+
+    def finish(
+        self, planned: Planned, found: Mapping[int, wire.RoundReport], *, seconds: float
+    ) -> RoundRecord:
+        """The record of a round that took so long, by the reports that count."""
+        took_part = np.isin(np.arange(self.workers), list(found))
+        links, times, sizes, distances = self._measured_links(planned, found)
+        compute = _column(found, "compute_seconds", self.workers)
+        communication = np.where(took_part, 0.0, np.nan)
+        np.fmax.at(communication, links[:, 0], times)
+        if isinstance(planned.plan.exchange, NeighborMixing):
+            np.fmax.at(communication, links[:, 1], times)
+        worked = np.minimum(compute + communication, seconds)
+        images = max((report.images for report in found.values()), default=0)
+        record = RoundRecord(
+            round_index=planned.observation.round_index,
+            clock=self.clock + seconds,
+            learning_rate=planned.observation.learning_rate,
+            local_steps=np.where(took_part, planned.local_steps, 0),
+            step_time=_column(found, "step_time", self.workers),
+            timing=Timing(compute, communication, worked, seconds - worked, seconds),
+            links=links,
+            link_time=times,
+            link_bytes=sizes,
+            link_distance=distances,
+            decision=planned.plan.decision,
+            train_loss=_column(found, "train_loss", self.workers),
+            update_norm=_column(found, "update_norm", self.workers),
+            smoothness=_column(found, "smoothness", self.workers),
+            gradient_variance=_column(found, "gradient_variance", self.workers),
+            bandwidth=mean_bandwidth(planned.observation.network),
+            evaluation=evaluation_of(_column(found, "accuracy", self.workers), images),
+            wall={"round": seconds},
+            final_evaluation=evaluation_of(_column(found, "whole_accuracy", self.workers), images),
+        )
+        first = record.round_index == 1
+        missing = np.full(self.workers, np.nan)
+        start_loss = _column(found, "start_loss", self.workers) if first else missing
+        measured = np.isfinite(distances)
+        self.reports = Reports(
+            round_index=record.round_index,
+            step_time=record.step_time,
+            update_norm=record.update_norm,
+            links=links[measured],
+            distance=distances[measured],
+            smoothness=record.smoothness,
+            gradient_variance=record.gradient_variance,
+            start_loss=start_loss,
+            selected=_selected(planned.plan, found, self.workers),
+        )
+        self.state, self.clock = planned.state, record.clock
+        self._learn_links(planned, found)
+        return record
+
+    def pack(self) -> bytes:
+        """All of it."""
+        arrays, scalars = pack("state", self.state)
+        if self.reports is not None:
+            more, others = pack("reports", self.reports)
+            arrays, scalars = {**arrays, **more}, {**scalars, **others}
+        arrays.update(self.links.pack())
+        arrays["step_time"] = self.step_time
+        scalars["clock"] = self.clock
+        return packed(arrays, scalars)
+
+    def unpack(self, content: bytes) -> None:
+        """Go on from there."""
+        arrays, scalars = unpacked(content)
+        self.state = unpack("state", type(self.state), arrays, scalars)
+        if "reports.round_index" in scalars:
+            self.reports = unpack("reports", Reports, arrays, scalars)
+        self.links = Links.unpack(arrays)
+        self.step_time = arrays["step_time"]
+        self.clock = float(scalars["clock"])
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _calibration(self) -> Reports:
+        missing = np.full(self.workers, np.nan)
+        return Reports(
+            round_index=0,
+            step_time=self.step_time,
+            update_norm=missing,
+            links=np.empty((0, 2), dtype=np.int64),
+            distance=np.empty(0),
+            smoothness=missing,
+            gradient_variance=missing,
+            start_loss=missing,
+            selected=np.empty((self.workers, 0), dtype=np.int64),
+        )
+
+    def _filled(self, reports: Reports, present: BoolArray) -> Reports:
+        """Someone who is there but did not report, having just come, is known by its own word."""
+        known = np.isfinite(reports.step_time)
+        filled = np.where(known | ~present, reports.step_time, self.step_time)
+        return replace(reports, step_time=filled)
+
+    def _predicted(self, plan: Plan, observation: Observation, steps: IntArray) -> float:
+        """How long the round should take: the slowest worker's steps and links."""
+        links = travelled(plan.exchange)
+        transfers = np.bincount(links.ravel(), minlength=self.workers)
+        times = observation.network.link_time(links, transfers)
+        communication = np.zeros(self.workers)
+        np.maximum.at(communication, links[:, 0], times)
+        np.maximum.at(communication, links[:, 1], times)
+        there = observation.available
+        spent = np.nan_to_num(self.step_time) * steps + communication
+        return float(spent[there].max()) if there.any() else 0.0
+
+    def _measured_links(
+        self, planned: Planned, found: Mapping[int, wire.RoundReport]
+    ) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
+        """Links over which models went: pairs, seconds, bytes and distances."""
+        directed = not isinstance(planned.plan.exchange, NeighborMixing)
+        seen: dict[tuple[int, int], tuple[float, int, float]] = {}
+        for worker, report in sorted(found.items()):
+            for link in report.links:
+                if link.probe or link.lost:
+                    continue
+                pair = (worker, link.worker)
+                if not directed:
+                    pair = (min(pair), max(pair))
+                time, size, apart = seen.get(pair, (0.0, 0, np.nan))
+                far = apart if np.isfinite(apart) else link.distance
+                seen[pair] = max(time, link.seconds), size + link.bytes, far
+        pairs = np.array(sorted(seen), dtype=np.int64).reshape(-1, 2)
+        rows = [seen[pair] for pair in sorted(seen)]
+        return (
+            pairs,
+            np.array([time for time, _, _ in rows], dtype=np.float64),
+            np.array([size for _, size, _ in rows], dtype=np.int64),
+            np.array([far for _, _, far in rows], dtype=np.float64),
+        )
+
+    def _learn_links(self, planned: Planned, found: Mapping[int, wire.RoundReport]) -> None:
+        sharing = self.stage.world.sharing
+        transfers = np.bincount(travelled(planned.plan.exchange).ravel(), minlength=self.workers)
+        for worker, report in sorted(found.items()):
+            for link in report.links:
+                if link.lost or link.bytes <= 0:
+                    continue
+                alone = link.probe or not sharing
+                shares = 1 if alone else int(max(transfers[worker], transfers[link.worker]))
+                self.links.learn(
+                    worker,
+                    link.worker,
+                    bits=8.0 * link.bytes,
+                    seconds=link.seconds,
+                    shares=shares,
+                    round_index=planned.observation.round_index,
+                )
+
+
+def sources_of(plan: Plan, worker: int) -> list[int]:
+    """Whose models a worker pulls, rising."""
+    exchange = plan.exchange
+    if isinstance(exchange, NeighborMixing):
+        links = exchange.topology.links
+        ends = np.concatenate([links[links[:, 0] == worker, 1], links[links[:, 1] == worker, 0]])
+        return sorted(ends.tolist())
+    table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
+    return sorted({int(each) for each in table[worker] if each >= 0})
+
+
+def _joined_up(plan: Plan, observation: Observation) -> Plan:
+    """The same plan with links added until those that are there are connected: a base topology
+    may fall apart when machines are missing."""
+    exchange = plan.exchange
+    if not isinstance(exchange, NeighborMixing):
+        return plan
+    there = np.flatnonzero(observation.available)
+    topology = exchange.topology
+    added: list[tuple[int, int]] = []
+    while len(there) > 1:
+        whole = topology_from(topology.workers, [*topology.links.tolist(), *added])
+        labels = components_of(whole)[there]
+        if (labels == labels[0]).all():
+            break
+        inside, outside = there[labels == labels[0]], there[labels != labels[0]]
+        pairs = np.array([(a, b) for a in inside for b in outside], dtype=np.int64)
+        times = observation.network.link_time(np.sort(pairs, axis=1))
+        added.append((int(pairs[times.argmin()].min()), int(pairs[times.argmin()].max())))
+    if not added:
+        return plan
+    repaired = topology_from(topology.workers, [*topology.links.tolist(), *added])
+    return replace(plan, exchange=replace(exchange, topology=repaired))
+
+
+def _column(found: Mapping[int, wire.RoundReport], name: str, workers: int) -> FloatArray:
+    column = np.full(workers, np.nan)
+    for worker, report in found.items():
+        column[worker] = getattr(report, name)
+    return column
+
+
+def evaluation_of(accuracy: FloatArray, images: int) -> Evaluation | None:
+    """What the workers that tested found; nobody sees all models, so there is no mean model."""
+    tested = accuracy[np.isfinite(accuracy)]
+    if not tested.size:
+        return None
+    share = float(tested.mean())
+    counts = images > 0 and 0 <= share <= 1
+    error = float(np.sqrt(share * (1 - share) / images)) if counts else float("nan")
+    return Evaluation(accuracy, float("nan"), images, error)
+
+
+def _selected(plan: Plan, found: Mapping[int, wire.RoundReport], workers: int) -> IntArray:
+    if not isinstance(plan.exchange, PeerScoring):
+        return np.empty((workers, 0), dtype=np.int64)
+    width = max((len(report.selected) for report in found.values()), default=0)
+    table = np.full((workers, width), -1, dtype=np.int64)
+    for worker, report in found.items():
+        table[worker, : len(report.selected)] = list(report.selected)
+    return table
+
+
+def packed(arrays: Arrays, scalars: dict[str, Any]) -> bytes:
+    """Arrays and scalars as one safetensors file."""
+    parts = tensor_file(arrays, {"scalars": json.dumps(scalars)})
+    return b"".join(bytes(part) for part in parts)
+
+
+def unpacked(content: bytes) -> tuple[Arrays, dict[str, Any]]:
+    """As they were packed."""
+    arrays, metadata = read_buffer(content)
+    return arrays, json.loads(metadata["scalars"])

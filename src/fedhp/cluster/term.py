@@ -1,0 +1,96 @@
+"""One term of office: everything that the coordinator's two halves share.
+
+coordinator.py drives attempts; office.py answers calls. Both run in one event loop, so nothing
+here needs a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+
+from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.cluster import orders
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.book import Book
+from fedhp.cluster.conductor import Conductor, Member
+from fedhp.cluster.guard import Attempt, Guard
+from fedhp.cluster.history import History
+from fedhp.cluster.planning import Planning
+from fedhp.cluster.turns import Turn, Turns
+from fedhp.config import Experiment
+from fedhp.engine.stage import bare_stage
+from fedhp.types import FloatArray
+
+
+class Term:
+    """The state of a coordinator in office."""
+
+    def __init__(self, experiment: Experiment, *, history: History) -> None:
+        self.experiment = experiment
+        self.history = history
+        self.guard = Guard(run=None)
+        self.state, self.why = "starting", ""  # as told to an operator
+        self.stopping = ""  # why the run is to end early
+        self.conductor: Conductor[wire.RoundReport]
+        self.book: Book
+        self.brain: Planning | Turns | None = None  # once the size of a model is known
+        self.model_bytes = 0
+        self.works: dict[int, wire.Work] = {}
+        self.turns: dict[int, Turn] = {}
+        self.asked: dict[int, frozenset[int]] = {}  # whose links a report may tell of
+        self.round_seconds = 0.0  # the last round took so long; 0: none was timed yet
+        self._changed = asyncio.Event()
+        part = experiment.algorithm
+        self.asynchronous = not isinstance(load_algorithm(part.name, part.settings), Algorithm)
+
+    @property
+    def round_index(self) -> int:
+        """The last committed round."""
+        return self.conductor.committed.round_index
+
+    def alive(self) -> list[Member]:
+        """Members from whom something may be expected."""
+        return self.conductor.alive(time.monotonic())
+
+    def think(self, model_bytes: int) -> None:
+        """Now that the size of a model is known, there can be plans."""
+        if self.brain is None:
+            self.model_bytes = model_bytes
+            stage = bare_stage(self.experiment, model_bits=8.0 * model_bytes)
+            self.brain = Turns(stage) if self.asynchronous else Planning(stage)
+
+    def step_times(self) -> FloatArray:
+        """Everyone's last step time, [N]."""
+        times = np.full(self.experiment.workers, np.nan)
+        for worker, member in self.conductor.members.items():
+            times[worker] = member.step_time
+        return times
+
+    def tests(self, coming: int) -> orders.Tests:
+        """Whether models are tested after this round."""
+        last = coming == self.experiment.rounds
+        evaluation = self.experiment.evaluation
+        return orders.Tests(
+            some=last or coming % evaluation.every == 0, whole=last and evaluation.whole_at_end
+        )
+
+    def notify(self) -> None:
+        """Something changed: wake everyone who waits."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something changes, or so long."""
+        event = self._changed
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
+
+
+def facts(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as the history tells it."""
+    return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}

@@ -1,0 +1,270 @@
+"""The round protocol as a model: workers, coordinators and messages in any order, with crashes.
+
+A simple world drives the real Conductor. Messages are delivered late, twice or never; workers
+and coordinators die, freeze and come back. The invariants of docs/protocol.md must hold always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedhp.cluster.conductor import START, Conductor, Rules, Status, Verdict
+from fedhp.cluster.guard import Attempt, Refused
+
+WORKERS = 4
+RULES = Rules(workers=WORKERS, min_workers=2, suspect_after=3.0, dead_after=8.0)
+
+
+@dataclass
+class Worker:
+    """What a real worker keeps: the committed model, and one mixed but not committed."""
+
+    name: str
+    incarnation: int = 0
+    alive: bool = False
+    epoch: int = 0  # the largest it has obeyed
+    model: Attempt = START
+    mixed: Attempt | None = None
+    work: Attempt | None = None
+
+    @property
+    def stands(self) -> tuple[Attempt, ...]:
+        return (self.model,) if self.mixed is None else (self.model, self.mixed)
+
+
+@dataclass
+class Report:
+    worker: int
+    attempt: Attempt
+    seen: set[Attempt] = field(default_factory=set)
+
+
+class Protocol(RuleBasedStateMachine):
+    """Every step is one thing that can happen in a network."""
+
+    @initialize()
+    def start(self) -> None:
+        self.now = 0.0
+        self.durable = START  # what the ledger holds
+        self.epochs = 0
+        self.names: list[tuple[int, str]] = []
+        self.log: list[Attempt] = []  # all commits, in order
+        self.workers = [Worker(f"w{index}") for index in range(WORKERS)]
+        self.flying: list[Report] = []
+        self.counted: dict[Attempt, set[int]] = {}
+        self.old: list[Conductor[Attempt]] = []
+        self._lead()
+
+    def _lead(self) -> None:
+        self.epochs += 1
+        self.boss: Conductor[Attempt] = Conductor(RULES, epoch=self.epochs, committed=self.durable)
+        self.boss.restore(self.names)
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 4.0, 9.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(index=st.integers(0, WORKERS - 1))
+    def worker_starts(self, index: int) -> None:
+        worker = self.workers[index]
+        worker.incarnation += 1
+        worker.alive, worker.work = True, None
+        self._join(worker)
+
+    def _join(self, worker: Worker) -> None:
+        member = self.boss.join(
+            worker.name,
+            "h:1",
+            incarnation=worker.incarnation,
+            stands=worker.stands,
+            now=self.now,
+        )
+        assert member.worker == int(worker.name[1:])
+        self.names = [(each.worker, each.name) for each in self.boss.members.values()]
+
+    @rule(index=st.integers(0, WORKERS - 1))
+    def worker_dies(self, index: int) -> None:
+        self.workers[index].alive = False
+
+    @rule(index=st.integers(0, WORKERS - 1))
+    def beat(self, index: int) -> None:
+        worker = self.workers[index]
+        member = self.boss.by_name(worker.name)
+        if not worker.alive:
+            return
+        if member is None or self.boss.status(member, self.now) in (Status.LEFT, Status.DEAD):
+            self._join(worker)
+        else:
+            self.boss.beat(member, "waiting", self.now)
+
+    @rule(index=st.integers(0, WORKERS - 1))
+    def poll(self, index: int) -> None:
+        """Next: tell the stands, obey the epoch, advance or catch up, take the work."""
+        worker = self.workers[index]
+        member = self.boss.by_name(worker.name)
+        if not worker.alive or member is None or member.left:
+            return
+        member.stands, member.seen = worker.stands, self.now
+        assert self.boss.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
+        worker.epoch = self.boss.epoch
+        if worker.mixed == self.boss.committed and worker.mixed is not None:
+            worker.model, worker.mixed = worker.mixed, None
+        if worker.model != self.boss.committed:
+            holders = [each for each in self.workers if each.alive and self._holds(each)]
+            if holders:
+                worker.model, worker.mixed, worker.work = self.boss.committed, None, None
+            return
+        running = self.boss.running
+        if running is not None and int(worker.name[1:]) in running.participants:
+            worker.work = running.attempt
+
+    def _holds(self, worker: Worker) -> bool:
+        return self.boss.committed in worker.stands
+
+    @rule(index=st.integers(0, WORKERS - 1))
+    def finish_work(self, index: int) -> None:
+        worker = self.workers[index]
+        if worker.alive and worker.work is not None:
+            worker.mixed = worker.work
+            self.flying.append(Report(index, worker.work))
+            worker.work = None
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data(), twice=st.booleans())
+    def deliver(self, data: st.DataObject, twice: bool) -> None:
+        report = data.draw(st.sampled_from(self.flying))
+        if not twice:
+            self.flying.remove(report)
+        try:
+            self.boss.report(report.worker, report.attempt, report.attempt)
+        except Refused:
+            return
+        who = self.counted.setdefault(report.attempt, set())
+        assert report.worker not in who, "a report counted twice"
+        who.add(report.worker)
+
+    @rule()
+    def begin(self) -> None:
+        ready = self.boss.ready(self.now)
+        if self.boss.running is None and len(ready) >= RULES.min_workers:
+            self.boss.begin([each.worker for each in ready], deadline=self.now + 5.0)
+
+    @rule(dies=st.booleans())
+    def decide(self, dies: bool) -> None:
+        verdict = self.boss.verdict(self.now)
+        if verdict is Verdict.GIVE_UP:
+            self.boss.give_up()
+        if verdict is Verdict.COMMIT:
+            assert self.boss.running is not None
+            attempt = self.boss.running.attempt
+            assert len(self.boss.running.reports) >= 1
+            self.durable = attempt
+            self.log.append(attempt)
+            if dies:
+                self._lead()
+            else:
+                self.boss.commit()
+
+    @rule()
+    def coordinator_restarts(self) -> None:
+        self._lead()
+
+    @invariant()
+    def rounds_are_neither_lost_nor_doubled(self) -> None:
+        if hasattr(self, "log"):
+            assert [each.round_index for each in self.log] == list(range(1, len(self.log) + 1))
+
+    @invariant()
+    def epochs_rise(self) -> None:
+        if hasattr(self, "log"):
+            assert [each.epoch for each in self.log] == sorted(each.epoch for each in self.log)
+
+    @invariant()
+    def nobody_stands_where_nothing_was_committed(self) -> None:
+        for worker in getattr(self, "workers", []):
+            assert worker.model == START or worker.model in self.log
+
+    @invariant()
+    def only_holders_take_part(self) -> None:
+        if hasattr(self, "boss") and self.boss.running is not None:
+            assert self.boss.running.attempt.round_index == self.durable.round_index + 1
+            for index in self.boss.running.reports:
+                assert index in self.boss.running.participants
+
+
+Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestProtocol = Protocol.TestCase
+
+
+def conductor(count: int = 3) -> Conductor[str]:
+    boss: Conductor[str] = Conductor(RULES, epoch=1)
+    for index in range(count):
+        boss.join(f"w{index}", "h:1", incarnation=1, stands=(), now=0.0)
+    return boss
+
+
+def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
+    boss = conductor()
+    attempt = boss.begin([0, 1, 2], deadline=100.0)
+    boss.report(0, attempt, "a")
+    boss.report(1, attempt, "b")
+    assert boss.verdict(1.0) is Verdict.WAIT
+    for index in (0, 1):
+        boss.beat(boss.members[index], "waiting", 5.0)
+    assert boss.verdict(5.0) is Verdict.COMMIT  # the third was silent for too long
+    assert boss.commit() == Attempt(1, 1, 1)
+    assert boss.status(boss.members[2], 2.0) is Status.BEHIND
+
+
+def test_too_few_reports_give_the_attempt_up_and_the_next_has_another_number() -> None:
+    boss = conductor()
+    attempt = boss.begin([0, 1, 2], deadline=2.0)
+    boss.report(0, attempt, "a")
+    assert boss.verdict(2.5) is Verdict.GIVE_UP
+    boss.give_up()
+    again = boss.begin([0, 1, 2], deadline=9.0)
+    assert (again.round_index, again.number) == (1, 2)
+    with pytest.raises(Refused, match="attempt"):
+        boss.report(1, attempt, "late")
+
+
+def test_a_report_counts_once_and_only_from_a_participant() -> None:
+    boss = conductor()
+    attempt = boss.begin([0, 1], deadline=2.0)
+    boss.report(0, attempt, "a")
+    with pytest.raises(Refused, match="doubled"):
+        boss.report(0, attempt, "a")
+    with pytest.raises(Refused, match="participant"):
+        boss.report(2, attempt, "a")
+
+
+def test_a_process_that_came_anew_is_not_waited_for_in_the_attempt_of_its_earlier_life() -> None:
+    boss = conductor()
+    attempt = boss.begin([0, 1, 2], deadline=100.0)
+    boss.report(0, attempt, "a")
+    boss.report(1, attempt, "b")
+    boss.join("w2", "h:2", incarnation=2, stands=(), now=1.0)
+    assert boss.verdict(1.0) is Verdict.COMMIT
+
+
+def test_an_index_belongs_to_its_name() -> None:
+    boss = conductor(0)
+    assert boss.join("anna", "h:1", incarnation=1, stands=(), now=0.0).worker == 0
+    assert boss.join("w3", "h:1", incarnation=1, stands=(), now=0.0).worker == 3
+    assert boss.join("b0", "h:1", incarnation=1, stands=(), now=0.0).worker == 1
+    assert boss.join("anna", "h:1", incarnation=2, stands=(), now=0.0).worker == 0
+    boss.join("c", "h:1", incarnation=1, stands=(), now=0.0)
+    with pytest.raises(Refused, match="full"):
+        boss.join("d", "h:1", incarnation=1, stands=(), now=0.0)
+    with pytest.raises(Refused, match="later process"):
+        boss.join("anna", "h:1", incarnation=1, stands=(), now=0.0)
+
+
+def test_an_epoch_must_be_after_the_committed_one() -> None:
+    with pytest.raises(ValueError, match="not after"):
+        Conductor(RULES, epoch=3, committed=Attempt(3, 1, 1))
