@@ -128,6 +128,7 @@ class Coordinator:
             min_workers=self.experiment.cluster.min_workers,
             suspect_after=self.experiment.cluster.suspect_after,
             dead_after=self.experiment.cluster.dead_after,
+            asynchronous=self.term.asynchronous,
         )
         self.term.conductor = Conductor(rules, epoch=epoch, committed=content.committed)
         self.term.conductor.restore(content.members)

@@ -97,7 +97,7 @@ class Clerk:
             member.left = True
             order.finished.why = self.term.why or "drained"
             return order
-        if not self.term.conductor.holds(member) and not self.term.asynchronous:
+        if not self.term.conductor.holds(member):
             ready = self._fastest(member)
             if ready:
                 order.catch_up.peers.extend(orders.address(each) for each in ready[:HELPERS])
