@@ -25,11 +25,12 @@ from fedhp.cluster.desk import Desk
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.history import History
+from fedhp.cluster.identity import Identity
 from fedhp.cluster.ledger import Ledger, NotLeader, Unreachable
 from fedhp.cluster.office import Clerk
 from fedhp.cluster.planning import Planned, Planning
 from fedhp.cluster.term import Term, facts
-from fedhp.cluster.tls import AllowList, Identity, server_credentials
+from fedhp.cluster.tls import AllowList, server_credentials
 from fedhp.cluster.turns import Turns
 from fedhp.config import Experiment
 from fedhp.errors import RunError
@@ -66,7 +67,7 @@ class Coordinator:
         self.experiment = settings.experiment
         self.ledger = ledger
         self.history = History(settings.folder, settings.identity.name)
-        self.term = Term(settings.experiment, history=self.history)
+        self.term = Term(settings.experiment, history=self.history, leads=ledger.leads)
         self.address = ""
 
     # --- a term of office ------------------------------------------------------------------

@@ -186,7 +186,7 @@ class Desk:
         try:
             peer = peer_of(context)
             name = peer.name
-            known = peer.roles if self.allowed.has(name) else frozenset[str]()
+            known = frozenset(() if self.allowed.refusal(name) else peer.roles)
             self.office.guard.check(
                 request.envelope,
                 peer=name,

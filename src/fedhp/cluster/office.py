@@ -88,6 +88,9 @@ class Clerk:
         order = wire.Order(
             epoch=self.term.conductor.epoch, committed=orders.stand(self.term.conductor.committed)
         )
+        if not self.term.leads():
+            order.wait.why = "this coordinator leads no more"
+            return order
         if self.term.state == "finished" or (
             member.draining and member.worker not in self.term.works
         ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,11 @@ from fedhp.types import FloatArray
 class Term:
     """The state of a coordinator in office."""
 
-    def __init__(self, experiment: Experiment, *, history: History) -> None:
+    def __init__(
+        self, experiment: Experiment, *, history: History, leads: Callable[[], bool]
+    ) -> None:
         self.experiment = experiment
+        self.leads = leads  # asked before an order is given
         self.history = history
         self.guard = Guard(run=None)
         self.state, self.why = "starting", ""  # as told to an operator
