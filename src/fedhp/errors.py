@@ -5,6 +5,7 @@ FedhpError (exit 2)
 ├── DataError           a data set is corrupt or does not fit
 │   └── DataMissing     its files are nowhere to be found
 ├── RunError            a run folder cannot be written, read or resumed
+├── IdentityError       a key, a certificate or who is behind it is not as it must be
 ├── StorageFull         the disk is full
 ├── Diverged            a model became NaN or infinite (exit 3)
 ├── Unexpected          a bug of ours, or in a part of one's own (exit 70)
@@ -71,6 +72,10 @@ class DataMissing(DataError):
 
 class RunError(FedhpError):
     """A run folder that cannot be written, read or resumed."""
+
+
+class IdentityError(FedhpError):
+    """A key, a certificate, or who is behind it is not as it must be."""
 
 
 class StorageFull(FedhpError):
