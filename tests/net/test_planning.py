@@ -1,0 +1,156 @@
+"""The planner's side of the coordinator: plans among those there, records from reports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedhp.cluster import orders
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.conductor import Member
+from fedhp.cluster.guard import Attempt
+from fedhp.cluster.planning import Planned, Planning, sources_of
+from fedhp.config import parse
+from fedhp.engine.stage import bare_stage
+from fedhp.graph import components_of, mixing_weights
+from fedhp.types import NeighborMixing
+
+NAN = float("nan")
+
+
+def planning(algorithm: str = "fedhp", workers: int = 5, topology: str = "full") -> Planning:
+    experiment = parse(
+        {
+            "workers": workers,
+            "rounds": 10,
+            "algorithm": {"name": algorithm},
+            "topology": {"name": topology},
+        }
+    )
+    return Planning(bare_stage(experiment, model_bits=8e6))
+
+
+def steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.linspace(0.01, 0.05, count)
+
+
+def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire.RoundReport:
+    return wire.RoundReport(
+        step_time=0.01 * (worker + 1),
+        compute_seconds=0.5,
+        train_loss=1.0,
+        update_norm=0.3,
+        smoothness=2.0,
+        gradient_variance=1.0,
+        start_loss=2.3,
+        accuracy=0.5,
+        whole_accuracy=NAN,
+        images=100,
+        links=[
+            wire.LinkReport(
+                worker=peer,
+                bytes=0 if peer in lost else 1_000_000,
+                seconds=0.1 * (1 + worker + peer),
+                distance=NAN if peer in lost else 1.0 + worker + peer,
+                lost="gone" if peer in lost else "",
+            )
+            for peer in peers
+        ],
+    )
+
+
+def finish(brain: Planning, planned: Planned, there: list[int]) -> None:
+    found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in there}
+    brain.finish(planned, found, seconds=2.0)
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
+def test_rounds_follow_each_other_when_some_are_missing(algorithm: str) -> None:
+    brain = planning(algorithm)
+    for round_index, away in enumerate((None, 2, 2, None), start=1):
+        present = np.arange(5) != away
+        planned = brain.plan(round_index, present, steps(5))
+        there = np.flatnonzero(present).tolist()
+        assert (planned.local_steps[present] >= 1).all()
+        assert (planned.local_steps[~present] == 0).all()
+        for worker in there:
+            assert set(sources_of(planned.plan, worker)) <= set(there) - {worker}
+        finish(brain, planned, there)
+    assert brain.clock == pytest.approx(8.0)
+
+
+def test_those_that_are_there_stay_connected_when_the_base_topology_falls_apart() -> None:
+    brain = planning("fedhp", workers=6, topology="ring")
+    present = np.isin(np.arange(6), [0, 1, 3, 4])
+    planned = brain.plan(1, present, steps(6))
+    exchange = planned.plan.exchange
+    assert isinstance(exchange, NeighborMixing)
+    labels = components_of(exchange.topology)[present]
+    assert (labels == labels[0]).all()
+    assert set(exchange.topology.links.ravel().tolist()) <= {0, 1, 3, 4}
+
+
+def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
+    brain = planning()
+    present = np.ones(5, dtype=np.bool_)
+    planned = brain.plan(1, present, steps(5))
+    found = {
+        worker: report(
+            worker, sources_of(planned.plan, worker), lost=(4,) if worker != 4 else (0, 1, 2, 3)
+        )
+        for worker in range(4)
+    }
+    record = brain.finish(planned, found, seconds=3.0)
+    assert record.timing.round_time == 3.0
+    assert set(record.links.ravel().tolist()) == {0, 1, 2, 3}
+    assert np.isnan(record.timing.worker_time[4])
+    assert record.local_steps[4] == 0
+    slowest = record.link_time[(record.links == 0).any(axis=1)].max()
+    assert record.timing.communication_time[0] == pytest.approx(slowest)
+    assert record.evaluation is not None
+    assert record.evaluation.mean_accuracy == 0.5
+    assert record.final_evaluation is None
+    assert record.link_bytes.tolist() == [2_000_000] * len(record.links)
+
+
+def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
+    brain = planning()
+    present = np.ones(5, dtype=np.bool_)
+    for round_index in (1, 2):
+        finish(brain, brain.plan(round_index, present, steps(5)), [0, 1, 2, 3, 4])
+    other = planning()
+    other.unpack(brain.pack())
+    mine, theirs = (each.plan(3, present, steps(5)) for each in (brain, other))
+    assert mine.local_steps.tolist() == theirs.local_steps.tolist()
+    for worker in range(5):
+        assert sources_of(mine.plan, worker) == sources_of(theirs.plan, worker)
+    assert mine.observation.clock == theirs.observation.clock == 4.0
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "pens"])
+def test_orders_say_what_the_plan_says(algorithm: str) -> None:
+    brain = planning(algorithm)
+    present = np.ones(5, dtype=np.bool_)
+    planned = brain.plan(1, present, steps(5))
+    members = {worker: Member(worker, f"w{worker}", f"h:{worker + 1}") for worker in range(5)}
+    found = orders.works(
+        planned,
+        Attempt(3, 1, 2),
+        members,
+        tests=orders.Tests(some=True, whole=False),
+        probes=[(0, 3)],
+        deadline=10.0,
+    )
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    for worker, work in found.items():
+        assert (work.round, work.attempt, work.evaluate) == (1, 2, True)
+        assert [peer.worker for peer in work.peers] == sources_of(planned.plan, worker)
+        readers = {each for each in range(5) if worker in sources_of(planned.plan, each)}
+        assert {reader.worker for reader in work.readers} == readers
+        if work.keep == 0:
+            assert sum(work.weights) + work.own_weight == pytest.approx(1.0, abs=1e-12)
+    assert [probe.worker for probe in found[3].probes] == [0]
+    exchange = planned.plan.exchange
+    if isinstance(exchange, NeighborMixing):
+        dense = mixing_weights(exchange.topology, exchange.weights).toarray()
+        assert list(found[1].weights) == [dense[1, peer.worker] for peer in found[1].peers]
