@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 RULES = ("clip", "trimmed_mean", "median")
-_BLOCK_BYTES = 1 << 20  # of all models together: the network passes over it many times
+_BLOCK_BYTES = 2 << 20  # of all models together: the network passes over it many times
 _COLUMNS = 1 << 16  # of two models
 
 
