@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import resource
 import sys
 from collections import Counter
@@ -23,17 +24,20 @@ with atheris.instrument_imports(include=["fedhp.cluster"]):
 from google.protobuf.message import DecodeError
 
 from fedhp.cluster.guard import Guard, Refused
+from fuzz.mutate import mutate
 from net.bad_messages import BAD_MESSAGES
 from net.good_messages import GOOD, SCENE, Kind, new_guard, take
 
 MOST_GROWTH = 50 << 20  # bytes of memory
+TYPES: dict[str, type[Any]] = {name: type(kind.make(SCENE)) for name, kind in GOOD.items()}
 WARM_UP = 20_000  # inputs until the memory in use is taken as the ground
 
 
 class Tally:
     """What became of the inputs, and how the memory grew."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int) -> None:
+        self.every = every  # inputs between two reports
         self.ends: Counter[tuple[str, str]] = Counter()
         self.reasons: Counter[str] = Counter()
         self.inputs = 0
@@ -53,6 +57,8 @@ class Tally:
         self.ends[name, end] += 1
         if self.inputs % WARM_UP == 0 and self.growth() > MOST_GROWTH:
             raise MemoryError(f"{self.growth()} bytes more than after {WARM_UP} inputs")
+        if self.inputs % self.every == 0:
+            sys.stderr.write(self.report() + "\n")
 
     def report(self) -> str:
         """All counts as one line of JSON."""
@@ -69,18 +75,16 @@ class Tally:
         )
 
 
-def tester(names: list[str], tally: Tally, *, every: int) -> Callable[[bytes], None]:
-    """The function that libFuzzer calls with every input; one guard lives through all of them."""
+def tester(names: list[str], tally: Tally) -> Callable[[bytes], None]:
+    """The function that libFuzzer calls with every input; one guard lives through them."""
     gate: Guard = new_guard()
-    types: dict[str, type[Any]] = {name: type(GOOD[name].make(SCENE)) for name in names}
 
     def test(data: bytes) -> None:
-        name = names[0] if len(names) == 1 else names[data[0] % len(names) if data else 0]
-        body = data if len(names) == 1 else data[1:]
+        name, body = _split(data, names)
         kind: Kind = GOOD[name]
         end = "taken"
         try:
-            message = types[name].FromString(body)
+            message = TYPES[name].FromString(body)
         except DecodeError:
             tally.count(name, "not parsed")
             return
@@ -91,13 +95,39 @@ def tester(names: list[str], tally: Tally, *, every: int) -> Callable[[bytes], N
             tally.reasons[refused.reason] += 1
             gate.strike(SCENE.name, refused.reason)
             gate.pardon(SCENE.name)
+            if refused.reason == "incarnation":  # else nothing could come after the largest one
+                gate.forget(SCENE.name)
             # The envelope rarely fits: the fields are looked at all the same.
             _fields_alone(message, kind)
         tally.count(name, end)
-        if tally.inputs % every == 0:
-            sys.stderr.write(tally.report() + "\n")
 
     return test
+
+
+def mutator(names: list[str], share: float) -> Callable[[bytes, int, int], bytes]:
+    """This share of the inputs is changed field by field, so that they parse; others by bytes."""
+
+    def change(data: bytes, most: int, seed: int) -> bytes:
+        rng = random.Random(seed)
+        name, body = _split(data, names)
+        if rng.random() >= share:
+            return bytes(atheris.Mutate(data, most))
+        try:
+            message = TYPES[name].FromString(body)
+        except DecodeError:
+            message = GOOD[name].make(SCENE)
+        mutate(message, rng)
+        changed = data[: len(data) - len(body)] + bytes(message.SerializeToString())
+        return changed if len(changed) <= most else bytes(atheris.Mutate(data, most))
+
+    return change
+
+
+def _split(data: bytes, names: list[str]) -> tuple[str, bytes]:
+    """The kind that an input is of, and its message."""
+    if len(names) == 1:
+        return names[0], data
+    return names[data[0] % len(names) if data else 0], data[1:]
 
 
 def _fields_alone(message: Any, kind: Kind) -> None:
@@ -129,12 +159,17 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(GOOD), help="one kind only")
     parser.add_argument("--seeds", type=Path, help="write the seeds here first, and begin there")
     parser.add_argument("--every", type=int, default=100_000, help="inputs between two reports")
+    parser.add_argument("--share", type=float, default=0.5, help="of inputs changed by fields")
     options, rest = parser.parse_known_args()
     names = [options.kind] if options.kind else list(GOOD)
     if options.seeds:
         write_seeds(options.seeds, names)
         rest.append(str(options.seeds))
-    atheris.Setup([sys.argv[0], *rest], tester(names, Tally(), every=options.every))
+    atheris.Setup(
+        [sys.argv[0], *rest],
+        tester(names, Tally(options.every)),
+        custom_mutator=mutator(names, options.share),
+    )
     atheris.Fuzz()
 
 
