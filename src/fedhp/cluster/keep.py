@@ -64,7 +64,8 @@ class Keep:
 
     def stands(self) -> list[Attempt]:
         """The models that are there, the oldest first."""
-        return sorted(list(self._models))  # copied at once: the learner's thread may write
+        there = list(self._models)  # at once: the learner's thread may write meanwhile
+        return sorted(there)
 
     def get(self, stand: Attempt) -> Kept | None:
         """The model of a stand."""

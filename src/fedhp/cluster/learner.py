@@ -30,7 +30,6 @@ from fedhp.engine.holding import Holding
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.learn.mix import directed_weights, distance
-from fedhp.learn.robust import combine
 from fedhp.types import IntArray
 
 T = TypeVar("T")
@@ -157,9 +156,9 @@ class Learner:
             return []
         self._receive(received)
         candidates = np.array([sorted(received)], dtype=np.int64)
-        chosen = self._shard.score(
-            candidates, keep=keep, samples=samples, round_index=round_index
-        )[HERE]
+        chosen = self._shard.score(candidates, keep=keep, samples=samples, round_index=round_index)[
+            HERE
+        ]
         return [int(peer) for peer in chosen if peer >= 0]
 
     def equal_weights(self, chosen: Sequence[int]) -> dict[int, float]:
@@ -284,15 +283,15 @@ class Learner:
         self, received: Mapping[int, Row], weights: Mapping[int, float]
     ) -> dict[int, float]:
         """By a rule that a few poisoned models cannot steer (cluster.robust)."""
+        from fedhp.learn.robust import combine
+
         cluster, shard = self.prepared.experiment.cluster, self._shard
         own = shard.after[HERE, : self.layout.mixed]
         tensors = {
             peer: torch.from_numpy(row).to(own.device) for peer, row in sorted(received.items())
         }
         trainable = slice(self.layout.trainable)
-        apart = {
-            peer: distance(own[trainable], row[trainable]) for peer, row in tensors.items()
-        }
+        apart = {peer: distance(own[trainable], row[trainable]) for peer, row in tensors.items()}
         used = [peer for peer in tensors if peer in weights]
         shard.mixed[HERE] = shard.after[HERE]
         if used:

@@ -21,12 +21,13 @@ from fedhp.cluster import failpoints, limits
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.checks import check_first_chunk, check_pull
 from fedhp.cluster.codec import BadModel, Encoded
-from fedhp.cluster.guard import Refused
+from fedhp.cluster.guard import RULES, Refused
 from fedhp.cluster.keep import from_wire
 from fedhp.cluster.learner import Learner
-from fedhp.cluster.member import WORKERS, Member, attempt_of
+from fedhp.cluster.member import Member, attempt_of
 from fedhp.cluster.shelf import NotNow, ProbeBudget, Shelf, Streams
 from fedhp.cluster.tls import peer_of
+from fedhp.errors import IdentityError
 
 CODES = {
     "unknown": grpc.StatusCode.PERMISSION_DENIED,
@@ -59,11 +60,11 @@ class PeerService:
         self._streams = Streams()
         self._probes = ProbeBudget(clock)
 
-    async def Pull(self, request: wire.PullRequest, context: Context) -> None:  # noqa: N802
+    async def Pull(self, request: wire.PullRequest, context: Context) -> None:
         """A model or some bytes, as a stream."""
 
         async def answer(peer: str) -> None:
-            self._admit(request.envelope, context)
+            self._admit(request.envelope, context, "Pull")
             check_pull(request)
             with self._streams.one(peer):
                 if request.wanted == wire.PROBE:
@@ -78,7 +79,7 @@ class PeerService:
 
         await self._answer(context, "pull", answer)
 
-    async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:  # noqa: N802
+    async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
         """AD-PSGD: take the mean of the caller's model and the own one, give back the own.
 
         The mean is taken at one instant of the event loop: it is done wholly or not at all. If
@@ -91,7 +92,7 @@ class PeerService:
                 first = await anext(aiter(chunks), None)
             if first is None:
                 raise Refused("missing", "the stream is empty")
-            self._admit(first.envelope, context)
+            self._admit(first.envelope, context, "Swap")
             check_first_chunk(first)
             learner = self._ready()
             if not learner.asynchronous:
@@ -120,7 +121,10 @@ class PeerService:
         self, context: Context, what: str, answer: Callable[[str], Awaitable[None]]
     ) -> None:
         """Answer, or refuse with a code and the reason."""
-        peer = peer_of(context).name
+        try:
+            peer = peer_of(context).name
+        except IdentityError as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"sender: {error.problem}")
         try:
             await answer(peer)
             return
@@ -135,12 +139,9 @@ class PeerService:
             CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT), f"{reason}: {text}"
         )
 
-    def _admit(self, envelope: wire.Envelope, context: Context) -> None:
-        # A peer may hear of a new coordinator before this worker does, never the other way.
+    def _admit(self, envelope: wire.Envelope, context: Context, call: str) -> None:
         caller = peer_of(context)
-        self._member.guard.check(
-            envelope, peer=caller.name, roles=caller.roles, allowed=WORKERS, epochs="since"
-        )
+        self._member.guard.check(envelope, peer=caller.name, roles=caller.roles, rule=RULES[call])
 
     def _ready(self) -> Learner:
         if self.learner is None:

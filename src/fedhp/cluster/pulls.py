@@ -20,9 +20,9 @@ import grpc.aio
 from fedhp.cluster import failpoints, limits
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.checks import check_first_chunk
-from fedhp.cluster.codec import BadModel, Incoming
-from fedhp.cluster.compress import Row
-from fedhp.cluster.guard import Attempt, Refused
+from fedhp.cluster.codec import BadModel
+from fedhp.cluster.compress import Incoming, Row
+from fedhp.cluster.guard import RULES, Attempt, Refused
 from fedhp.cluster.keep import to_wire
 from fedhp.cluster.learner import Learner
 from fedhp.cluster.member import WORKERS, Member, attempt_of
@@ -186,9 +186,7 @@ class Pulls:
 
             swap = call(channel, "Peer", "Swap")(sent(), timeout=max(patience, 0.01))
             with self._told(peer, swap):
-                size = await self._read(
-                    peer, swap, receiver.push, envelope, limits.MODEL_BYTES
-                )
+                size = await self._read(peer, swap, receiver.push, envelope, limits.MODEL_BYTES)
             theirs = await self._judged(peer, receiver.finish)
             apart = learner.average(theirs)
             return apart, size + encoded.total, time.monotonic() - started
@@ -223,9 +221,7 @@ class Pulls:
     ) -> None:
         """The answer is of the peer that was asked, and to the question that was asked."""
         check_first_chunk(chunk, most=most)
-        self._member.guard.check(
-            chunk.envelope, peer=peer.name, roles=WORKERS, allowed=WORKERS, epochs="any"
-        )
+        self._member.guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=RULES["Pull"])
         if attempt_of(chunk.envelope) != attempt_of(asked):
             raise Refused("kind", "the answer is to another question")
 
@@ -264,5 +260,3 @@ def _lost(error: grpc.aio.AioRpcError) -> Exception:
     if code == grpc.StatusCode.UNAVAILABLE and reason != "starting":
         return Lost("unreachable")
     return Lost(f"refused: {reason}" if said else f"failed: {code.name.lower()}")
-
-

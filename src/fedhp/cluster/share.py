@@ -118,12 +118,8 @@ def _with_own(prepared: Prepared, holding: Holding, own: OwnData) -> Holding:
             allowed=f"targets of the shape {theirs.train_targets.shape[1:]}",
             fix="bring them to that shape",
         )
-    dataset = replace(
-        theirs, train_inputs=found.train_inputs, train_targets=found.train_targets
-    )
+    dataset = replace(theirs, train_inputs=found.train_inputs, train_targets=found.train_targets)
     task = holding.task
     if type(task) is Classification:
         task = task.with_data(dataset)
-    return replace(
-        holding, dataset=dataset, task=task, parts=[np.arange(len(found.train_inputs))]
-    )
+    return replace(holding, dataset=dataset, task=task, parts=[np.arange(len(found.train_inputs))])

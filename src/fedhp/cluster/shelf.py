@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from fedhp.cluster import limits
-from fedhp.cluster.codec import Outgoing
+from fedhp.cluster.compress import Outgoing
 from fedhp.cluster.guard import Attempt, Refused
 
 STREAMS_OF_ONE = 4  # to one peer at once

@@ -60,11 +60,13 @@ class Uplink:
         member: Member,
         addresses: Sequence[str],
         *,
+        name: str | None = None,
         finder: Finder | None = None,
         give_up: float = GIVE_UP,
     ) -> None:
         self._member = member
         self._addresses = list(addresses)
+        self._name = name  # of the coordinator; none: whoever may serve the host
         self._finder = finder
         self._give_up = give_up
         self._turn = 0
@@ -131,9 +133,7 @@ class Uplink:
 
     async def leave(self, why: str, *, within: float) -> None:
         """Say goodbye, if there is somebody to hear it."""
-        request = wire.LeaveRequest(
-            envelope=self._member.envelope(), why=why[: limits.TEXT_LENGTH]
-        )
+        request = wire.LeaveRequest(envelope=self._member.envelope(), why=why[: limits.TEXT_LENGTH])
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await self._call("Leave")(request, timeout=within)
 
@@ -141,7 +141,7 @@ class Uplink:
 
     def _call(self, method: str) -> Any:
         if self._channel is None:
-            self._channel = open_channel(self._member.identity, self.address, name=None)
+            self._channel = open_channel(self._member.identity, self.address, name=self._name)
         return call(self._channel, "Coordinator", method)
 
     async def _until_answered(
@@ -156,7 +156,7 @@ class Uplink:
                 return await self._call(method)(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 self._judge(method, error)
-                why = error.details() or error.code().name
+                why = await self._cause(error)
             except OSError as error:  # of the finder
                 why = str(error)
             log.warning(
@@ -165,7 +165,11 @@ class Uplink:
             )
             waited = time.monotonic() - started
             if not self.joined and waited + pause > self._give_up:
-                raise await self._hopeless(waited, why)
+                raise RunError(
+                    f"no coordinator answered within {waited:.0f} s: {why}",
+                    allowed="the host and port of a coordinator that is running",
+                    fix="start it, or mend what is said above, and start this worker again",
+                )
             await self._move_on()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -206,12 +210,9 @@ class Uplink:
             self._turn += 1
             self.address = self._addresses[self._turn % len(self._addresses)]
 
-    async def _hopeless(self, waited: float, why: str) -> RunError:
-        cause = why
-        with contextlib.suppress(OSError, TimeoutError):
-            cause = await why_refused(self._member.identity, self.address, name=None) or why
-        return RunError(
-            f"{self.address}: no coordinator answered within {waited:.0f} s: {cause}",
-            allowed="the host and port of a coordinator that is running",
-            fix="start it, check --coordinator and the certificates, and start this worker again",
-        )
+    async def _cause(self, error: grpc.aio.AioRpcError) -> str:
+        """The true one: gRPC says the same of a wrong certificate and of a closed port."""
+        if self.joined or error.code() != grpc.StatusCode.UNAVAILABLE:
+            return f"{self.address}: {error.details() or error.code().name.lower()}"
+        identity = self._member.identity
+        return await why_refused(identity, self.address, name=self._name, error=error)

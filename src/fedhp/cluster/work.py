@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.codec import BadModel, Incoming, Outgoing
-from fedhp.cluster.compress import Row
+from fedhp.cluster.codec import BadModel
+from fedhp.cluster.compress import Incoming, Outgoing, Row
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.keep import Kept, from_wire
 from fedhp.cluster.learner import Estimated, Learner, Trained
@@ -103,9 +103,7 @@ class Labor:
             estimated = await estimating
         finally:
             estimating.cancel()
-        probing = asyncio.ensure_future(
-            self._probe(work.probes, until=received + work.deadline)
-        )
+        probing = asyncio.ensure_future(self._probe(work.probes, until=received + work.deadline))
         try:
             member.enter("mixing")
             rows = {worker: each.row for worker, each in pulled.items()}
@@ -172,9 +170,7 @@ class Labor:
         trained = await learner.run(partial(learner.train_turn, turn))
         await self._emulate(turn.key, act.local_steps, started)
         compute = self._timed(act.local_steps, started, trained)
-        norm = learner.apply(
-            trained.loss, round_index=act.round, learning_rate=act.learning_rate
-        )
+        norm = learner.apply(trained.loss, round_index=act.round, learning_rate=act.learning_rate)
         member.note("trained", {**_facts(attempt), "turn": act.turn, "steps": act.local_steps})
         links: list[wire.LinkReport] = []
         started = time.monotonic()
@@ -356,9 +352,7 @@ class Labor:
             links.append(link)
         return links
 
-    async def _swap(
-        self, partner: PeerPlace, attempt: Attempt, *, until: float
-    ) -> wire.LinkReport:
+    async def _swap(self, partner: PeerPlace, attempt: Attempt, *, until: float) -> wire.LinkReport:
         link = wire.LinkReport(worker=partner.worker, distance=NAN)
         try:
             link.distance, link.bytes, link.seconds = await self._pulls.swap(
@@ -391,6 +385,3 @@ def _links(
 
 def _facts(attempt: Attempt) -> dict[str, int]:
     return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}
-
-
-

@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import fedhp.cluster  # before gRPC, which reads its setting only once  # noqa: F401
 
 import grpc
 import grpc.aio
@@ -32,7 +31,7 @@ from fedhp.cluster.pulls import Pulls
 from fedhp.cluster.services import OPTIONS, handler
 from fedhp.cluster.share import OwnData, experiment_of, read_own, share_of
 from fedhp.cluster.shelf import Shelf
-from fedhp.cluster.tls import server_credentials
+from fedhp.cluster.tls import server_credentials, split_address
 from fedhp.cluster.uplink import GIVE_UP, Finder, MustJoin, Uplink
 from fedhp.cluster.work import Labor, RoundLine
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
@@ -43,6 +42,7 @@ log = logging.getLogger("fedhp.worker")
 LEAVE_SECONDS = 1.0  # for the goodbye
 BEHIND_PAUSE = 0.5  # s until a worker that is behind, or could not catch up, asks again
 INCARNATION = "incarnation"  # file: of the last process
+_building = threading.Lock()  # models are drawn from torch's one generator of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class WorkerSettings:
     listen: str = "0.0.0.0:0"
     advertise: str | None = None  # where peers reach it; none: found out
     data: str | None = None  # .npz file of its own
+    coordinator_name: str | None = None  # none: whoever may serve that host
     finder: Finder | None = None  # who coordinates now, instead of fixed addresses
     give_up: float = GIVE_UP
 
@@ -89,18 +90,16 @@ async def run_worker(
 class Worker:
     """One worker's life."""
 
-    def __init__(
-        self, settings: WorkerSettings, *, on_round: Callable[[RoundLine], None]
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, *, on_round: Callable[[RoundLine], None]) -> None:
         self._settings = settings
         self._on_round = on_round
         identity = load_identity(settings.certificates, settings.name)
         self._own: OwnData | None = None if settings.data is None else read_own(Path(settings.data))
         addresses = [each.strip() for each in settings.coordinator.split(",") if each.strip()]
+        for address in addresses:
+            split_address(address)
         if not addresses and settings.finder is None:
-            raise ConfigError(
-                "it names no coordinator", key="--coordinator", allowed="HOST:PORT"
-            )
+            raise ConfigError("it names no coordinator", key="--coordinator", allowed="HOST:PORT")
         _make_folder(settings.state)
         self._history = History(settings.state, settings.name)
         self.member = Member(identity, self._history, after=_last_incarnation(settings.state))
@@ -111,7 +110,11 @@ class Worker:
         self._service = PeerService(self.member, self._shelf)
         self._pulls = Pulls(self.member, self._shelf)
         self._uplink = Uplink(
-            self.member, addresses, finder=settings.finder, give_up=settings.give_up
+            self.member,
+            addresses,
+            name=settings.coordinator_name,
+            finder=settings.finder,
+            give_up=settings.give_up,
         )
         self._server: grpc.aio.Server | None = None
         self._address = ""
@@ -199,9 +202,7 @@ class Worker:
         self.member.guard.run = reply.run
         self.member.worker = reply.worker
         self._beat_seconds = reply.beat_seconds
-        self.member.note(
-            "join", {"run": reply.run, "epoch": reply.epoch, "worker": reply.worker}
-        )
+        self.member.note("join", {"run": reply.run, "epoch": reply.epoch, "worker": reply.worker})
         self.member.enter("joined")
         return reply
 
@@ -211,9 +212,10 @@ class Worker:
 
     def _learn(self, reply: wire.JoinReply) -> Learner:
         experiment = experiment_of(reply.experiment)
-        prepared, holding = share_of(experiment, reply.worker, own=self._own)
         self.member.workers = experiment.workers
-        learner = Learner(prepared, holding, Keep(self._settings.state, reply.run))
+        with _building:
+            prepared, holding = share_of(experiment, reply.worker, own=self._own)
+            learner = Learner(prepared, holding, Keep(self._settings.state, reply.run))
         stands = learner.keep.stands()
         # An epoch that an earlier process of this worker obeyed binds this one too.
         self.member.guard.epoch = max(self.member.guard.epoch, *(each.epoch for each in stands))
@@ -253,9 +255,7 @@ class Worker:
     async def _order(self, learner: Learner, labor: Labor) -> wire.Order | None:
         """The next order, if it is one to obey."""
         try:
-            order = await self._uplink.next_order(
-                learner.keep.stands(), step_time=labor.step_time
-            )
+            order = await self._uplink.next_order(learner.keep.stands(), step_time=labor.step_time)
         except Refused as error:
             self.member.refused("coordinator", error, what="order")
             await self._uplink.distrust()
