@@ -23,8 +23,6 @@ from fedhp.cluster.etcd_client import EtcdClient, Login, TlsFiles
 from fedhp.cluster.etcd_forms import (
     NOT_FOUND,
     EtcdRefused,
-    Item,
-    Json,
     changed_at,
     created_at,
     delete,
@@ -37,7 +35,7 @@ from fedhp.errors import ConfigError, FedhpError
 LEASE = 10.0  # s without a sign of the leader until another may take over
 POLL = 0.5  # s between two looks whether the leader's key is free
 DRIFT = 0.1  # share of a lease by which its holder lets go earlier: clocks may differ so in rate
-PART_BYTES = 1 << 20  # of a state in one key; etcd takes requests up to 1.5 MiB
+PART_BYTES = 1 << 19  # of a state in one key; etcd takes requests up to 1.5 MiB
 TRIES = 5  # commits of one's own that may turn up late, one after the other
 
 
@@ -82,8 +80,19 @@ class _Pointer:
 
     @classmethod
     def decoded(cls, value: bytes) -> _Pointer:
-        commit, parts, digest = json.loads(value)
-        return cls(str(commit), int(parts), str(digest))
+        try:
+            commit, parts, digest = json.loads(value)
+            return cls(str(commit), int(parts), str(digest))
+        except (ValueError, TypeError):
+            raise _foreign(value) from None
+
+
+def _foreign(value: bytes) -> EtcdRefused:
+    return EtcdRefused(
+        f"a key in etcd holds what fedhp did not write: {value[:60]!r}",
+        allowed="keys that only fedhp writes",
+        fix="choose another prefix in the address of etcd",
+    )
 
 
 def elapsed() -> float:
@@ -103,8 +112,11 @@ async def find_leader(
         await client.close()
     if item is None:
         return None
-    facts = json.loads(item.value)
-    return Leader(str(facts["name"]), str(facts["address"]), item.created)
+    try:
+        facts = json.loads(item.value)
+        return Leader(str(facts["name"]), str(facts["address"]), item.created)
+    except (ValueError, TypeError, KeyError):
+        raise _foreign(item.value) from None
 
 
 class EtcdLedger:
@@ -123,7 +135,7 @@ class EtcdLedger:
         self.lost = asyncio.Event()
         self._client = EtcdClient(url, tls=tls, login=login)
         self._keys = _Keys.of(self._client.address.prefix, run)
-        self._lease_seconds = lease_seconds
+        self._seconds = max(1.0, lease_seconds)  # etcd may make it longer
         self._clock = clock
         self._lease = 0
         self._until = -math.inf  # by our clock, before which the lease cannot have ended
@@ -141,18 +153,16 @@ class EtcdLedger:
         answered = False
         while True:
             try:
-                self._epoch = await self._take(value)
+                epoch = await self._take(value)
                 answered = True
             except Unreachable:
                 if not answered:
                     raise
-            if self._epoch and self.leads():
-                self._tasks = [
-                    asyncio.create_task(self._renew()),
-                    asyncio.create_task(self._watch()),
-                ]
-                return self._epoch
-            self._epoch = 0
+                epoch = 0
+            if epoch and self._clock() < self._until:
+                self._epoch, self._why = epoch, ""
+                self._tasks = [asyncio.create_task(task) for task in (self._renew(), self._watch())]
+                return epoch
             await asyncio.sleep(POLL)
 
     async def _take(self, value: bytes) -> int:
@@ -160,7 +170,7 @@ class EtcdLedger:
         key = self._keys.leader
         holder = await self._client.get(key)
         if holder is None:
-            if self._clock() >= self._until:
+            if self._until - self._clock() < self._seconds / 2:
                 await self._take_lease()
             try:
                 outcome = await self._client.transact(
@@ -180,26 +190,23 @@ class EtcdLedger:
 
     async def _take_lease(self) -> None:
         sent = self._clock()
-        self._lease, seconds = await self._client.grant(max(1, math.ceil(self._lease_seconds)))
-        self._until = sent + seconds * (1 - DRIFT)
+        self._lease, self._seconds = await self._client.grant(math.ceil(self._seconds))
+        self._until = sent + self._seconds * (1 - DRIFT)
 
     async def _renew(self) -> None:
         # A member that was cut off from the others may renew a lease that has ended elsewhere:
         # a renewal counts only when a majority says that the key is still ours.
         while self.leads():
             left = self._until - self._clock()
-            await asyncio.sleep(min(left, self._lease_seconds / 3))
+            await asyncio.sleep(min(left / 2, self._seconds / 3))
             sent = self._clock()
-            bounds = {
-                "each": self._lease_seconds / 6,
-                "patience": max(0.1, self._until - sent),
-            }
+            each, left = self._seconds / 6, max(0.1, self._until - sent)
             try:
-                seconds = await self._client.keep_alive(self._lease, **bounds)
-                holder = await self._client.get(self._keys.leader, **bounds)
+                seconds = await self._client.keep_alive(self._lease, each=each, patience=left)
+                holder = await self._client.get(self._keys.leader, each=each, patience=left)
             except FedhpError as error:
                 self._why = error.problem
-                await asyncio.sleep(self._lease_seconds / 30)
+                await asyncio.sleep(self._seconds / 30)
                 continue
             if seconds <= 0 or holder is None or holder.created != self._epoch:
                 self._step_down("its lease ended, or its key was removed")
@@ -244,6 +251,7 @@ class EtcdLedger:
                 item = outcome.items[0]
                 if item is None:
                     return None
+                self._changed = item.changed
                 state = await self._whole(_Pointer.decoded(item.value))
                 if state is not None:
                     return state
@@ -256,7 +264,8 @@ class EtcdLedger:
     async def _whole(self, pointer: _Pointer) -> bytes | None:
         parts = []
         for number in range(pointer.parts):
-            part = await self._client.get(self._part(pointer.commit, number))
+            name = self._part(pointer.commit, number)
+            part = await self._client.get(name, expected=2 * PART_BYTES)
             if part is None:
                 return None  # a commit of ours came late, and took the parts away
             parts.append(part.value)
@@ -274,10 +283,17 @@ class EtcdLedger:
             name = f"{epoch:016x}-{self._commits:08x}"
             packed = await asyncio.to_thread(zlib.compress, state, 1)
             parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
-            for number, part in enumerate(parts[:-1]):
-                await self._put_part(name, number, part)
             pointer = _Pointer(name, len(parts), hashlib.sha256(state).hexdigest())
-            await self._point_to(pointer, parts[-1])
+            for _ in range(TRIES):
+                for number, part in enumerate(parts[:-1]):
+                    await self._put_part(name, number, part)
+                if await self._point_to(pointer, parts[-1]):
+                    return
+            raise Unreachable(
+                f"the commit under {self._keys.state} was overtaken {TRIES} times",
+                allowed="keys that only fedhp writes",
+                fix="this goes on by itself, unless something else writes this key",
+            )
 
     async def _put_part(self, name: str, number: int, part: bytes) -> None:
         mine = created_at(self._keys.leader, self._must_lead())
@@ -286,41 +302,36 @@ class EtcdLedger:
             self._step_down("another process took over")
             self._must_lead()
 
-    async def _point_to(self, pointer: _Pointer, last: bytes) -> None:
+    async def _point_to(self, pointer: _Pointer, last: bytes) -> bool:
+        """Make this the committed state; False if the pointer was not where we thought."""
         # The pointer's revision is a condition too: of a request that was sent twice, or comes
-        # late, only one can ever be applied, and none after a later commit.
+        # late, only one can ever be applied, and none after a later commit. And since parts are
+        # only deleted where the pointer is turned, those written before are still there.
         keys = self._keys
+        epoch = self._must_lead()
         own = f"{keys.parts}/{pointer.commit}"
-        writes = [
-            put(keys.state, pointer.encoded()),
-            put(self._part(pointer.commit, pointer.parts - 1), last),
-            # '0' follows '/': all parts but those of this commit, half ones of the dead as well.
-            delete(f"{keys.parts}/", f"{own}/"),
-            delete(f"{own}0", f"{keys.parts}0"),
-        ]
-        for _ in range(TRIES):
-            conditions = [
-                created_at(keys.leader, self._must_lead()),
-                changed_at(keys.state, self._changed),
-            ]
-            reads: list[Json] = [read(keys.leader), read(keys.state)]
-            outcome = await self._client.transact(conditions, writes, reads)
-            if outcome.succeeded:
-                self._changed = outcome.revision
-                return
-            holder, item = outcome.items
-            if holder is None or holder.created != self._epoch:
-                self._step_down("another process took over")
-                self._must_lead()
-            self._changed = item.changed if item is not None else 0
-            if _is(item, pointer):
-                return  # the answer was lost, not the commit
-            # Else it is the commit of an earlier leader, or one of ours that came late.
-        raise Unreachable(
-            f"the commit under {keys.state} was overtaken {TRIES} times",
-            allowed="keys that only fedhp writes",
-            fix="this goes on by itself, unless something else writes this key",
+        outcome = await self._client.transact(
+            [created_at(keys.leader, epoch), changed_at(keys.state, self._changed)],
+            [
+                put(keys.state, pointer.encoded()),
+                put(self._part(pointer.commit, pointer.parts - 1), last),
+                # '0' follows '/': all parts but this commit's, half ones of the dead as well.
+                delete(f"{keys.parts}/", f"{own}/"),
+                delete(f"{own}0", f"{keys.parts}0"),
+            ],
+            [read(keys.leader), read(keys.state)],
         )
+        if outcome.succeeded:
+            self._changed = outcome.revision
+            return True
+        holder, item = outcome.items
+        self._changed = 0 if item is None else item.changed
+        if item is not None and item.value == pointer.encoded():
+            return True  # the answer was lost, not the commit
+        if holder is None or holder.created != epoch:
+            self._step_down("another process took over")
+            self._must_lead()
+        return False  # there is the commit of an earlier leader, or one of ours came late
 
     def _part(self, commit: str, number: int) -> str:
         return f"{self._keys.parts}/{commit}/{number:04}"
@@ -335,7 +346,3 @@ class EtcdLedger:
                 await self._client.revoke(self._lease)
         self._epoch, self._until, self._why = 0, -math.inf, "it was closed"
         await self._client.close()
-
-
-def _is(item: Item | None, pointer: _Pointer) -> bool:
-    return item is not None and item.value == pointer.encoded()
