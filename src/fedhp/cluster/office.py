@@ -135,16 +135,18 @@ class Clerk:
             orders.act(
                 turn,
                 self.term.conductor.members,
-                round_index=attempt.round_index,
-                tests=self.term.tests(attempt.round_index),
+                round_index=turn.round_index,
+                tests=self.term.tests(turn.round_index),
                 deadline=max(TURN_DEADLINE, self.term.experiment.cluster.least_deadline),
             )
         )
 
     def expected(self, member: Member) -> Expected:
         """What a report of this member must belong to."""
-        running = self.term.conductor.running
+        running, turn = self.term.conductor.running, self.term.turns.get(member.worker)
         attempt = running.attempt if running is not None else self.term.conductor.committed
+        if turn is not None:  # a turn counts whenever it ends
+            attempt = Attempt(self.term.conductor.epoch, turn.round_index, 1)
         return Expected(
             self.term.experiment.workers, attempt, self.term.asked.get(member.worker, frozenset())
         )
