@@ -55,6 +55,14 @@ def test_a_bad_message_is_refused_with_its_word(bad: Bad) -> None:
     check_text(refused.value.text, "the text of a refusal", most=400)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in GOOD.items() if kind.call])
+def test_the_checks_want_an_envelope_even_where_no_guard_stands(name: str) -> None:
+    message = GOOD[name].make(SCENE)
+    message.ClearField("envelope")
+    with pytest.raises(Refused, match="has no envelope"):
+        GOOD[name].check(message, SCENE)
+
+
 def test_the_table_has_every_word_and_kind_and_no_name_twice() -> None:
     names = [bad.name for bad in BAD_MESSAGES]
     assert len(set(names)) == len(names) >= 60
