@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhp.cluster import limits, services
@@ -175,6 +175,7 @@ def test_no_address(address: str) -> None:
         check_address(address, "it")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=100), st.integers(3, 120))
 def test_one_line_of_any_text_is_taken(text: str, most: int) -> None:
     line = one_line(text, most=most)
