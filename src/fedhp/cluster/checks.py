@@ -134,11 +134,8 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     check_run(reply.run, "the run")
     _check_epoch(reply.epoch)
     check_worker(reply.worker, "the reply", workers=limits.WORKERS)
-    # A character has at least one byte: the long ones need not be encoded to be refused.
-    check_length(len(reply.experiment), "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
-    check_length(
-        len(reply.experiment.encode()), "bytes of the experiment", most=limits.EXPERIMENT_BYTES
-    )
+    size = len(reply.experiment.encode())
+    check_length(size, "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
     check_positive(reply.beat_seconds, "beat_seconds", most=MOST_BEAT_SECONDS)
