@@ -272,7 +272,11 @@ class Coordinator:
         started, wanted = time.monotonic(), self.experiment.workers
         patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
         while not self.term.stopping:
-            ready = [each.worker for each in self.term.conductor.ready(time.monotonic())]
+            ready = [
+                each.worker
+                for each in self.term.conductor.ready(time.monotonic())
+                if np.isfinite(each.step_time)
+            ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
             if self.term.brain is not None and (

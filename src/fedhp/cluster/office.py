@@ -46,6 +46,8 @@ class Clerk:
             stands=tuple(map(orders.from_stand, request.stands)),
             now=time.monotonic(),
         )
+        # A new process is not ready before it has timed a step.
+        member.step_time = request.step_time if request.step_time > 0 else float("nan")
         self.term.turns.pop(member.worker, None)
         self.term.book.note_samples(member.worker, request.samples)
         self.term.history.note("join", {"worker": member.worker, "name": name})

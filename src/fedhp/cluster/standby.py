@@ -252,7 +252,7 @@ class _Told:
         finally:
             telling.cancel()
         self.has_led = True
-        for line in getattr(self._ledger, "told", ()):
+        for line in self.told:
             LOG.warning(line)
         here = _reachable(address)
         facts = {"name": name, "address": here, "epoch": epoch, "process": os.getpid()}
@@ -262,6 +262,11 @@ class _Told:
     async def _tell_of_waiting(self) -> None:
         await asyncio.sleep(SILENT)
         LOG.info("waiting for the lead: another process coordinates this run")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """As the ledger says."""
+        return self._ledger.told
 
     def leads(self) -> bool:
         """As the ledger says."""
