@@ -242,6 +242,7 @@ class _Told:
     def __init__(self, ledger: Ledger, folder: Path) -> None:
         self._ledger, self._folder = ledger, folder
         self.lost = ledger.lost
+        self.told: tuple[str, ...] = ()
         self.has_led = False
 
     async def lead(self, *, name: str, address: str) -> int:
@@ -251,7 +252,7 @@ class _Told:
             epoch = await self._ledger.lead(name=name, address=address)
         finally:
             telling.cancel()
-        self.has_led = True
+        self.has_led, self.told = True, self._ledger.told
         for line in self.told:
             LOG.warning(line)
         here = _reachable(address)
@@ -262,11 +263,6 @@ class _Told:
     async def _tell_of_waiting(self) -> None:
         await asyncio.sleep(SILENT)
         LOG.info("waiting for the lead: another process coordinates this run")
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """As the ledger says."""
-        return self._ledger.told
 
     def leads(self) -> bool:
         """As the ledger says."""
