@@ -79,6 +79,8 @@ class JournalLedger:
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait for the folder's lock; the epoch is in the journal when this returns."""
+        if self._leader or self._closed:
+            raise RuntimeError("a ledger leads only once")
         while True:
             try:
                 return await self._run(lambda: self._start(name, address))
@@ -86,8 +88,6 @@ class JournalLedger:
                 await asyncio.sleep(POLL)
 
     def _start(self, name: str, address: str) -> int:
-        if self._leader:
-            raise RuntimeError("a ledger leads only once")
         _make_folder(self._folder)
         journal = Journal(self._folder / FILE)
         try:
