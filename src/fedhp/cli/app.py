@@ -7,8 +7,12 @@ from typing import Annotated
 import typer
 
 from fedhp import __version__
+from fedhp.cli.certs import app as certs_app
+from fedhp.cli.cluster import app as cluster_app
 from fedhp.cli.compare import compare
+from fedhp.cli.coordinator import coordinator
 from fedhp.cli.data import app as data_app
+from fedhp.cli.doctor import doctor
 from fedhp.cli.explain import explain
 from fedhp.cli.export import export
 from fedhp.cli.report import report
@@ -16,6 +20,7 @@ from fedhp.cli.reproduce import reproduce
 from fedhp.cli.run import run
 from fedhp.cli.show import show
 from fedhp.cli.whatif import whatif
+from fedhp.cli.worker import worker
 
 app = typer.Typer(
     help="Decentralized federated learning among unequal participants.",
@@ -26,7 +31,11 @@ app = typer.Typer(
 )
 for command in (run, compare, reproduce, show, explain, whatif, report, export):
     app.command()(command)
+for over_network in (coordinator, worker, doctor):
+    app.command()(over_network)
 app.add_typer(data_app, name="data")
+app.add_typer(certs_app, name="certs")
+app.add_typer(cluster_app, name="cluster")
 
 
 def _version(wanted: bool) -> None:

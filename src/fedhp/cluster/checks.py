@@ -34,6 +34,7 @@ WEIGHT_SLACK = 1e-6  # of the sum of a worker's mixing weights
 ENCODINGS = frozenset({"raw", "fp16", "int8", "topk"})
 STATES = frozenset({"gathering", "running", "paused", "finished"})
 STATUSES = frozenset({"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"})
+_UINT32 = 2**32 - 1
 _NOT_TOML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 Request: TypeAlias = (
@@ -133,11 +134,8 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     check_run(reply.run, "the run")
     _check_epoch(reply.epoch)
     check_worker(reply.worker, "the reply", workers=limits.WORKERS)
-    # A character has at least one byte: the long ones need not be encoded to be refused.
-    check_length(len(reply.experiment), "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
-    check_length(
-        len(reply.experiment.encode()), "bytes of the experiment", most=limits.EXPERIMENT_BYTES
-    )
+    size = len(reply.experiment.encode())
+    check_length(size, "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
     check_positive(reply.beat_seconds, "beat_seconds", most=MOST_BEAT_SECONDS)
@@ -232,9 +230,6 @@ def check_first_chunk(
     check_digest(chunk.digest, "the digest of the model")
     if chunk.digest and len(chunk.data) < chunk.total:
         raise Refused("digest", "a chunk that is not the last has the digest")
-
-
-_UINT32 = 2**32 - 1
 
 
 def _check_envelope(request: Request) -> None:

@@ -79,7 +79,6 @@ class Coordinator:
         port = server.add_secure_port(self.settings.listen, credentials)
         host = self.settings.listen.rpartition(":")[0]
         self.address = self.settings.advertise or f"{host}:{port}"
-        self.history = History(self.settings.folder, self.settings.identity.name)
         try:
             await self._lead()
             server.add_generic_rpc_handlers(
@@ -99,9 +98,13 @@ class Coordinator:
                     task.cancel()
                 await asyncio.gather(drive, lost, return_exceptions=True)
             await self._say_goodbye()
+        except asyncio.CancelledError:
+            if hasattr(self.term, "book") and self.term.state != "finished":
+                self.term.book.finish("interrupted")
+            raise
         finally:
             await server.stop(grace=0.5)
-            if hasattr(self, "book"):
+            if hasattr(self.term, "book"):
                 self.term.book.close()
             self.history.close()
 
@@ -270,7 +273,11 @@ class Coordinator:
         started, wanted = time.monotonic(), self.experiment.workers
         patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
         while not self.term.stopping:
-            ready = [each.worker for each in self.term.conductor.ready(time.monotonic())]
+            ready = [
+                each.worker
+                for each in self.term.conductor.ready(time.monotonic())
+                if np.isfinite(each.step_time)
+            ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
             if self.term.brain is not None and (

@@ -15,6 +15,7 @@ from fedhp.cluster.desk import Expected
 from fedhp.cluster.guard import Attempt, Guard, Refused
 from fedhp.cluster.term import Term, facts
 from fedhp.cluster.turns import Turns
+from fedhp.cluster.versions import installed
 
 LOG = logging.getLogger("fedhp.coordinator")
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -45,6 +46,8 @@ class Clerk:
             stands=tuple(map(orders.from_stand, request.stands)),
             now=time.monotonic(),
         )
+        # A new process is not ready before it has timed a step.
+        member.step_time = request.step_time if request.step_time > 0 else float("nan")
         self.term.turns.pop(member.worker, None)
         self.term.book.note_samples(member.worker, request.samples)
         self.term.history.note("join", {"worker": member.worker, "name": name})
@@ -202,6 +205,9 @@ class Clerk:
             rounds=self.term.experiment.rounds,
             state=self.term.state,
             why=self.term.why,
+            versions=installed(),
+            clock=time.time(),
+            round_seconds=self.term.round_seconds,
         )
         for worker in sorted(self.term.conductor.members):
             member = self.term.conductor.members[worker]
