@@ -119,7 +119,10 @@ class Clerk:
         return order
 
     def _give_turn(self, member: Member, attempt: Attempt, order: wire.Order) -> None:
-        """A turn that was given and never ended is given again as it was."""
+        """A turn that was given and never ended is given again as it was.
+
+        A turn mostly ends in the round after: that one says whether its model is tested.
+        """
         assert isinstance(self.term.brain, Turns)
         turn = self.term.turns.get(member.worker)
         alive = [each.worker for each in self.term.alive()]
@@ -138,7 +141,7 @@ class Clerk:
                 turn,
                 self.term.conductor.members,
                 round_index=turn.round_index,
-                tests=self.term.tests(turn.round_index),
+                tests=self.term.tests(min(turn.round_index + 1, self.term.experiment.rounds)),
                 deadline=max(TURN_DEADLINE, self.term.experiment.cluster.least_deadline),
             )
         )
