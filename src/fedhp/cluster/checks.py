@@ -183,6 +183,11 @@ def check_status_reply(reply: wire.StatusReply) -> None:
     check_text(reply.why, "why")
     if reply.state not in STATES:
         raise Refused("kind", "the state of the run is unknown")
+    check_number(reply.clock, "clock", least=0.0)
+    check_number(reply.round_seconds, "round_seconds", least=0.0, most=WEEK)
+    check_length(len(reply.versions), "versions", most=VERSIONS)
+    for text in (*reply.versions.keys(), *reply.versions.values()):
+        check_text(text, "a version", most=limits.NAME_LENGTH)
     check_length(len(reply.members), "members", most=limits.WORKERS)
     _check_workers([each.worker for each in reply.members], "a member", workers=limits.WORKERS)
     for each in reply.members:

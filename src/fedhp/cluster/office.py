@@ -224,7 +224,7 @@ class Clerk:
                 phase=member.phase,
                 round=max((each.round_index for each in member.stands), default=0),
                 silent_seconds=min(now - member.seen, limits.FOREVER),
-                step_time=member.step_time,
+                step_time=float(np.nan_to_num(member.step_time)),
                 local_steps=work.local_steps if work is not None else 0,
                 accuracy=member.accuracy,
             )
