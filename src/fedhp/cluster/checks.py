@@ -32,6 +32,7 @@ MOST_STEPS = 1_000_000  # local steps of one round
 MOST_BEAT_SECONDS = 60.0
 WEIGHT_SLACK = 1e-6  # of the sum of a worker's mixing weights
 ENCODINGS = frozenset({"raw", "fp16", "int8", "topk"})
+VERSIONS = 50  # libraries a coordinator may tell of
 STATES = frozenset({"gathering", "running", "paused", "finished"})
 STATUSES = frozenset({"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"})
 _UINT32 = 2**32 - 1
