@@ -347,6 +347,16 @@ def test_a_wrong_delta_is_refused(indices: list[int], values: list[float], reaso
     assert np.array_equal(known, before)
 
 
+def test_a_signalling_nan_reaches_no_arithmetic() -> None:
+    """It would make numpy warn; warnings are errors here."""
+
+    def change(body: bytearray) -> None:
+        body[-4:] = bytes.fromhex("0100807f")
+
+    data = tampered(CODEC.encode_delta(DELTA), change)
+    assert refused(data, "topk", np.ones(WIDTH, dtype=np.float32)) == "nan"
+
+
 def test_a_delta_of_another_count_than_announced_is_refused() -> None:
     data = with_pairs([3, 5, 999], [1, 2, 3])
     assert refused(data[:-8], "topk", np.zeros(WIDTH, np.float32)) == "shape"
