@@ -249,6 +249,7 @@ def moved(table: dict[str, Any], *, by: int) -> None:
 
 def shifted_border(table: dict[str, Any]) -> None:
     table["scale"]["data_offsets"] = [116, 124]
+    table["nothing"]["data_offsets"] = [124, 124]
     table["a.last"]["data_offsets"] = [124, 176]
 
 
