@@ -159,6 +159,20 @@ def test_bad_addresses(ours: Path, address: str) -> None:
         open_channel(load_identity(ours, "worker-1"), address, name=None)
 
 
+def test_a_host_is_never_taken_for_a_scheme(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To gRPC "unix:7000" is a file, unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("7000")
+        listener.listen()
+        listener.setblocking(False)
+        run(lambda: turned_away(load_identity(ours, "worker-1"), "unix:7000", name="server"))
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def test_a_list_is_read_anew_at_every_change(tmp_path: Path) -> None:
     file = tmp_path / "allowed"
     file.write_text("a\n")
