@@ -28,7 +28,7 @@ from fedhp.cluster.tls import AllowList, admit, open_channel
 
 TODAY = datetime.now(UTC)
 LONG_AGO, FAR_AHEAD = TODAY - timedelta(days=400), TODAY + timedelta(days=400)
-PATIENCE = 60.0  # s, for what takes a moment: a deadline, not a measurement
+PATIENCE = 120.0  # s, for what takes a moment: a deadline, not a measurement
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 

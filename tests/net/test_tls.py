@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster import tls
+from fedhp.cluster import limits, tls
 from fedhp.cluster.certs import load_identity
 from fedhp.cluster.tls import AllowList, open_channel, peer_of, why_refused
 from fedhp.errors import IdentityError
@@ -38,6 +38,12 @@ from net.identities import (
     sign,
     turned_away,
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
 
 
 @pytest.fixture(scope="module")
