@@ -84,6 +84,15 @@ def test_garbage_behind_the_last_record_is_cut_off(tmp_path: Path, garbage: byte
         assert journal.read() == RECORDS
 
 
+def test_a_torn_record_may_hold_another_journal(tmp_path: Path) -> None:
+    """The records inside are none of this file."""
+    path, other = tmp_path / "j", tmp_path / "other"
+    written(other)
+    *_, end = written(path, (RECORDS[0], Record(1, other.read_bytes())))
+    os.truncate(path, end - 1)
+    assert reread(path) == (RECORDS[0],)
+
+
 def test_a_sector_that_never_reached_the_disk(quick_disk: Path) -> None:
     """Of the last record it is a torn write; of an earlier one it is damage."""
     path = quick_disk / "j"
