@@ -79,7 +79,6 @@ class Coordinator:
         port = server.add_secure_port(self.settings.listen, credentials)
         host = self.settings.listen.rpartition(":")[0]
         self.address = self.settings.advertise or f"{host}:{port}"
-        self.history = History(self.settings.folder, self.settings.identity.name)
         try:
             await self._lead()
             server.add_generic_rpc_handlers(
@@ -101,7 +100,7 @@ class Coordinator:
             await self._say_goodbye()
         finally:
             await server.stop(grace=0.5)
-            if hasattr(self, "book"):
+            if hasattr(self.term, "book"):
                 self.term.book.close()
             self.history.close()
 
@@ -140,8 +139,16 @@ class Coordinator:
         self.term.book = Book.open(
             self.settings.folder, content, asynchronous=self.term.asynchronous
         )
+        stand = content.committed
         self.history.note(
-            "lead", {"run": content.run, "epoch": epoch, "round": content.committed.round_index}
+            "lead",
+            {
+                "run": content.run,
+                "epoch": epoch,
+                "stand": [stand.epoch, stand.round_index, stand.number],
+                "min_workers": rules.min_workers,
+                "asynchronous": self.term.asynchronous,
+            },
         )
         await self._commit()  # proves that the lead holds, and makes the run's name durable
 
@@ -267,6 +274,7 @@ class Coordinator:
     async def _gather(self) -> list[int]:
         """The workers of the next attempt: all of them, or enough of them after a while."""
         started, wanted = time.monotonic(), self.experiment.workers
+        told = False
         patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
         while not self.term.stopping:
             ready = [each.worker for each in self.term.conductor.ready(time.monotonic())]
@@ -282,6 +290,9 @@ class Coordinator:
                 f"{len(ready)} of {wanted} workers are ready; "
                 f"at least {self.experiment.cluster.min_workers} are needed"
             )
+            if not told and waited >= patience:
+                told = True
+                self.history.note("waiting", {"why": self.term.why, "ready": ready})
             await self.term.wait(LOOK)
         return []
 

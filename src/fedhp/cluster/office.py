@@ -163,10 +163,10 @@ class Clerk:
             self.term.conductor.report(member.worker, attempt, report)
         if np.isfinite(report.accuracy):
             member.accuracy = report.accuracy
-        digest = report.digest.hex()
-        self.term.history.note(
-            "report", {**facts(attempt), "worker": member.worker, "digest": digest}
-        )
+        told = {**facts(attempt), "worker": member.worker, "digest": report.digest.hex()}
+        if self.term.asynchronous:
+            told["turn"] = report.turn
+        self.term.history.note("report", told)
         member.seen = time.monotonic()
         self.term.notify()
 
