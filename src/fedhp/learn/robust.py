@@ -1,0 +1,121 @@
+"""Mixing that withstands some poisoned peers: clipped differences, trimmed mean, median.
+
+All work on blocks of columns, so that memory stays small however many peers there are. The
+coordinate-wise rules sort the models by a network of minima and maxima over whole blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+RULES = ("clip", "trimmed_mean", "median")
+_BLOCK_BYTES = 2 << 20  # of all models together: the network passes over it many times
+_COLUMNS = 1 << 16  # of two models
+
+
+def combine(
+    own: Tensor,
+    peers: Sequence[Tensor],
+    weights: Sequence[float],
+    own_weight: float,
+    *,
+    rule: str,
+    trim: float,
+    clip: float,
+) -> Tensor:
+    """A new row from a worker's own [D] and its peers' [D], which all stay as they are.
+
+    clip: the weighted mean, each peer's difference to the own model shortened to at most
+    `clip` times the median of the peers' distances (of two middle ones the shorter).
+    trimmed_mean: in each column the mean without a share `trim` of the values at either end,
+    at least one of three or more. median: of each column. These two count all models alike.
+    """
+    if len(weights) != len(peers):
+        raise ValueError(f"{len(peers)} peers have {len(weights)} weights")
+    if not peers:
+        return own.clone()
+    if rule == "clip":
+        return _clipped(own, peers, _shares(weights, own_weight), clip)
+    count = 1 + len(peers)
+    if rule == "trimmed_mean":
+        cut = max(int(trim * count), int(count >= 3))
+    elif rule == "median":
+        cut = (count - 1) // 2
+    else:
+        raise ValueError(f"there is no rule {rule!r}; there are: {', '.join(RULES)}")
+    return _middle(own, peers, cut)
+
+
+def _shares(weights: Sequence[float], own_weight: float) -> list[float]:
+    """The peers' weights in a sum of 1 with the own one."""
+    total = own_weight + sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _clipped(own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: float) -> Tensor:
+    distances = torch.tensor([_distance(own, peer) for peer in peers], dtype=torch.float64)
+    longest = clip * float(distances.median())
+    factors = [
+        share * min(1.0, longest / length) if length else share
+        for share, length in zip(shares, distances.tolist(), strict=True)
+    ]
+    out = torch.empty_like(own)
+    for block in _blocks(len(own), _COLUMNS):
+        # In float64 the difference of two huge values is not infinite.
+        mine = own[block].double()
+        total = mine.clone()
+        for peer, factor in zip(peers, factors, strict=True):
+            total.add_(peer[block].double().sub_(mine), alpha=factor)
+        out[block] = total
+    return out
+
+
+def _distance(left: Tensor, right: Tensor) -> float:
+    squares = [
+        (left[block].double() - right[block].double()).square_().sum()
+        for block in _blocks(len(left), _COLUMNS)
+    ]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def _middle(own: Tensor, peers: Sequence[Tensor], cut: int) -> Tensor:
+    """The mean of each column without its `cut` smallest and `cut` largest values."""
+    count = 1 + len(peers)
+    exchanges = list(_network(count))
+    columns = max(256, _BLOCK_BYTES // (own.element_size() * count))
+    out = torch.empty_like(own)
+    spare = torch.empty(min(columns, len(own)), dtype=own.dtype, device=own.device)
+    for block in _blocks(len(own), columns):
+        rows = list(torch.stack([own[block], *(peer[block] for peer in peers)]))
+        smaller = spare[: len(rows[0])]
+        for low, high in exchanges:
+            torch.minimum(rows[low], rows[high], out=smaller)
+            torch.maximum(rows[low], rows[high], out=rows[high])
+            rows[low], smaller = smaller, rows[low]
+        kept = rows[cut : count - cut]
+        # Each divided first: the sum of huge values would be infinite.
+        total = torch.div(kept[0], len(kept), out=out[block])
+        for row in kept[1:]:
+            total.add_(row, alpha=1 / len(kept))
+    return out
+
+
+def _network(count: int) -> Iterator[tuple[int, int]]:
+    """The exchanges of Batcher's odd-even merge sort for any count: (smaller to, larger to)."""
+    size = 1
+    while size < count:
+        step = size
+        while step:
+            for start in range(step % size, count - step, 2 * step):
+                for low in range(start, min(start + step, count - step)):
+                    if low // (2 * size) == (low + step) // (2 * size):
+                        yield low, low + step
+            step //= 2
+        size *= 2
+
+
+def _blocks(width: int, columns: int) -> Iterator[slice]:
+    return (slice(start, start + columns) for start in range(0, width, columns))
