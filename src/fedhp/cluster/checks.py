@@ -34,6 +34,7 @@ WEIGHT_SLACK = 1e-6  # of the sum of a worker's mixing weights
 ENCODINGS = frozenset({"raw", "fp16", "int8", "topk"})
 STATES = frozenset({"gathering", "running", "paused", "finished"})
 STATUSES = frozenset({"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"})
+_UINT32 = 2**32 - 1
 _NOT_TOML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 Request: TypeAlias = (
@@ -232,9 +233,6 @@ def check_first_chunk(
     check_digest(chunk.digest, "the digest of the model")
     if chunk.digest and len(chunk.data) < chunk.total:
         raise Refused("digest", "a chunk that is not the last has the digest")
-
-
-_UINT32 = 2**32 - 1
 
 
 def _check_envelope(request: Request) -> None:

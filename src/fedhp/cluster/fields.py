@@ -15,8 +15,8 @@ from fedhp.cluster.guard import Refused, quoted
 WEEK = 7 * 86_400.0  # s; longer than any round, and any deadline
 DIGEST_BYTES = 32  # of SHA-256
 
-# Names become file names and metric labels: no separators, no leading dot or dash.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Names become file names and metric labels: no separators, no dot or dash at an end.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from fedhp.cluster import limits
 from fedhp.cluster import wire_pb2 as wire
 
-# Which epochs of a sender are taken: the receiver's own (at a coordinator), that or a later one
-# (at a peer, who may hear of a new coordinator later than others), any (to join and to poll).
+# Which epochs of a sender are taken: the receiver's own; that or a later one (at a peer, who may
+# hear of a new coordinator later than others); any (the reply tells the sender the new one).
 Epochs: TypeAlias = Literal["same", "since", "any"]
 
 # Refusals that happen in an honest network and cost nothing: late messages, a process that does
@@ -37,6 +37,8 @@ BAD = frozenset(
     }
 )
 
+WORKER, OPERATOR = "worker", "operator"  # roles that ask something of others
+
 STRIKE_SECONDS = 3600.0  # until a strike is forgotten; a quarantine is not
 _WINDOW = (1 << limits.SEQUENCES) - 1
 
@@ -53,6 +55,29 @@ class Refused(Exception):
     def bad(self) -> bool:
         """Whether it counts against its sender; being late does not."""
         return self.reason not in LATE
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may make a call (one of these roles), and what its envelope must say."""
+
+    allowed: frozenset[str]
+    epochs: Epochs
+    without_run: bool = False  # the sender need not know the run yet
+
+
+_WORKERS = frozenset({WORKER})
+RULES: Mapping[str, Rule] = {
+    "Join": Rule(_WORKERS, "any", without_run=True),
+    "Next": Rule(_WORKERS, "any"),
+    "Report": Rule(_WORKERS, "same"),
+    "Beat": Rule(_WORKERS, "any"),
+    "Leave": Rule(_WORKERS, "any"),
+    "Status": Rule(frozenset({WORKER, OPERATOR}), "any", without_run=True),
+    "Command": Rule(frozenset({OPERATOR}), "any"),
+    "Pull": Rule(_WORKERS, "since"),
+    "Swap": Rule(_WORKERS, "since"),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,7 +125,7 @@ class Envelopes:
 
 @dataclass(slots=True)
 class _Sender:
-    """What is remembered of a name on the allow list: some 700 bytes, however much it sends."""
+    """What is remembered of a name on the allow list: about 1.5 kB, however much it sends."""
 
     incarnation: int = 0
     newest: int = 0  # the largest sequence number seen
@@ -158,20 +183,19 @@ class Guard:
         *,
         peer: str,
         roles: frozenset[str],
-        allowed: frozenset[str],
-        epochs: Epochs = "same",
-        without_run: bool = False,
+        rule: Rule,
     ) -> None:
         """Take the envelope of a message, once, or raise Refused.
 
         peer is the name in the certificate; roles are those the allow list gives it, none for a
-        stranger; allowed are the roles of which one is needed for this call. without_run: the
-        sender need not know the run yet.
+        stranger; rule is that of the call, from RULES.
         """
         if not roles:
             raise Refused("unknown", f"{quoted(peer)} is not on the list of this federation")
         with self._lock:
-            sender = self._senders.setdefault(peer, _Sender())
+            sender = self._senders.get(peer)
+            if sender is None:
+                sender = self._senders[peer] = _Sender()
             if sender.quarantined:
                 raise Refused(
                     "quarantined", f"{quoted(peer)} sent too many bad messages and was shut out"
@@ -185,13 +209,13 @@ class Guard:
                     f"the certificate is {quoted(peer)}'s, the message says it is from "
                     f"{quoted(envelope.sender)}",
                 )
-            if not roles & allowed:
+            if not roles & rule.allowed:
+                needed = _either(rule.allowed)
                 raise Refused(
-                    "role",
-                    f"{quoted(peer)} is {_either(roles)}; only {_either(allowed)} may ask this",
+                    "role", f"{quoted(peer)} is {_either(roles)}; only {needed} may ask this"
                 )
-            self._check_run(envelope.run, without_run=without_run)
-            self._check_epoch(envelope.epoch, epochs)
+            self._check_run(envelope.run, without_run=rule.without_run)
+            self._check_epoch(envelope.epoch, rule.epochs)
             if not envelope.incarnation or not envelope.sequence:
                 raise Refused("missing", "the envelope has no incarnation or no sequence number")
             sender.take(envelope.incarnation, envelope.sequence)

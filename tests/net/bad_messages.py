@@ -1,0 +1,379 @@
+"""Bad messages by name: how each is made from a good one, and the word of its refusal.
+
+`spoil` changes a good message of that kind in place; any good one will do, a real worker's too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedhp.cluster import limits
+from fedhp.cluster import wire_pb2 as wire
+from net.good_messages import Scene, address_of, other
+
+Spoil = Callable[[Any, Scene], None]
+MONTH = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """One fault in one kind of message (a key of GOOD)."""
+
+    name: str
+    kind: str
+    reason: str
+    spoil: Spoil
+    second: bool = False  # a good message goes first; the bad one is made from its copy
+
+
+def put(path: str, value: Any) -> Spoil:
+    """Set one field, given by its dotted path; the first entry of a list is [0]."""
+    *way, last = path.split(".")
+
+    def spoil(message: Any, scene: Scene) -> None:
+        for step in way:
+            message = getattr(message, step.removesuffix("[0]"))
+            message = message[0] if step.endswith("[0]") else message
+        setattr(message, last, value)
+
+    return spoil
+
+
+def drop(field: str) -> Spoil:
+    """Leave a field out."""
+    return lambda message, scene: message.ClearField(field)
+
+
+def nothing(message: Any, scene: Scene) -> None:
+    """The message again, as it was."""
+
+
+def raised(path: str, by: int) -> Spoil:
+    """A whole number in the envelope, larger by so much."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        setattr(message.envelope, path, getattr(message.envelope, path) + by)
+
+    return spoil
+
+
+def old_process(message: Any, scene: Scene) -> None:
+    """The process that the sender's present one has replaced."""
+    message.envelope.incarnation -= 1
+    message.envelope.sequence += 1
+
+
+def links(message: wire.RoundReport, *workers: int) -> None:
+    """Links to these workers and no others."""
+    del message.links[:]
+    message.links.extend(wire.LinkReport(worker=each, distance=math.nan) for each in workers)
+
+
+def same_link_twice(message: Any, scene: Scene) -> None:
+    links(message, other(scene, 1), other(scene, 1))
+
+
+def too_many_links(message: Any, scene: Scene) -> None:
+    links(message, *range(limits.LINKS + 1))
+
+
+def link_to_itself(message: Any, scene: Scene) -> None:
+    links(message, scene.worker)
+
+
+def link_to_nobody(message: Any, scene: Scene) -> None:
+    links(message, scene.workers)
+
+
+def link_not_asked(message: Any, scene: Scene) -> None:
+    links(message, other(scene, 5))
+
+
+def selected(*steps: int) -> Spoil:
+    """Peers kept, by their places after the sender."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.selected[:] = [other(scene, step) for step in steps]
+
+    return spoil
+
+
+def selected_nobody(message: Any, scene: Scene) -> None:
+    message.selected[:] = [2**32 - 1]
+
+
+def stands(count: int, *, same: bool) -> Spoil:
+    """So many stands."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        del message.stands[:]
+        for index in range(count):
+            message.stands.add(round=1 if same else index + 1, epoch=1, attempt=1)
+
+    return spoil
+
+
+def stand_without_epoch(message: Any, scene: Scene) -> None:
+    message.stands.add(round=5)
+
+
+def weights(*values: float) -> Spoil:
+    """Other weights of the peers."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.work.weights[:] = values
+
+    return spoil
+
+
+def falling_peers(message: Any, scene: Scene) -> None:
+    peers = sorted(message.work.peers, key=lambda each: -each.worker)
+    del message.work.peers[:]
+    message.work.peers.extend(peers)
+
+
+def twice(field: str) -> Spoil:
+    """The first of a list of peers once more, in a list of two."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        peers = getattr(message.work, field)
+        first = wire.PeerAddress.FromString(peers[0].SerializeToString())
+        del peers[:]
+        peers.extend([first, first])
+
+    return spoil
+
+
+def two_of_one_name(message: Any, scene: Scene) -> None:
+    peers = message.work.peers
+    peers[1].name = peers[0].name
+
+
+def probe_of_a_peer(message: Any, scene: Scene) -> None:
+    message.work.probes[0].CopyFrom(message.work.peers[0])
+
+
+def among_itself(field: str) -> Spoil:
+    """The receiver in a list of its peers."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        getattr(message.work, field)[0].CopyFrom(address_of(scene.worker))
+
+    return spoil
+
+
+def partner_itself(message: Any, scene: Scene) -> None:
+    message.act.partner.CopyFrom(address_of(scene.worker))
+
+
+def nobody_there(message: Any, scene: Scene) -> None:
+    del message.catch_up.peers[:]
+
+
+def gone(*workers: int) -> Spoil:
+    """Workers nobody should wait for."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.gone[:] = workers
+
+    return spoil
+
+
+def member_twice(message: Any, scene: Scene) -> None:
+    message.members.add().CopyFrom(message.members[0])
+
+
+LONG = "x" * (limits.TEXT_LENGTH + 1)
+INJECTED = "all is well\n2031-01-01 12:00:00 coordinator: worker-1 is dead"
+
+ENVELOPES = [
+    Bad("no envelope", "Beat", "missing", drop("envelope")),
+    Bad("no incarnation", "Beat", "missing", put("envelope.incarnation", 0)),
+    Bad("no sequence", "Report", "missing", put("envelope.sequence", 0)),
+    Bad("a later protocol", "Join", "version", raised("version", 1)),
+    Bad("an earlier protocol", "Next", "version", raised("version", -1)),
+    Bad("another run", "Next", "run", put("envelope.run", "f" * 32)),
+    Bad("no run where one is needed", "Report", "run", put("envelope.run", "")),
+    Bad("a run with a tail", "Join", "run", put("envelope.run", "0123456789abcdef" * 2 + "\n")),
+    Bad("in the name of another", "Report", "sender", put("envelope.sender", "worker-1")),
+    Bad("in nobody's name", "Leave", "sender", put("envelope.sender", "")),
+    Bad("a name in capitals", "Beat", "sender", put("envelope.sender", "WORKER-2")),
+    Bad("an old epoch", "Report", "epoch", raised("epoch", -1)),
+    Bad("an epoch to come", "Report", "epoch", raised("epoch", 1)),
+    Bad("an old epoch at a peer", "Pull", "epoch", raised("epoch", -1)),
+    Bad("an earlier round", "Report", "round", raised("round", -1)),
+    Bad("a round to come", "Report", "future", raised("round", 1)),
+    Bad("an earlier attempt", "Report", "attempt", raised("attempt", -1)),
+    Bad("an attempt to come", "Report", "future", raised("attempt", 1)),
+    Bad("a replayed report", "Report", "replay", nothing, second=True),
+    Bad("a replayed command", "Command", "replay", nothing, second=True),
+    Bad("a replayed pull", "Pull", "replay", nothing, second=True),
+    Bad(
+        "older than the window",
+        "Beat",
+        "replay",
+        raised("sequence", -limits.SEQUENCES),
+        second=True,
+    ),
+    Bad("a process that was replaced", "Beat", "incarnation", old_process, second=True),
+]
+WORKERS = [
+    Bad("an address without a port", "Join", "address", put("address", "node-a")),
+    Bad("no address", "Join", "address", put("address", "")),
+    Bad("port 0", "Join", "address", put("address", "node-a:0")),
+    Bad("port 65536", "Join", "address", put("address", "node-a:65536")),
+    Bad("a port in other digits", "Join", "address", put("address", "node-a:７００１")),
+    Bad("IPv6 without brackets", "Join", "address", put("address", "2001:db8::7:7000")),
+    Bad("half an IPv6 address", "Join", "address", put("address", "[2001:db8::7:7000")),
+    Bad("an IPv4 address of 5 parts", "Join", "address", put("address", "10.0.0.0.5:7000")),
+    Bad("a wildcard address", "Join", "address", put("address", "0.0.0.0:7000")),
+    Bad("a Unix socket", "Join", "address", put("address", "unix:///run/docker.sock")),
+    Bad("another resolver", "Join", "address", put("address", "dns://8.8.8.8/node-a:7000")),
+    Bad("an address with a user", "Join", "address", put("address", "root@node-a:7000")),
+    Bad("an address of two lines", "Join", "address", put("address", "node-a:7000\n")),
+    Bad("a long address", "Join", "size", put("address", "a" * 255 + ":7000")),
+    Bad("a long version", "Join", "size", put("fedhp", "1" * 65)),
+    Bad("a version that moves the cursor", "Join", "text", put("fedhp", "0.1\x1b[2J")),
+    Bad("a negative step time", "Join", "range", put("step_time", -1e-9)),
+    Bad("too many stands", "Join", "size", stands(limits.STANDS + 1, same=False)),
+    Bad("one stand twice", "Next", "duplicate", stands(2, same=True)),
+    Bad("a stand of no epoch", "Next", "missing", stand_without_epoch),
+    Bad("a step time that is no number", "Next", "nan", put("step_time", math.nan)),
+    Bad("a line for the log", "Beat", "text", put("phase", INJECTED)),
+    Bad("a text that turns around", "Beat", "text", put("phase", "mixing \u202egnihton")),
+    Bad("a long phase", "Beat", "size", put("phase", LONG)),
+    Bad("a reason with a bell", "Leave", "text", put("why", "bye\a")),
+    Bad("a long reason", "Leave", "size", put("why", LONG)),
+    Bad("an empty command", "Command", "kind", drop("drain")),
+    Bad("a stop that says no", "Command", "kind", put("stop", False)),
+    Bad("a drain of a path", "Command", "name", put("drain", "../../etc/passwd")),
+    Bad("a drain of nobody", "Command", "name", put("drain", "")),
+    Bad("a pardon of a long name", "Command", "size", put("allow", "w" * 65)),
+]
+REPORTS = [
+    Bad("a loss that is no number", "Report", "nan", put("train_loss", math.nan)),
+    Bad("an infinite loss", "Report", "infinite", put("train_loss", math.inf)),
+    Bad("a step time of nothing", "Report", "range", put("step_time", 0.0)),
+    Bad("a step of a month", "Report", "range", put("step_time", MONTH)),
+    Bad("an infinite step time", "Report", "infinite", put("step_time", math.inf)),
+    Bad("negative computing", "Report", "range", put("compute_seconds", -1.0)),
+    Bad("negative exchange", "Report", "range", put("exchange_seconds", -1.0)),
+    Bad("a negative norm", "Report", "range", put("update_norm", -0.1)),
+    Bad("a norm that is no number", "Report", "nan", put("update_norm", math.nan)),
+    Bad("infinite smoothness", "Report", "infinite", put("smoothness", math.inf)),
+    Bad("negative variance", "Report", "range", put("gradient_variance", -1.0)),
+    Bad("an infinite start", "Report", "infinite", put("start_loss", -math.inf)),
+    Bad("infinite accuracy", "Report", "infinite", put("accuracy", math.inf)),
+    Bad("infinite accuracy of the whole", "Report", "infinite", put("whole_accuracy", -math.inf)),
+    Bad("a digest too short", "Report", "digest", put("digest", bytes(31))),
+    Bad("a digest too long", "Report", "digest", put("digest", bytes(64))),
+    Bad("two links to one worker", "Report", "duplicate", same_link_twice),
+    Bad("too many links", "Report", "size", too_many_links),
+    Bad("a link to itself", "Report", "worker", link_to_itself),
+    Bad("a link to nobody", "Report", "worker", link_to_nobody),
+    Bad("a link that was not asked for", "Report", "worker", link_not_asked),
+    Bad("a link of exabytes", "Report", "size", put("links[0].bytes", 2**63)),
+    Bad("a link in negative time", "Report", "range", put("links[0].seconds", -1.0)),
+    Bad("a link in no time at all", "Report", "nan", put("links[0].seconds", math.nan)),
+    Bad("a negative distance", "Report", "range", put("links[0].distance", -1.0)),
+    Bad("an infinite distance", "Report", "infinite", put("links[0].distance", math.inf)),
+    Bad("a loss of many lines", "Report", "text", put("links[0].lost", "gone\r\ngone")),
+    Bad("a loss of many words", "Report", "size", put("links[0].lost", LONG)),
+    Bad("itself kept", "Report", "worker", selected(0)),
+    Bad("one peer kept twice", "Report", "duplicate", selected(1, 1)),
+    Bad("nobody kept", "Report", "worker", selected_nobody),
+]
+PEERS = [
+    Bad("nothing wanted", "Pull", "kind", drop("wanted")),
+    Bad("something unknown wanted", "Pull", "kind", put("wanted", 77)),
+    Bad("a trained model of no attempt", "Pull", "range", put("envelope.attempt", 0)),
+    Bad("a trained model of no round", "Pull", "range", put("envelope.round", 0)),
+    Bad("endless patience", "Pull", "infinite", put("patience", math.inf)),
+    Bad("negative patience", "Pull", "range", put("patience", -1.0)),
+    Bad("patience of a month", "Pull", "range", put("patience", MONTH)),
+    Bad("a base of 5 bytes", "Pull", "digest", put("base", b"12345")),
+    Bad("a committed model of no stand", "Pull committed", "missing", drop("stand")),
+    Bad("a stand at no epoch", "Pull committed", "missing", put("stand.epoch", 0)),
+    Bad("a probe of nothing", "Pull probe", "range", put("bytes", 0)),
+    Bad("a probe of 4 GB", "Pull probe", "range", put("bytes", 2**32 - 1)),
+    Bad("a model of nothing", "Chunk", "range", put("total", 0)),
+    Bad("a model of exabytes", "Chunk", "range", put("total", 2**63)),
+    Bad("an unknown encoding", "Chunk", "encoding", put("encoding", "pickle")),
+    Bad("a chunk over its size", "Chunk", "size", put("data", bytes(limits.CHUNK_BYTES + 1))),
+    Bad("more data than announced", "Chunk", "size", put("total", 4095)),
+    Bad("a short digest", "Chunk", "digest", put("digest", b"1")),
+    Bad("a digest before the end", "Chunk", "digest", put("digest", bytes(32))),
+    Bad("a chunk of no envelope", "Chunk", "missing", drop("envelope")),
+]
+ORDERS = [
+    Bad("an order of no epoch", "Wait", "missing", put("epoch", 0)),
+    Bad("an order of no stand", "Wait", "missing", drop("committed")),
+    Bad("an order to do nothing", "Wait", "kind", drop("wait")),
+    Bad("a stand of a later epoch", "Wait", "future", put("committed.epoch", 2**40)),
+    Bad("a wait with a bell", "Wait", "text", put("wait.why", "\a")),
+    Bad("a long goodbye", "Finished", "size", put("finished.why", LONG)),
+    Bad("work on a committed round", "Work", "order", put("committed.round", 2**31)),
+    Bad("work of no attempt", "Work", "range", put("work.attempt", 0)),
+    Bad("no steps", "Work", "range", put("work.local_steps", 0)),
+    Bad("a million steps and one", "Work", "range", put("work.local_steps", 1_000_001)),
+    Bad("no learning", "Work", "range", put("work.learning_rate", 0.0)),
+    Bad("unlearning", "Work", "range", put("work.learning_rate", -0.1)),
+    Bad("a rate that is no number", "Work", "nan", put("work.learning_rate", math.nan)),
+    Bad("a deadline that is past", "Work", "range", put("work.deadline", -1.0)),
+    Bad("a deadline of now", "Work", "range", put("work.deadline", 0.0)),
+    Bad("a deadline in a month", "Work", "range", put("work.deadline", MONTH)),
+    Bad("an endless exchange", "Work", "infinite", put("work.exchange_deadline", math.inf)),
+    Bad("a weight missing", "Work", "weights", weights(0.5)),
+    Bad("weights of 2", "Work", "weights", weights(0.75, 0.75)),
+    Bad("weights of less than 1", "Work", "weights", weights(0.25, 0.249)),
+    Bad("a negative weight", "Work", "range", weights(-0.25, 0.75)),
+    Bad("a weight that is no number", "Work", "nan", weights(0.25, math.nan)),
+    Bad("an infinite weight", "Work", "infinite", weights(0.25, math.inf)),
+    Bad("weights whose sum overflows", "Work", "range", weights(1e308, 1e308)),
+    Bad("a negative weight of its own", "Work", "range", put("work.own_weight", -0.5)),
+    Bad("peers in falling order", "Work", "order", falling_peers),
+    Bad("one peer twice", "Work", "duplicate", twice("peers")),
+    Bad("one reader twice", "Work", "duplicate", twice("readers")),
+    Bad("two peers of one name", "Work", "duplicate", two_of_one_name),
+    Bad("a peer that is probed too", "Work", "duplicate", probe_of_a_peer),
+    Bad("itself among the peers", "Work", "worker", among_itself("peers")),
+    Bad("itself among the readers", "Work", "worker", among_itself("readers")),
+    Bad("itself among the probes", "Work", "worker", among_itself("probes")),
+    Bad("a peer that does not exist", "Work", "worker", put("work.peers[0].worker", 2**31)),
+    Bad("a peer without a name", "Work", "name", put("work.peers[0].name", "")),
+    Bad("a peer at a Unix socket", "Work", "address", put("work.peers[0].address", "unix:x")),
+    Bad("more to keep than peers", "Scoring", "range", put("work.keep", 3)),
+    Bad("scoring on nothing", "Scoring", "range", put("work.samples", 0)),
+    Bad("scoring with weights", "Scoring", "weights", weights(0.5, 0.5)),
+    Bad("a turn with itself", "Act", "worker", partner_itself),
+    Bad("a turn of no round", "Act", "range", put("act.round", 0)),
+    Bad("a turn of no steps", "Act", "range", put("act.local_steps", 0)),
+    Bad("a turn of no deadline", "Act", "nan", put("act.deadline", math.nan)),
+    Bad("nobody to catch up from", "CatchUp", "missing", nobody_there),
+]
+REPLIES = [
+    Bad("a place in no run", "JoinReply", "name", put("run", "")),
+    Bad("a run in capitals", "JoinReply", "name", put("run", "ABCDEF01" * 4)),
+    Bad("a place in no epoch", "JoinReply", "missing", put("epoch", 0)),
+    Bad("a place out of range", "JoinReply", "worker", put("worker", limits.WORKERS)),
+    Bad("a long experiment", "JoinReply", "size", put("experiment", "é" * (1 << 19) + "e")),
+    Bad("an experiment with a zero", "JoinReply", "text", put("experiment", "a = 1\0")),
+    Bad("no beat", "JoinReply", "range", put("beat_seconds", 0.0)),
+    Bad("a beat in an hour", "JoinReply", "range", put("beat_seconds", 3600.0)),
+    Bad("a beat of no epoch", "BeatReply", "missing", put("epoch", 0)),
+    Bad("nobody is gone", "BeatReply", "worker", gone(2**32 - 1)),
+    Bad("gone twice", "BeatReply", "duplicate", gone(1, 1)),
+    Bad("a receipt of two lines", "Receipt", "text", put("why", "no\u2028really")),
+    Bad("a long receipt", "Receipt", "size", put("why", LONG)),
+    Bad("an unknown state", "StatusReply", "kind", put("state", "\x1b[31m")),
+    Bad("an unknown status", "StatusReply", "kind", put("members[0].status", "fine")),
+    Bad("a member twice", "StatusReply", "duplicate", member_twice),
+    Bad("a member of no name", "StatusReply", "name", put("members[0].name", "a b")),
+    Bad("a member nowhere", "StatusReply", "address", put("members[0].address", ":1")),
+    Bad("a phase in colour", "StatusReply", "text", put("members[0].phase", "\x1b[31m")),
+    Bad("endless silence", "StatusReply", "infinite", put("members[0].silent_seconds", math.inf)),
+]
+BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *ORDERS, *REPLIES]
