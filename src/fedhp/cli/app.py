@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedhp import __version__
+from fedhp.cli.certs import app as certs_app
 from fedhp.cli.compare import compare
 from fedhp.cli.data import app as data_app
 from fedhp.cli.explain import explain
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command in (run, compare, reproduce, show, explain, whatif, report, export):
     app.command()(command)
 app.add_typer(data_app, name="data")
+app.add_typer(certs_app, name="certs")
 
 
 def _version(wanted: bool) -> None:

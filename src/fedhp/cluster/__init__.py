@@ -13,3 +13,5 @@ import sys
 _SETTING, _RSA_ONLY = "GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384"
 TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(_SETTING) == _RSA_ONLY
 os.environ[_SETTING] = _RSA_ONLY
+# Its own lines about refused handshakes are for its developers; tls.why_refused has the words.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -157,10 +157,10 @@ def read(file: Path) -> bytes:
     try:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-            if file.suffix == ".key" and mode & ~0o600:
+            if file.suffix == ".key" and mode & 0o077:
                 raise IdentityError(
                     f"{file}: others than its owner can use this key (mode {mode:04o})",
-                    allowed="mode 0600 or less",
+                    allowed="mode 0600",
                     fix=f"chmod 600 {file}; if somebody may have read it, issue a new one",
                 )
             return stream.read(_LARGEST_FILE)

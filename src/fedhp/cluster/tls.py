@@ -153,13 +153,20 @@ def peer_of(context: Any) -> PeerIdentity:
     return PeerIdentity(name, frozenset(roles))
 
 
-async def admit(context: Any, allowed: AllowList, *, roles: Collection[str] = ()) -> PeerIdentity:
-    """The caller, if it may call; otherwise the call ends with the reason. Empty: any role."""
+async def admit(
+    context: Any, allowed: AllowList, *, sender: str, roles: Collection[str] = ()
+) -> PeerIdentity:
+    """The caller, if it may call; otherwise the call ends with the reason.
+
+    `sender` is who the message says it is from; without roles any will do.
+    """
     try:
         peer = peer_of(context)
     except IdentityError as error:
         await _abort(context, grpc.StatusCode.UNAUTHENTICATED, error.problem)
     refusal = allowed.refusal(peer.name)
+    if not refusal and sender != peer.name:
+        refusal = f"{peer.name} calls itself {sender[: limits.NAME_LENGTH]!r}"
     if not refusal and roles and not peer.roles & set(roles):
         has = " and ".join(sorted(peer.roles)) or "nothing"
         refusal = f"{peer.name} is {has} by its certificate, but this needs {' or '.join(roles)}"
@@ -241,7 +248,9 @@ def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None
         except TimeoutError:
             return f"took the connection but said nothing for {patience:g} s: is it stuck?"
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return _verdict(identity, b"") if shown else "broke off in the middle of the handshake"
+            if shown:
+                return _verdict(identity, b"")
+            return "broke off in the handshake: it speaks no TLS 1.3, or is another program"
         except ssl.SSLError as error:
             return _alert(identity, error.reason or "")
         except OSError as error:
@@ -268,9 +277,9 @@ def _wrong_side(certificate: bytes | None, host: str, *, name: str | None) -> st
         return ""
     if name is not None:
         return f"is {facts.name}, not {name}"
-    hosts = ", ".join(facts.hosts) or "no other host"
+    served = ", ".join((facts.name, *facts.hosts))
     return (
-        f"is {facts.name}, whose certificate is not for {host} but for {facts.name}, {hosts}; "
+        f"is {facts.name}, whose certificate is not for {host} but for {served}; "
         f"issue it again with --host {host}"
     )
 

@@ -1,0 +1,173 @@
+"""Why a connection failed, in words; who is on the allow-list; what an address may be."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from fedhp.cluster import limits, tls
+from fedhp.cluster.certs import load_identity
+from fedhp.cluster.tls import AllowList, open_channel, why_refused
+from fedhp.errors import ConfigError, IdentityError
+from net.identities import (
+    DENIED,
+    FAR_AHEAD,
+    LONG_AGO,
+    PATIENCE,
+    make_ours,
+    make_theirs,
+    plain_server,
+    read_first,
+    run,
+    serving,
+    turned_away,
+)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_ours(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_theirs(tmp_path_factory.mktemp("theirs"))
+
+
+def asks_for(authority: Path) -> Callable[[ssl.SSLContext], None]:
+    """A server that takes only clients of this authority."""
+
+    def change(context: ssl.SSLContext) -> None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority / "ca.crt")
+
+    return change
+
+
+def test_the_words_of_a_server_that_says_why(ours: Path, theirs: Path) -> None:
+    """With TLS 1.3 they come after the handshake."""
+    server, worker = load_identity(ours, "server"), load_identity(ours, "worker-1")
+    with plain_server(server, asks_for(theirs)) as (address, _):
+        told = asyncio.run(why_refused(worker, address, name="server"))
+        assert "refused the certificate of worker-1: it trusts another authority" in told
+    with plain_server(server, asks_for(ours)) as (address, _):
+        host, port = tls.split_address(address)
+        old = load_identity(ours, "old", now=LONG_AGO)
+        told = tls._try_handshake(old, host, port=port, name="server")
+        assert "says that the certificate expired" in told
+        bare = ssl.create_default_context(cafile=ours / "ca.crt")
+        bare.check_hostname = False
+        with pytest.raises(ssl.SSLError) as caught:
+            read_first(address, bare)
+        assert "it got no certificate" in tls._alert(worker, caught.value.reason)
+
+
+def test_a_server_that_closes_without_a_word(ours: Path, theirs: Path) -> None:
+    async def scene() -> None:
+        mixed = replace(load_identity(ours, "server"), authority=(theirs / "ca.crt").read_bytes())
+        worker = load_identity(ours, "worker-1")
+        async with serving(mixed) as (address, door):
+            error = await turned_away(worker, address, name="server")
+            told = await why_refused(worker, address, name="server", error=error)
+            assert "closed the connection without a word" in told
+            assert "compare the clocks of the two machines, and their ca.crt" in told
+            assert door.calls == 0
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    ("who", "when", "words"),
+    [("old", LONG_AGO, "has a certificate that expired"), ("early", FAR_AHEAD, "not yet valid")],
+)
+def test_a_server_out_of_its_time(ours: Path, who: str, when: datetime, words: str) -> None:
+    async def scene() -> None:
+        worker = load_identity(ours, "worker-1")
+        async with serving(load_identity(ours, who, now=when)) as (address, _):
+            error = await turned_away(worker, address, name=who)
+            assert words in await why_refused(worker, address, name=who, error=error)
+
+    run(scene)
+
+
+def test_nobody_there_no_tls_and_no_answer(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = load_identity(ours, "worker-1")
+    monkeypatch.setattr(limits, "CONNECT_SECONDS", 0.2)
+
+    def told(address: str) -> str:
+        return asyncio.run(why_refused(worker, address, name=None))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert "took the connection but said nothing for 0.2 s" in told(address)
+    assert "nobody listens there" in told(address)
+    assert "knows no host of that name" in told("no-such-host.invalid:7000")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            plain, _ = listener.accept()
+            with plain:
+                plain.sendall(b"220 hello, this is no TLS\r\n")
+                plain.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        assert "speaks no TLS" in told(f"127.0.0.1:{listener.getsockname()[1]}")
+        thread.join(PATIENCE)
+
+
+def test_what_a_peer_writes_is_cut_and_cleaned(ours: Path) -> None:
+    error = grpc.aio.AioRpcError(
+        DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), details="\x1b[2J" + "x" * 9999
+    )
+    worker = load_identity(ours, "worker-1")
+    told = asyncio.run(why_refused(worker, "a:1", name=None, error=error))
+    assert told.isprintable()
+    assert len(told) < 2 * limits.TEXT_LENGTH
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "a", "a:", ":1", "a:0", "a:65536", "a:1x", "unix:/tmp/x", "::1:7", "[a]:7", "a b:7"],
+)
+def test_bad_addresses(ours: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match="is no address"):
+        open_channel(load_identity(ours, "worker-1"), address, name=None)
+
+
+def test_a_list_is_read_anew_at_every_change(tmp_path: Path) -> None:
+    file = tmp_path / "allowed"
+    for _ in range(50):  # in place, of one size, faster than the clock of the file system
+        file.write_text("a\n")
+        allowed = AllowList(file)
+        assert (allowed.refusal("a"), allowed.refusal("b")) == ("", "b is not on the allow-list")
+        file.write_text("b\n")
+        assert (allowed.refusal("a"), allowed.refusal("b")) == ("a is not on the allow-list", "")
+    assert AllowList(None).refusal("anybody") == ""
+
+
+def test_a_list_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
+    file = tmp_path / "allowed"
+    file.write_text("a\n")
+    allowed = AllowList(file)
+    assert allowed.refusal("a") == ""
+    for content, words in ((b"a\nb c\n", "line 2: 'b c' cannot be"), (b"\xff", "cannot be used")):
+        file.write_bytes(content)
+        assert words in allowed.refusal("a")
+        with pytest.raises(IdentityError, match="the allow-list"):
+            AllowList(file)
+    file.unlink()
+    assert "No such file" in allowed.refusal("a")
+    file.write_text("a\n")
+    assert allowed.refusal("a") == ""
