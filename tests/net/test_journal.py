@@ -229,7 +229,7 @@ def test_a_disk_that_fills_up(small_disk: Path) -> None:
         assert str(journal.path) in str(caught.value)
         assert journal.size == journal.path.stat().st_size
         with pytest.raises(StorageFull):
-            journal.rewrite([Record(1, NOISE)])
+            journal.rewrite([Record(1, NOISE + NOISE)])
         assert len(journal.read()) == done
         assert sorted(each.name for each in small_disk.iterdir()) == ["filler", "j", "j.lock"]
         filler.unlink()

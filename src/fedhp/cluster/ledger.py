@@ -29,11 +29,11 @@ Result = TypeVar("Result")
 
 
 class NotLeader(FedhpError):
-    """Another process leads, or none: nothing was committed, and this ledger never will again."""
+    """This process does not lead any more; only the next leader can say what was committed."""
 
 
 class Unreachable(FedhpError):
-    """It cannot be known now whether the commit was made; the same one may be tried again."""
+    """It cannot be known now whether the commit was made; the same one must be tried again."""
 
 
 class Ledger(Protocol):

@@ -1,0 +1,194 @@
+"""Real etcd processes on loopback, and a process of its own that leads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+
+PROGRAM = shutil.which("etcd")
+needs_etcd = pytest.mark.skipif(
+    PROGRAM is None, reason="etcd is not installed: apt-get install etcd-server"
+)
+STARTING = 30.0  # s until a member must be healthy
+SILENCE = 30.0  # s until a child must say something
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses; all are found before the first is given back."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+class Etcd:
+    """An etcd of some members, each a process that can be killed, stopped and started again."""
+
+    def __init__(self, folder: Path, members: int, *, extra: tuple[str, ...] = ()) -> None:
+        ports = free_ports(2 * members)
+        self._clients, self._peers = ports[:members], ports[members:]
+        self._folder = folder
+        self._extra = extra
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._clients)
+        return f"etcd://{hosts}/test"
+
+    def member_url(self, member: int, scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self._clients[member]}"
+
+    def start(self, *members: int) -> None:
+        """Start these members, all if none is named, and wait until a majority works."""
+        chosen = members or tuple(range(len(self._clients)))
+        peers = [f"http://127.0.0.1:{port}" for port in self._peers]
+        everyone = ",".join(f"m{index}={peer}" for index, peer in enumerate(peers))
+        for member in chosen:
+            scheme = "https" if "--cert-file" in self._extra else "http"
+            client = self.member_url(member, scheme)
+            log = (self._folder / f"log{member}").open("ab")
+            self._logs.append(log)
+            assert PROGRAM is not None
+            self._processes[member] = subprocess.Popen(
+                [
+                    *(PROGRAM, "--name", f"m{member}"),
+                    *("--data-dir", str(self._folder / f"data{member}")),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", peers[member]),
+                    *("--initial-advertise-peer-urls", peers[member]),
+                    *("--initial-cluster", everyone),
+                    *("--heartbeat-interval", "50", "--election-timeout", "500"),
+                    *self._extra,
+                ],
+                stdout=log,
+                stderr=log,
+                env={name: text for name, text in os.environ.items() if "ETCD" not in name},
+            )
+        if not self._extra:
+            for member in chosen:
+                self._await_health(member)
+
+    def _await_health(self, member: int) -> None:
+        deadline = time.monotonic() + STARTING
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.HTTPError):
+                found = httpx.get(f"{self.member_url(member)}/health", timeout=2.0, trust_env=False)
+                if found.json().get("health") == "true":
+                    return
+            time.sleep(0.05)
+        raise AssertionError((self._folder / f"log{member}").read_text()[-2000:])
+
+    def kill(self, *members: int) -> None:
+        """kill -9."""
+        for member in members:
+            process = self._processes.pop(member)
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    def freeze(self, member: int) -> None:
+        """SIGSTOP: it takes connections, and never answers."""
+        self._processes[member].send_signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        self.kill(*tuple(self._processes))
+        for log in self._logs:
+            log.close()
+
+
+@contextlib.contextmanager
+def running_etcd(folder: Path, members: int, *, extra: tuple[str, ...] = ()) -> Iterator[Etcd]:
+    """A healthy etcd, ended at the end."""
+    etcd = Etcd(folder, members, extra=extra)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.close()
+
+
+LEADER = """
+import asyncio, sys
+from fedhp.cluster.etcd import EtcdLedger, elapsed
+from fedhp.errors import FedhpError
+
+def say(text):
+    sys.stdout.write(text + "\\n")
+    sys.stdout.flush()
+
+async def main(url, run, name, clock):
+    stuck = elapsed()
+    ledger = EtcdLedger(
+        url, run, lease_seconds=2, clock=elapsed if clock == "true" else lambda: stuck
+    )
+    epoch = await ledger.lead(name=name, address=name + ":1")
+    say(f"leads {epoch}")
+    async def watch():
+        await ledger.lost.wait()
+        say("lost")
+    watching = asyncio.create_task(watch())
+    while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        try:
+            if line == "read":
+                say("state " + ((await ledger.committed()) or b"none").decode())
+            else:
+                await ledger.commit(line.encode())
+                say("committed " + line)
+        except FedhpError as error:
+            say(type(error).__name__)
+    watching.cancel()
+    await ledger.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Leader:
+    """A process that leads a run and does as it is told, a line at a time."""
+
+    def __init__(self, url: str, run: str, *, name: str, clock: str = "true") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LEADER, url, run, name, clock],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self) -> str:
+        """The next thing it says."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.hear()
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send a signal; the time when it was sent."""
+        self._process.send_signal(number)
+        return time.monotonic()
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.communicate()

@@ -1,0 +1,245 @@
+"""What any ledger promises: the journal and etcd pass the same tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhp.cluster.etcd import EtcdLedger
+from fedhp.cluster.journal import Journal, JournalDamaged
+from fedhp.cluster.ledger import EPOCH, FILE, GROWTH, ROOM, JournalLedger, Ledger, NotLeader
+from fedhp.errors import RunError
+from fedhp.seeds import Purpose, generator
+from net.etcd_support import Etcd, needs_etcd, running_etcd
+
+Make = Callable[[], Ledger]
+# It does not compress, so that it takes several keys in etcd.
+LARGE = generator(5, Purpose.PROBE).bytes(3_500_000)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running_etcd(tmp_path_factory.mktemp("etcd"), 1) as etcd:
+        yield etcd
+
+
+@pytest.fixture(params=["journal", pytest.param("etcd", marks=needs_etcd)])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Another ledger of the same run, each time."""
+    if request.param == "journal":
+        return lambda: JournalLedger(tmp_path / "coordinator")
+    etcd: Etcd = request.getfixturevalue("etcd")
+    run = tmp_path.name
+    return lambda: EtcdLedger(etcd.url, run, lease_seconds=2)
+
+
+@contextlib.asynccontextmanager
+async def leading(make: Make) -> AsyncIterator[tuple[Ledger, int]]:
+    ledger = make()
+    try:
+        yield ledger, await ledger.lead(name="c", address="127.0.0.1:1")
+    finally:
+        await ledger.close()
+
+
+def in_time(test: Callable[[Make], Awaitable[None]]) -> Callable[[Make], None]:
+    """Run a coroutine; nothing here takes long, and a hang is a failure."""
+
+    def run(make: Make) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):
+                await test(make)
+
+        asyncio.run(bounded())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_time
+async def test_the_last_commit_is_what_the_next_leader_finds(make: Make) -> None:
+    async with leading(make) as (ledger, first):
+        assert first >= 1
+        assert await ledger.committed() is None
+        for state in (b"one", b"", b"two" * 1000):
+            await ledger.commit(state)
+            assert await ledger.committed() == state
+        assert ledger.leads()
+    async with leading(make) as (ledger, second):
+        assert second > first
+        assert await ledger.committed() == b"two" * 1000
+        await ledger.commit(b"three")
+    async with leading(make) as (ledger, third):
+        assert third > second
+        assert await ledger.committed() == b"three"
+        assert not ledger.lost.is_set()
+
+
+@in_time
+async def test_a_large_state_and_the_same_one_twice(make: Make) -> None:
+    async with leading(make) as (ledger, _):
+        await ledger.commit(LARGE)
+        await ledger.commit(LARGE)
+        assert await ledger.committed() == LARGE
+    async with leading(make) as (ledger, _):
+        await ledger.commit(b"small")
+        await ledger.commit(LARGE[1:])
+    async with leading(make) as (ledger, _):
+        assert await ledger.committed() == LARGE[1:]
+
+
+@in_time
+async def test_only_a_leader_commits(make: Make) -> None:
+    idle = make()
+    with pytest.raises(NotLeader):
+        await idle.commit(b"mine")
+    with pytest.raises(NotLeader):
+        await idle.committed()
+    assert not idle.leads()
+    assert not idle.lost.is_set()
+    async with leading(make) as (ledger, _):
+        assert await ledger.committed() is None
+    assert not ledger.leads()
+    with pytest.raises(NotLeader):
+        await ledger.commit(b"after the end")
+    await idle.close()
+
+
+@in_time
+async def test_the_others_wait_for_their_turn(make: Make) -> None:
+    holders: list[int] = []
+    epochs: list[int] = []
+
+    async def candidate(number: int) -> None:
+        async with leading(make) as (ledger, epoch):
+            holders.append(number)
+            assert len(holders) == 1, "two lead at once"
+            epochs.append(epoch)
+            await ledger.commit(str(number).encode())
+            assert await ledger.committed() == str(number).encode()
+            assert ledger.leads()
+            holders.remove(number)
+
+    await asyncio.gather(*(candidate(number) for number in range(4)))
+    assert sorted(set(epochs)) == epochs
+    assert len(epochs) == 4
+
+
+@in_time
+async def test_a_candidate_that_gives_up_leaves_nothing_behind(make: Make) -> None:
+    async with leading(make) as (_, first):
+        other = make()
+        waiting = asyncio.create_task(other.lead(name="d", address="127.0.0.1:2"))
+        done, _ = await asyncio.wait([waiting], timeout=0.7)
+        assert not done
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await other.close()
+    async with leading(make) as (_, second):
+        assert second > first
+
+
+@in_time
+async def test_commits_at_the_same_time_are_made_one_by_one(make: Make) -> None:
+    async with leading(make) as (ledger, _):
+        states = [bytes([number]) * 2000 for number in range(8)]
+        await asyncio.gather(*(ledger.commit(state) for state in states))
+        assert await ledger.committed() == states[-1]
+
+
+def run_in(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 20))
+
+
+def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
+    state = LARGE[: ROOM // 3]
+
+    async def work() -> None:
+        sizes = []
+        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
+            for number in range(12):
+                await ledger.commit(state + bytes([number]))
+                sizes.append((tmp_path / FILE).stat().st_size)
+        assert max(sizes) < (GROWTH + 1) * len(state) + 10_000
+        assert sizes != sorted(sizes)
+        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, epoch):
+            assert epoch == 2
+            assert await ledger.committed() == state + bytes([11])
+
+    run_in(work())
+
+
+def test_a_torn_commit_is_told_and_the_one_before_it_counts(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
+            await ledger.commit(b"one")
+            await ledger.commit(b"two")
+        with (tmp_path / FILE).open("r+b") as file:
+            file.truncate((tmp_path / FILE).stat().st_size - 1)
+        again = JournalLedger(tmp_path)
+        assert await again.lead(name="c", address="") == 2
+        assert await again.committed() == b"one"
+        assert "cut off" in again.told[0]
+        await again.close()
+
+    run_in(work())
+
+
+def test_a_damaged_journal_is_not_led(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
+            await ledger.commit(b"one")
+        changed = bytearray((tmp_path / FILE).read_bytes())
+        changed[-5] ^= 1
+        (tmp_path / FILE).write_bytes(changed)
+        ledger = JournalLedger(tmp_path)
+        with pytest.raises(JournalDamaged):
+            await ledger.lead(name="c", address="")
+        await ledger.close()
+
+    run_in(work())
+
+
+def test_the_epoch_is_in_the_journal_before_anyone_hears_of_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        ledger = JournalLedger(tmp_path)
+        epoch = await ledger.lead(name="c", address="host:1")
+        copy = tmp_path / "copy"
+        copy.write_bytes((tmp_path / FILE).read_bytes())
+        with contextlib.closing(Journal(copy)) as journal:
+            (record,) = journal.read()
+        assert record.kind == EPOCH
+        assert json.loads(record.body) == {"epoch": epoch, "name": "c", "address": "host:1"}
+        await ledger.close()
+
+    run_in(work())
+
+
+def test_a_journal_removed_beneath_its_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(lambda: JournalLedger(tmp_path / "a")) as (ledger, _):
+            (tmp_path / "a").rename(tmp_path / "b")
+            with pytest.raises(NotLeader):
+                await ledger.commit(b"into nowhere")
+            assert ledger.lost.is_set()
+
+    run_in(work())
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    async def work() -> None:
+        ledger = JournalLedger(tmp_path / "file" / "coordinator")
+        with pytest.raises(RunError, match="cannot be made"):
+            await ledger.lead(name="c", address="")
+        await ledger.close()
+
+    run_in(work())
