@@ -17,6 +17,7 @@ from fedhp.cli.reproduce import reproduce
 from fedhp.cli.run import run
 from fedhp.cli.show import show
 from fedhp.cli.whatif import whatif
+from fedhp.cli.worker import worker
 
 app = typer.Typer(
     help="Decentralized federated learning among unequal participants.",
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, reproduce, show, explain, whatif, report, export):
+for command in (run, compare, reproduce, show, explain, whatif, report, export, worker):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(certs_app, name="certs")

@@ -1,0 +1,81 @@
+"""`fedhp worker`: take part in a run over the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedhp.errors import Interrupted
+
+if TYPE_CHECKING:
+    from fedhp.cluster.work import RoundLine
+
+
+def worker(
+    coordinator: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Who coordinates; several separated by commas."),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="This machine, as in its certificate.")],
+    certs: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where keys and certificates are.")
+    ] = Path("certs"),
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Samples of its own, which never leave it."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where peers connect to; port 0: any.")
+    ] = "0.0.0.0:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="What peers are told. Default: found out."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For its models. Default: workers/NAME."),
+    ] = None,
+    coordinator_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who must be there, as in its certificate."),
+    ] = None,
+) -> None:
+    """Take part in a run: train, exchange models with peers, until the run is over."""
+    import asyncio
+    import signal
+
+    from fedhp.cluster.worker import WorkerSettings, run_worker
+
+    folder = Path("workers") / name if state is None else state
+    settings = WorkerSettings(
+        name=name,
+        coordinator=coordinator,
+        certificates=certs,
+        state=folder,
+        listen=listen,
+        advertise=advertise,
+        data=None if data is None else str(data),
+        coordinator_name=coordinator_name,
+    )
+
+    async def live() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        return await run_worker(settings, stop=stop, on_round=_print)
+
+    if asyncio.run(live()):
+        raise Interrupted(f"{name}: left the run; started again as it was, it comes back")
+    print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")
+
+
+def _print(line: RoundLine) -> None:
+    tested = "" if line.accuracy != line.accuracy else f", accuracy {line.accuracy:.4f}"
+    lost = f", {line.lost} neighbors lost" if line.lost else ""
+    print(
+        f"round {line.round_index}: {line.local_steps} steps, {line.seconds:.2f} s{tested}{lost}",
+        flush=True,
+    )

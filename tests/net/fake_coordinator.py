@@ -1,0 +1,213 @@
+"""A scripted coordinator behind real gRPC and TLS: tests put orders in and take reports out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.certs import init_authority, issue
+from fedhp.cluster.guard import Attempt
+from fedhp.cluster.identity import load_identity
+from fedhp.cluster.keep import to_wire
+from fedhp.cluster.services import OPTIONS, handler
+from fedhp.cluster.tls import peer_of, server_credentials
+from fedhp.config import Experiment, to_tables
+from fedhp.graph import mixing_weights
+from fedhp.types import NeighborMixing
+
+RUN = "0123456789abcdef" * 2
+SOON = 20.0  # s: nothing in these tests takes longer
+
+
+def make_certificates(folder: Path, workers: int) -> Path:
+    """An authority, a coordinator and workers w0, w1, ..."""
+    init_authority(folder)
+    issue(folder, "boss", hosts=["127.0.0.1"], roles=["coordinator"])
+    for worker in range(workers):
+        issue(folder, f"w{worker}", hosts=["127.0.0.1"])
+    return folder
+
+
+class FakeCoordinator:
+    """Answers Next with what the test has put in; keeps all that workers say."""
+
+    def __init__(self, experiment: Experiment, certificates: Path, *, epoch: int = 1) -> None:
+        self.experiment = experiment
+        self.epoch = epoch
+        self.certificates = certificates
+        self.addresses: dict[str, str] = {}
+        self.joins: list[wire.JoinRequest] = []
+        self.stands: dict[str, list[Attempt]] = {}
+        self.phases: dict[str, set[str]] = defaultdict(set)
+        self.left: dict[str, str] = {}
+        self.beat = Attempt(0, 0, 0)
+        self.gone: list[int] = []
+        self.receipt: Callable[[wire.RoundReport], wire.Receipt] = lambda report: wire.Receipt(
+            accepted=True
+        )
+        self._orders: dict[str, asyncio.Queue[wire.Order]] = defaultdict(asyncio.Queue)
+        self._reports: dict[str, asyncio.Queue[wire.RoundReport]] = defaultdict(asyncio.Queue)
+        self._changed = asyncio.Condition()
+        self.address = ""
+
+    async def __aenter__(self) -> FakeCoordinator:
+        import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
+
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((handler("Coordinator", self),))
+        identity = load_identity(self.certificates, "boss")
+        port = self._server.add_secure_port("127.0.0.1:0", server_credentials(identity))
+        await self._server.start()
+        self.address = f"127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self._server.stop(grace=None)
+
+    # --- for tests -------------------------------------------------------------------------
+
+    def order(self, worker: int, order: wire.Order) -> None:
+        """The worker's next order."""
+        self._orders[f"w{worker}"].put_nowait(order)
+
+    async def report(self, worker: int) -> wire.RoundReport:
+        """The worker's next report."""
+        return await asyncio.wait_for(self._reports[f"w{worker}"].get(), SOON)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that a call of a worker brings about."""
+        async with asyncio.timeout(SOON), self._changed:
+            await self._changed.wait_for(condition)
+
+    def peer(self, worker: int) -> wire.PeerAddress:
+        """Where a worker is; before it has joined, where nobody is."""
+        name = f"w{worker}"
+        address = self.addresses.get(name, "127.0.0.1:1")
+        return wire.PeerAddress(worker=worker, name=name, address=address)
+
+    def work(
+        self,
+        worker: int,
+        *,
+        peers: Sequence[int],
+        weights: Sequence[float],
+        own_weight: float,
+        readers: Sequence[int],
+        committed: Attempt,
+        attempt: Attempt,
+        changes: dict[str, Any] | None = None,
+    ) -> wire.Order:
+        """An order to work."""
+        work = wire.Work(
+            round=attempt.round_index,
+            attempt=attempt.number,
+            local_steps=3,
+            learning_rate=0.1,
+            evaluate=True,
+            peers=[self.peer(peer) for peer in peers],
+            weights=weights,
+            own_weight=own_weight,
+            readers=[self.peer(reader) for reader in readers],
+            deadline=SOON,
+            exchange_deadline=SOON,
+        )
+        for key, value in (changes or {}).items():
+            setattr(work, key, value)
+        return wire.Order(epoch=attempt.epoch, committed=to_wire(committed), work=work)
+
+    def mixing(
+        self,
+        exchange: NeighborMixing,
+        *,
+        committed: Attempt,
+        attempt: Attempt,
+        changes: dict[str, Any] | None = None,
+    ) -> None:
+        """Order everyone to work along these links."""
+        rows = mixing_weights(exchange.topology, exchange.weights).toarray()
+        near = exchange.topology.adjacency
+        for worker in range(self.experiment.workers):
+            peers = np.flatnonzero(near[worker]).tolist()
+            order = self.work(
+                worker,
+                peers=peers,
+                weights=rows[worker, peers].tolist(),
+                own_weight=float(rows[worker, worker]),
+                readers=peers,
+                committed=committed,
+                attempt=attempt,
+                changes=changes,
+            )
+            self.order(worker, order)
+
+    def finish(self, worker: int, committed: Attempt, *, epoch: int | None = None) -> None:
+        """The worker's last order."""
+        self.order(
+            worker,
+            wire.Order(
+                epoch=epoch or self.epoch,
+                committed=to_wire(committed),
+                finished=wire.Finished(why="done"),
+            ),
+        )
+
+    # --- the service -----------------------------------------------------------------------
+
+    async def Join(self, request: wire.JoinRequest, context: Any) -> wire.JoinReply:
+        name = peer_of(context).name
+        self.joins.append(request)
+        self.addresses[name] = request.address
+        await self._tell()
+        return wire.JoinReply(
+            run=RUN,
+            epoch=self.epoch,
+            worker=int(name[1:]),
+            experiment=tomli_w.dumps(to_tables(self.experiment)),
+            beat_seconds=0.05,
+        )
+
+    async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
+        name = peer_of(context).name
+        self.stands[name] = [
+            Attempt(stand.epoch, stand.round, stand.attempt) for stand in request.stands
+        ]
+        assert request.step_time > 0
+        await self._tell()
+        return await self._orders[name].get()
+
+    async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
+        receipt = self.receipt(request)
+        self._reports[peer_of(context).name].put_nowait(request)
+        return receipt
+
+    async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
+        self.phases[peer_of(context).name].add(request.phase)
+        await self._tell()
+        return wire.BeatReply(
+            epoch=max(self.epoch, self.beat.epoch),
+            round=self.beat.round_index,
+            attempt=self.beat.number,
+            gone=self.gone,
+        )
+
+    async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
+        self.left[peer_of(context).name] = request.why
+        await self._tell()
+        return wire.Receipt(accepted=True)
+
+    async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
+        return wire.StatusReply(run=RUN, epoch=self.epoch)
+
+    async def Command(self, request: wire.CommandRequest, context: Any) -> wire.Receipt:
+        return wire.Receipt()
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
