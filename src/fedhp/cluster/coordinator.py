@@ -98,6 +98,10 @@ class Coordinator:
                     task.cancel()
                 await asyncio.gather(drive, lost, return_exceptions=True)
             await self._say_goodbye()
+        except asyncio.CancelledError:
+            if hasattr(self.term, "book") and self.term.state != "finished":
+                self.term.book.finish("interrupted")
+            raise
         finally:
             await server.stop(grace=0.5)
             if hasattr(self.term, "book"):

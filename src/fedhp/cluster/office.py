@@ -15,6 +15,7 @@ from fedhp.cluster.desk import Expected
 from fedhp.cluster.guard import Attempt, Guard, Refused
 from fedhp.cluster.term import Term, facts
 from fedhp.cluster.turns import Turns
+from fedhp.cluster.versions import installed
 
 LOG = logging.getLogger("fedhp.coordinator")
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -200,6 +201,9 @@ class Clerk:
             rounds=self.term.experiment.rounds,
             state=self.term.state,
             why=self.term.why,
+            versions=installed(),
+            clock=time.time(),
+            round_seconds=self.term.round_seconds,
         )
         for worker in sorted(self.term.conductor.members):
             member = self.term.conductor.members[worker]

@@ -311,7 +311,14 @@ class MemberStatus(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., status: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., step_time: _Optional[float] = ..., local_steps: _Optional[int] = ..., accuracy: _Optional[float] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members")
+    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members", "versions", "clock", "round_seconds")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +326,9 @@ class StatusReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     round: int
@@ -326,7 +336,10 @@ class StatusReply(_message.Message):
     state: str
     why: str
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+    versions: _containers.ScalarMap[str, str]
+    clock: float
+    round_seconds: float
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ...) -> None: ...
 
 class CommandRequest(_message.Message):
     __slots__ = ("envelope", "drain", "stop", "allow")

@@ -1,0 +1,23 @@
+"""Which versions of fedhp, Python and the libraries that matter are installed here."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from importlib import metadata
+
+from fedhp import __version__
+
+LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Versions by name; read from the packages' descriptions, nothing is imported."""
+    found = {"fedhp": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "missing"
+    return found
