@@ -11,49 +11,13 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command, wait_until
+from unit.engine.small_suite import FIGURE, write_small_suite
 from unit.report.markup import check_page
-
-SET = """
-stands_for = "EMNIST"
-[experiment]
-workers = 6
-rounds = 3
-data = { name = "NAME" }
-model = { name = "logistic" }
-training = { local_steps = 2 }
-evaluation = { images = 60, targets = [0.2, 0.4] }
-world = { profile = "paper", model_megabits = 1 }
-[quick]
-title = "Digits"
-note = "small"
-[standard]
-title = "Digits"
-[paper]
-title = "Digits"
-"""
-FIGURE = """
-title = "A title"
-claim = "A claim."
-draw = "accuracy"
-skews = [0.5]
-algorithms = ["fedhp:deadline=fill", "dpsgd"]
-[quick]
-seeds = { emnist = [0, 1], mnist = [0] }
-[standard]
-seeds = { emnist = [0] }
-[paper]
-seeds = { emnist = [0] }
-"""
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "files"
-    (folder / "sets").mkdir(parents=True)
-    (folder / "sets" / "emnist.toml").write_text(SET.replace("NAME", "digits"))
-    (folder / "sets" / "mnist.toml").write_text(SET.replace("NAME", "mnist"))
-    (folder / "fig2.toml").write_text(FIGURE)
-    (folder / "fig7.toml").write_text(FIGURE.replace('"accuracy"', '"waiting"'))
+    folder = write_small_suite(tmp_path / "files", fig2="accuracy", fig7="waiting")
     monkeypatch.setenv("FEDHP_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("FEDHP_CACHE", str(tmp_path / "nothing"))
     return folder
@@ -141,7 +105,9 @@ def test_bad_input_is_refused(command: Command, words: list[str], said: str) -> 
 
 
 def test_nothing_to_report_is_said(command: Command, files: Path, tmp_path: Path) -> None:
-    (files / "fig2.toml").write_text(FIGURE.replace("emnist = [0, 1], ", ""))
+    (files / "fig2.toml").write_text(
+        FIGURE.replace("emnist = [0, 1], ", "").replace("DRAW", "accuracy")
+    )
     told = command("reproduce", "fig2", "--files", files, "--out", tmp_path / "out")
     assert told.code == 2
     assert "no run has finished" in told.err

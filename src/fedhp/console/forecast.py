@@ -15,6 +15,8 @@ from fedhp.engine.campaign import Cell
 
 # Local steps per round against those of the fixed-step algorithms; only to weigh runs.
 USUAL_WORK = {"fedhp": 1.8, "ldsgd": 0.53, "pens": 1.2}
+USUAL_IMAGES = 10_000  # of a whole test set
+FORWARD = 1 / 3  # of a step's cost, to test as many images
 
 
 class Forecast:
@@ -60,11 +62,14 @@ class Forecast:
 
 
 def work_of_round(cell: Cell) -> float:
-    """About how many local steps all workers take in a round."""
-    algorithm = cell.experiment.algorithm
-    steps = algorithm.settings.get("steps", cell.experiment.training.local_steps)
-    steps = steps if isinstance(steps, int) else cell.experiment.training.local_steps
-    return cell.experiment.workers * steps * USUAL_WORK.get(algorithm.name, 1.0)
+    """What a round costs, in local steps: those of all workers, their tests, and a little."""
+    algorithm, training = cell.experiment.algorithm, cell.experiment.training
+    steps = algorithm.settings.get("steps", training.local_steps)
+    steps = steps if isinstance(steps, int) else training.local_steps
+    evaluation = cell.experiment.evaluation
+    tests = (evaluation.images or USUAL_IMAGES) / evaluation.every / training.batch_size
+    usual = USUAL_WORK.get(algorithm.name, 1.0)
+    return cell.experiment.workers * (steps * usual + tests * FORWARD + 1)
 
 
 def kind(cell: Cell) -> str:

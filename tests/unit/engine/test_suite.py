@@ -16,45 +16,12 @@ from fedhp.engine.suite import (
     read_suite,
 )
 from fedhp.errors import ConfigError
-
-SET = """
-stands_for = "EMNIST"
-[experiment]
-workers = 6
-rounds = 2
-data = { name = "digits" }
-model = { name = "logistic" }
-world = { profile = "paper", model_megabits = 1 }
-[quick]
-title = "Digits"
-[standard]
-title = "Digits"
-[paper]
-title = "Digits"
-"""
-FIGURE = """
-title = "A title"
-claim = "A claim."
-draw = "accuracy"
-skews = [0.5]
-algorithms = ["fedhp", "dpsgd"]
-[quick]
-seeds = { first = [0, 1], second = [0] }
-[standard]
-seeds = { first = [0] }
-[paper]
-seeds = { first = [0] }
-"""
+from unit.engine.small_suite import FIGURE, write_small_suite
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "sets").mkdir()
-    (tmp_path / "sets" / "first.toml").write_text(SET)
-    (tmp_path / "sets" / "second.toml").write_text(SET.replace("digits", "mnist"))
-    (tmp_path / "fig2.toml").write_text(FIGURE)
-    (tmp_path / "fig3.toml").write_text(FIGURE.replace('"accuracy"', '"targets"'))
-    return tmp_path
+    return write_small_suite(tmp_path / "files", fig2="accuracy", fig3="targets")
 
 
 def suite_of(folder: Path, *names: str, overrides: tuple[str, ...] = ()) -> Suite:
@@ -74,11 +41,11 @@ def test_figures_share_their_runs(folder: Path) -> None:
 
 def test_a_changed_setting_renames_the_runs_it_touches_alone(folder: Path) -> None:
     before = suite_of(folder, "fig2")
-    text = (folder / "sets" / "second.toml").read_text()
-    (folder / "sets" / "second.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    text = (folder / "sets" / "mnist.toml").read_text()
+    (folder / "sets" / "mnist.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
     after = suite_of(folder, "fig2")
     touched = places(after) - places(before)
-    assert {path.parent.name for path in touched} == {"second-p0.5"}
+    assert {path.parent.name for path in touched} == {"mnist-p0.5"}
     assert len(touched) == 2
 
 
@@ -93,13 +60,13 @@ def test_a_missing_data_set_is_left_out_and_said(
     monkeypatch.setenv("FEDHP_DATA", str(folder / "nothing"))
     monkeypatch.setenv("FEDHP_CACHE", str(folder / "nothing"))
     suite = check_suite(suite_of(folder, "fig2"))
-    assert list(suite.missing) == ["second"]
-    assert "train-images" in suite.missing["second"]
-    assert {each.data for each in suite.cells()} == {"first"}
+    assert list(suite.missing) == ["mnist"]
+    assert "train-images" in suite.missing["mnist"]
+    assert {each.data for each in suite.cells()} == {"emnist"}
 
 
 def test_an_unknown_set_is_refused(folder: Path) -> None:
-    (folder / "fig2.toml").write_text(FIGURE.replace("second", "third"))
+    (folder / "fig2.toml").write_text(FIGURE.replace("emnist", "third"))
     with pytest.raises(ConfigError, match="'third' is no data set"):
         suite_of(folder, "fig2")
 
