@@ -35,7 +35,7 @@ from fedhp.errors import ConfigError, FedhpError
 LEASE = 10.0  # s without a sign of the leader until another may take over
 POLL = 0.5  # s between two looks whether the leader's key is free
 DRIFT = 0.1  # share of a lease by which its holder lets go earlier: clocks may differ so in rate
-PART_BYTES = 1 << 20  # of a state in one key; etcd takes requests up to 1.5 MiB
+PART_BYTES = 1 << 19  # of a state in one key; etcd takes requests up to 1.5 MiB
 TRIES = 5  # commits of one's own that may turn up late, one after the other
 
 
@@ -200,10 +200,10 @@ class EtcdLedger:
             left = self._until - self._clock()
             await asyncio.sleep(min(left / 2, self._seconds / 3))
             sent = self._clock()
-            bounds = {"each": self._seconds / 6, "patience": max(0.1, self._until - sent)}
+            each, left = self._seconds / 6, max(0.1, self._until - sent)
             try:
-                seconds = await self._client.keep_alive(self._lease, **bounds)
-                holder = await self._client.get(self._keys.leader, **bounds)
+                seconds = await self._client.keep_alive(self._lease, each=each, patience=left)
+                holder = await self._client.get(self._keys.leader, each=each, patience=left)
             except FedhpError as error:
                 self._why = error.problem
                 await asyncio.sleep(self._seconds / 30)
@@ -264,7 +264,8 @@ class EtcdLedger:
     async def _whole(self, pointer: _Pointer) -> bytes | None:
         parts = []
         for number in range(pointer.parts):
-            part = await self._client.get(self._part(pointer.commit, number))
+            name = self._part(pointer.commit, number)
+            part = await self._client.get(name, expected=2 * PART_BYTES)
             if part is None:
                 return None  # a commit of ours came late, and took the parts away
             parts.append(part.value)

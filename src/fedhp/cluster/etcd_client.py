@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ PREFIX = "/fedhp"  # of all keys, where the address names none
 PORT = 2379
 PATIENCE = 4.0  # s for one question, all members together
 EACH = 1.5  # s for one member
+SLOWEST = 500_000  # bytes/s of the slowest network for which there is more time, by size
 PAUSE = 0.1  # s before the members are asked again
 OLDEST = (3, 4)  # before it, the gateway was elsewhere and unfinished
 
@@ -108,10 +109,8 @@ class EtcdClient:
         *,
         tls: TlsFiles | None = None,
         login: Login | None = None,
-        patience: float = PATIENCE,
     ) -> None:
         self.address = parse_address(url)
-        self.patience = patience
         self._login = login
         self._token = ""
         self._cluster = ""
@@ -121,46 +120,55 @@ class EtcdClient:
         self._http = httpx.AsyncClient(verify=verify, timeout=None, trust_env=False)
 
     async def call(
-        self, path: str, body: Mapping[str, Any], *, patience: float = 0.0, each: float = EACH
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        patience: float = PATIENCE,
+        each: float = EACH,
+        expected: int = 0,
     ) -> Json:
-        """The answer of the first member that gives one."""
+        """The answer, of about so many bytes, of the first member that gives one."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + (patience or self.patience)
+        content = json.dumps(body).encode()
+        more = (len(content) + expected) / SLOWEST
+        deadline = clock() + patience + more
+        members = self.address.members
+        failures: dict[str, _Failure] = {}  # the last one of each
         while True:
-            failures = []
-            for _ in self.address.members:
-                member = self.address.members[self._turn % len(self.address.members)]
+            for _ in members:
+                member = members[self._turn % len(members)]
                 left = deadline - clock()
-                found = await self._ask(member, path, body, seconds=min(each, max(left, 0.05)))
+                found = await self._ask(
+                    member, path, content, seconds=min(each + more, max(left, 0.05))
+                )
                 if not isinstance(found, _Failure):
                     return found
                 self._turn += 1
-                failures.append(found)
+                failures[member] = found
                 if clock() >= deadline:
-                    break
-            if all(failure.hopeless for failure in failures):
-                words = "; ".join(f"{failure.member} {failure.words}" for failure in failures)
+                    raise await self._unreachable(failures.values())
+            if all(failure.hopeless for failure in failures.values()):
+                words = "; ".join(f"{each.member} {each.words}" for each in failures.values())
                 raise EtcdRefused(
                     f"etcd cannot be used: {words}",
                     allowed=f"etcd {OLDEST[0]}.{OLDEST[1]} or later, all members of one cluster",
                     fix="check the address, the TLS files, and the version of etcd",
                 )
-            if clock() >= deadline:
-                raise await self._unreachable(failures)
-            await asyncio.sleep(min(PAUSE, max(0.0, deadline - clock())))
+            await asyncio.sleep(PAUSE)
 
     async def _ask(
-        self, member: str, path: str, body: Mapping[str, Any], *, seconds: float
+        self, member: str, path: str, content: bytes, *, seconds: float
     ) -> Json | _Failure:
         try:
             async with asyncio.timeout(seconds):
                 if self._login is not None and not self._token:
                     await self._log_in(member, self._login)
                 headers = {"Authorization": self._token} if self._token else {}
-                answer = await self._http.post(f"{member}{path}", json=body, headers=headers)
+                answer = await self._http.post(f"{member}{path}", content=content, headers=headers)
         except TimeoutError:
             return _Failure(member, f"did not answer within {seconds:.1f} s", silent=True)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:  # an alert of TLS comes as it is
             return _transport_failure(member, error)
         return self._judge(member, answer)
 
@@ -195,7 +203,7 @@ class EtcdClient:
             return _Failure(member, f"says: {words}")
         raise refusal(member, code, words)
 
-    async def _unreachable(self, failures: Sequence[_Failure]) -> Unreachable:
+    async def _unreachable(self, failures: Iterable[_Failure]) -> Unreachable:
         """Say more of members that are up but silent: mostly they miss the others."""
         said = []
         for failure in failures:
@@ -216,7 +224,7 @@ class EtcdClient:
             async with asyncio.timeout(seconds):
                 answer = await self._http.post(f"{member}/v3/maintenance/status", json={})
             found = answer.json()
-        except (TimeoutError, httpx.HTTPError, ValueError):
+        except (httpx.HTTPError, OSError, ValueError):
             return None
         return found if isinstance(found, dict) and "header" in found else None
 
@@ -240,10 +248,14 @@ class EtcdClient:
                 fix="join them to one cluster, or give the address of one",
             )
 
-    async def get(self, key: str, *, each: float = EACH, patience: float = 0.0) -> Item | None:
-        """What a majority has under a key now."""
-        body = {"key": coded(key)}
-        return first_item(await self.call("/v3/kv/range", body, each=each, patience=patience))
+    async def get(
+        self, key: str, *, each: float = EACH, patience: float = PATIENCE, expected: int = 0
+    ) -> Item | None:
+        """What a majority has under a key now: about so many bytes."""
+        found = await self.call(
+            "/v3/kv/range", {"key": coded(key)}, each=each, patience=patience, expected=expected
+        )
+        return first_item(found)
 
     async def transact(
         self, conditions: Sequence[Json], then: Sequence[Json], otherwise: Sequence[Json] = ()
@@ -302,7 +314,7 @@ def _all_of(files: TlsFiles | None) -> tuple[Path, ...]:
     return tuple(each for each in given if each is not None)
 
 
-def _transport_failure(member: str, error: httpx.HTTPError) -> _Failure:
+def _transport_failure(member: str, error: Exception) -> _Failure:
     words = " ".join(str(error).split())
     if "certificate" in words.lower() or "[SSL" in words:
         return _Failure(member, f"cannot be trusted: {words}", hopeless=True)
