@@ -17,12 +17,11 @@ import grpc.aio
 from fedhp.cluster import checks, limits
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.conductor import Member
-from fedhp.cluster.guard import Attempt, Epochs, Guard, Refused
+from fedhp.cluster.guard import RULES, Attempt, Guard, Refused
 from fedhp.cluster.tls import AllowList, peer_of
 
 T = TypeVar("T")
 LOG = logging.getLogger("fedhp.coordinator")
-WORKER, OPERATOR = frozenset({"worker"}), frozenset({"operator"})
 CODES = {
     "unknown": grpc.StatusCode.PERMISSION_DENIED,
     "role": grpc.StatusCode.PERMISSION_DENIED,
@@ -90,18 +89,15 @@ class Desk:
         """A worker joins, for the first time or again."""
         return await self._answer(
             context,
+            "Join",
             request,
             checks.check_join,
             lambda name: self.office.join(name, request),
-            epochs="any",
-            without_run=True,
         )
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         """A worker wants something to do."""
-        member = await self._answer(
-            context, request, checks.check_next, self.office.member, epochs="any"
-        )
+        member = await self._answer(context, "Next", request, checks.check_next, self.office.member)
         return await self.office.next(member, request)
 
     async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
@@ -125,16 +121,16 @@ class Desk:
                 return wire.Receipt(accepted=False, why=str(refusal))
             return wire.Receipt(accepted=True)
 
-        return await self._answer(context, request, None, take, epochs="any")
+        return await self._answer(context, "Report", request, None, take)
 
     async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
         """A sign of life."""
         return await self._answer(
             context,
+            "Beat",
             request,
             checks.check_beat,
             lambda name: self.office.beat(self.office.member(name), request.phase),
-            epochs="any",
         )
 
     async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
@@ -144,42 +140,35 @@ class Desk:
             self.office.leave(self.office.member(name), request.why)
             return wire.Receipt(accepted=True)
 
-        return await self._answer(context, request, checks.check_leave, go, epochs="any")
+        return await self._answer(context, "Leave", request, checks.check_leave, go)
 
     async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
         """Anyone of this federation may look."""
         return await self._answer(
             context,
+            "Status",
             request,
             checks.check_status,
             lambda _: self.office.status(),
-            roles=WORKER | OPERATOR | {"coordinator"},
-            epochs="any",
-            without_run=True,
         )
 
     async def Command(self, request: wire.CommandRequest, context: Any) -> wire.Receipt:
         """An operator's wish."""
         return await self._answer(
             context,
+            "Command",
             request,
             checks.check_command,
             lambda _: wire.Receipt(accepted=True, why=self.office.command(request)),
-            roles=OPERATOR,
-            epochs="any",
-            without_run=True,
         )
 
     async def _answer(
         self,
         context: Any,
+        method: str,
         request: Any,
         check: Callable[[Any], None] | None,
         act: Callable[[str], T],
-        *,
-        roles: frozenset[str] = WORKER,
-        epochs: Epochs = "same",
-        without_run: bool = False,
     ) -> T:
         """Who is it, may it, is it well formed; then act."""
         name = ""
@@ -187,14 +176,7 @@ class Desk:
             peer = peer_of(context)
             name = peer.name
             known = frozenset(() if self.allowed.refusal(name) else peer.roles)
-            self.office.guard.check(
-                request.envelope,
-                peer=name,
-                roles=known,
-                allowed=roles,
-                epochs=epochs,
-                without_run=without_run,
-            )
+            self.office.guard.check(request.envelope, peer=name, roles=known, rule=RULES[method])
             if check is not None:
                 check(request)
             return act(name)

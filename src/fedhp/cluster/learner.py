@@ -29,7 +29,8 @@ from fedhp.engine.carrier import Turn, check_finite
 from fedhp.engine.holding import Holding
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
-from fedhp.learn.mix import directed_weights, distance
+from fedhp.graph import directed_weights
+from fedhp.learn.mix import distance
 from fedhp.types import IntArray
 
 T = TypeVar("T")
