@@ -130,6 +130,7 @@ class Clerk:
             )
             self.term.turns[member.worker] = turn
         partner = turn.action.partner
+        self.term.given[member.worker] = attempt
         self.term.asked[member.worker] = frozenset(() if partner is None else (partner,))
         order.act.CopyFrom(
             orders.act(
@@ -142,9 +143,13 @@ class Clerk:
         )
 
     def expected(self, member: Member) -> Expected:
-        """What a report of this member must belong to."""
+        """What a report of this member must belong to, or Refused if nothing is expected."""
         running = self.term.conductor.running
-        attempt = running.attempt if running is not None else self.term.conductor.committed
+        attempt = running.attempt if running is not None else None
+        if self.term.asynchronous:  # a turn may outlast the round in which it was given
+            attempt = self.term.given.get(member.worker)
+        if attempt is None:
+            raise Refused("attempt", "no attempt is running: it was given up, or is over")
         return Expected(
             self.term.experiment.workers, attempt, self.term.asked.get(member.worker, frozenset())
         )
