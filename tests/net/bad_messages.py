@@ -165,6 +165,18 @@ def among_itself(field: str) -> Spoil:
     return spoil
 
 
+def crowd(message: Any, scene: Scene) -> None:
+    message.work.readers.extend(address_of(each) for each in range(scene.workers + 1))
+
+
+def crowd_of_members(message: Any, scene: Scene) -> None:
+    message.members.extend(wire.MemberStatus(worker=each) for each in range(limits.WORKERS))
+
+
+def whole_with_short_digest(message: Any, scene: Scene) -> None:
+    message.total, message.digest = len(message.data), bytes(20)
+
+
 def partner_itself(message: Any, scene: Scene) -> None:
     message.act.partner.CopyFrom(address_of(scene.worker))
 
@@ -305,6 +317,7 @@ PEERS = [
     Bad("a chunk over its size", "Chunk", "size", put("data", bytes(limits.CHUNK_BYTES + 1))),
     Bad("more data than announced", "Chunk", "size", put("total", 4095)),
     Bad("a short digest", "Chunk", "digest", put("digest", b"1")),
+    Bad("a SHA-1 at the end", "Chunk", "digest", whole_with_short_digest),
     Bad("a digest before the end", "Chunk", "digest", put("digest", bytes(32))),
     Bad("a chunk of no envelope", "Chunk", "missing", drop("envelope")),
 ]
@@ -313,6 +326,7 @@ ORDERS = [
     Bad("an order of no stand", "Wait", "missing", drop("committed")),
     Bad("an order to do nothing", "Wait", "kind", drop("wait")),
     Bad("a stand of a later epoch", "Wait", "future", put("committed.epoch", 2**40)),
+    Bad("a committed round of no epoch", "Wait", "missing", put("committed.epoch", 0)),
     Bad("a wait with a bell", "Wait", "text", put("wait.why", "\a")),
     Bad("a long goodbye", "Finished", "size", put("finished.why", LONG)),
     Bad("work on a committed round", "Work", "order", put("committed.round", 2**31)),
@@ -345,6 +359,7 @@ ORDERS = [
     Bad("a peer that does not exist", "Work", "worker", put("work.peers[0].worker", 2**31)),
     Bad("a peer without a name", "Work", "name", put("work.peers[0].name", "")),
     Bad("a peer at a Unix socket", "Work", "address", put("work.peers[0].address", "unix:x")),
+    Bad("more readers than workers", "Work", "size", crowd),
     Bad("more to keep than peers", "Scoring", "range", put("work.keep", 3)),
     Bad("scoring on nothing", "Scoring", "range", put("work.samples", 0)),
     Bad("scoring with weights", "Scoring", "weights", weights(0.5, 0.5)),
@@ -370,6 +385,7 @@ REPLIES = [
     Bad("a long receipt", "Receipt", "size", put("why", LONG)),
     Bad("an unknown state", "StatusReply", "kind", put("state", "\x1b[31m")),
     Bad("an unknown status", "StatusReply", "kind", put("members[0].status", "fine")),
+    Bad("a crowd of members", "StatusReply", "size", crowd_of_members),
     Bad("a member twice", "StatusReply", "duplicate", member_twice),
     Bad("a member of no name", "StatusReply", "name", put("members[0].name", "a b")),
     Bad("a member nowhere", "StatusReply", "address", put("members[0].address", ":1")),

@@ -21,7 +21,7 @@ PROGRAM = shutil.which("etcd")
 needs_etcd = pytest.mark.skipif(
     PROGRAM is None, reason="etcd is not installed: apt-get install etcd-server"
 )
-STARTING = 30.0  # s until a member must be healthy
+STARTING = 60.0  # s until a member must be healthy
 
 
 def free_ports(count: int) -> list[int]:

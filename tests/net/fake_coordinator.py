@@ -81,9 +81,9 @@ class FakeCoordinator:
         """The worker's next report."""
         return await asyncio.wait_for(self._reports[f"w{worker}"].get(), SOON)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool], *, within: float = SOON) -> None:
         """Wait for something that a call of a worker brings about."""
-        async with asyncio.timeout(SOON), self._changed:
+        async with asyncio.timeout(within), self._changed:
             await self._changed.wait_for(condition)
 
     def peer(self, worker: int) -> wire.PeerAddress:

@@ -96,7 +96,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 def digests(engine: LocalEngine) -> list[bytes]:
     """Of the models that all workers have now in the simulation."""
     width = engine.prepared.layout.mixed
-    return [hashlib.sha256(row[:width].numpy()).digest() for row in engine.shard.models]
+    return [hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.models]
 
 
 def line(workers: int) -> NeighborMixing:

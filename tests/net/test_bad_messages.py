@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhp.cluster import limits, services
@@ -53,6 +53,14 @@ def test_a_bad_message_is_refused_with_its_word(bad: Bad) -> None:
     assert refused.value.reason == bad.reason
     assert refused.value.bad == (bad.reason in BAD)
     check_text(refused.value.text, "the text of a refusal", most=400)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in GOOD.items() if kind.call])
+def test_the_checks_want_an_envelope_even_where_no_guard_stands(name: str) -> None:
+    message = GOOD[name].make(SCENE)
+    message.ClearField("envelope")
+    with pytest.raises(Refused, match="has no envelope"):
+        GOOD[name].check(message, SCENE)
 
 
 def test_the_table_has_every_word_and_kind_and_no_name_twice() -> None:
@@ -167,6 +175,7 @@ def test_no_address(address: str) -> None:
         check_address(address, "it")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=100), st.integers(3, 120))
 def test_one_line_of_any_text_is_taken(text: str, most: int) -> None:
     line = one_line(text, most=most)

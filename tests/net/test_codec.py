@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhp.cluster import limits
@@ -161,6 +161,7 @@ def test_what_the_library_writes_is_read_though_its_order_is_another(size: int) 
     assert np.array_equal(received(stream(data, encoding="int8")), expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 4), max_size=3), max_size=5), st.integers(1, 300))
 def test_any_layout_survives_the_trip(shapes: list[list[int]], size: int) -> None:
     codec = ModelCodec(layout_with({f"t{i}": tuple(shape) for i, shape in enumerate(shapes)}))

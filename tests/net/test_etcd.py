@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.etcd import PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
+from fedhp.cluster.etcd import DRIFT, PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
 from fedhp.cluster.etcd_client import EtcdClient
 from fedhp.cluster.etcd_forms import delete
 from fedhp.cluster.ledger import NotLeader, Unreachable
@@ -82,7 +82,7 @@ def test_workers_find_the_leader(one: Etcd, run: str) -> None:
         await ledger.close()
         assert await find_leader(one.url, run) is None
 
-    within(10, work())
+    within(60, work())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -130,7 +130,7 @@ def test_etcd_itself_refuses_a_deposed_leader(one: Etcd, run: str, state: bytes)
                 await new.commit(b"by the second")
                 assert len(await keys_of(one, run)) == 3
 
-    within(15, work())
+    within(60, work())
 
 
 def test_a_deposed_leader_does_not_read_either(one: Etcd, run: str) -> None:
@@ -141,16 +141,16 @@ def test_a_deposed_leader_does_not_read_either(one: Etcd, run: str) -> None:
                 await old.committed()
             assert old.lost.is_set()
 
-    within(10, work())
+    within(60, work())
 
 
 def test_a_leader_hears_that_its_key_was_removed(one: Etcd, run: str) -> None:
     async def work() -> None:
         async with leading(one.url, run, lease=LEASE) as ledger:
             await depose(one, run)
-            await asyncio.wait_for(ledger.lost.wait(), LEASE)
+            await asyncio.wait_for(ledger.lost.wait(), 4 * LEASE)
 
-    within(10, work())
+    within(60, work())
 
 
 def test_a_leader_stays_one_as_long_as_it_lives(one: Etcd, run: str) -> None:
@@ -160,19 +160,19 @@ def test_a_leader_stays_one_as_long_as_it_lives(one: Etcd, run: str) -> None:
                 await asyncio.wait_for(ledger.lost.wait(), 1.3 * LEASE)
             await ledger.commit(b"still here")
 
-    within(15, work())
+    within(60, work())
 
 
 def test_the_clock_alone_ends_a_leadership(one: Etcd, run: str) -> None:
     """As after a long stop: the first thing that runs must know that it is over."""
 
     async def work() -> None:
-        jump = 0.0
-        ledger = EtcdLedger(one.url, run, lease_seconds=10, clock=lambda: elapsed() + jump)
+        now = 100.0
+        ledger = EtcdLedger(one.url, run, lease_seconds=10, clock=lambda: now)
         await ledger.lead(name="c", address="127.0.0.1:1")
-        jump = 8.9 - 0.5
+        now = 108.9
         assert ledger.leads()
-        jump = 9.0
+        now = 109.0
         assert not ledger.leads()
         assert ledger.lost.is_set()
         with pytest.raises(NotLeader, match="not renewed in time"):
@@ -180,20 +180,21 @@ def test_the_clock_alone_ends_a_leadership(one: Etcd, run: str) -> None:
         assert (await keys_of(one, run)) == ["leader"]
         await ledger.close()
 
-    within(10, work())
+    within(60, work())
 
 
 def test_a_leader_that_etcd_does_not_answer_steps_down_first(tmp_path: Path) -> None:
     async def work(etcd: Etcd) -> None:
         async with leading(etcd.url, "r", lease=LEASE) as ledger:
-            at = time.monotonic()
             etcd.freeze(0)
+            at = elapsed()
             await ledger.lost.wait()
-            assert time.monotonic() - at < LEASE
+            assert ledger._until <= at + LEASE * (1 - DRIFT), "no answer, yet a longer lease"
+            assert elapsed() >= ledger._until
             etcd.wake(0)
 
     with running_etcd(tmp_path, 1) as etcd:
-        within(15, work(etcd))
+        within(60, work(etcd))
 
 
 def test_what_a_killed_writer_left_is_never_seen_and_is_removed(one: Etcd, run: str) -> None:
@@ -209,7 +210,7 @@ def test_what_a_killed_writer_left_is_never_seen_and_is_removed(one: Etcd, run: 
             assert len(await keys_of(one, run)) == 3
             assert await ledger.committed() == b"next"
 
-    within(15, work())
+    within(60, work())
 
 
 class Meddler:
@@ -287,7 +288,7 @@ def test_a_commit_whose_answer_was_lost_is_made_once(one: Etcd, run: str, state:
             await ledger.commit(b"next")
             assert await ledger.committed() == b"next"
 
-    within(15, work())
+    within(60, work())
 
 
 def test_a_lead_whose_answer_was_lost_is_one(one: Etcd, run: str) -> None:
@@ -306,7 +307,7 @@ def test_a_lead_whose_answer_was_lost_is_one(one: Etcd, run: str) -> None:
                 assert swallowed
                 await ledger.commit(b"one")
 
-    within(10, work())
+    within(60, work())
 
 
 def test_a_request_that_comes_again_much_later_changes_nothing(one: Etcd, run: str) -> None:
@@ -319,7 +320,7 @@ def test_a_request_that_comes_again_much_later_changes_nothing(one: Etcd, run: s
                 assert b"200 OK" in await between.send(request)
             assert await ledger.committed() == b"two"
 
-    within(10, work())
+    within(60, work())
 
 
 def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -> None:
@@ -355,7 +356,7 @@ def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -
             assert sent
             assert await ledger.committed() == LARGE[::-1]
 
-    within(20, work())
+    within(60, work())
 
 
 @pytest.mark.slow
@@ -379,5 +380,5 @@ def test_no_half_state_is_ever_seen(one: Etcd, run: str) -> None:
 
 
 async def committed_state(url: str, run: str) -> bytes | None:
-    async with asyncio.timeout(20), leading(url, run, lease=LEASE) as ledger:
+    async with asyncio.timeout(60), leading(url, run, lease=LEASE) as ledger:
         return await ledger.committed()

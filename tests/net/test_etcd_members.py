@@ -46,25 +46,37 @@ async def leading(url: str, *, login: Login | None = None) -> AsyncIterator[Etcd
 
 
 @needs_etcd
-def test_members_are_killed_and_come_back(three: Etcd) -> None:
-    """One of three is not missed; without two nothing is committed; then the work goes on."""
-
+def test_one_of_three_is_not_missed_but_two_are(three: Etcd) -> None:
     async def work() -> None:
         async with leading(three.url) as ledger:
-            for member in range(3):  # one of them is etcd's own leader
-                await asyncio.to_thread(three.kill, member)
-                await ledger.commit(f"without {member}".encode())
-                await asyncio.to_thread(three.start, member)
-            await asyncio.to_thread(three.kill, 0, 1)
+            three.kill(0)
+            await ledger.commit(b"without one")
+            three.kill(1)
             at = time.monotonic()
             with pytest.raises(Unreachable, match="without a leader: most members are down"):
                 await ledger.commit(b"alone")
-            with pytest.raises(Unreachable):
-                await find_leader(three.url, "r")
-            assert time.monotonic() - at < 12
+            assert time.monotonic() - at < 8
             await asyncio.to_thread(three.start, 1)
             await ledger.commit(b"alone")
             assert await ledger.committed() == b"alone"
+
+    within(60, work())
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_each_member_is_killed_in_turn(three: Etcd) -> None:
+    """One of them is etcd's own leader."""
+
+    async def work() -> None:
+        async with leading(three.url) as ledger:
+            for member in (0, 1, 2, 0, 1, 2):
+                await asyncio.to_thread(three.kill, member)
+                await ledger.commit(f"without {member}".encode())
+                found = await find_leader(three.url, "r")
+                assert found is not None
+                await asyncio.to_thread(three.start, member)
+            assert await ledger.committed() == b"without 2"
 
     within(60, work())
 
@@ -80,7 +92,7 @@ def test_a_member_that_is_frozen_is_passed_over(three: Etcd) -> None:
             assert time.monotonic() - at < 8
             assert await ledger.committed() == bytes([2])
 
-    within(30, work())
+    within(60, work())
 
 
 def test_nobody_there_is_told_in_seconds() -> None:
@@ -97,7 +109,7 @@ def test_nobody_there_is_told_in_seconds() -> None:
         assert caught.value.fix
         await ledger.close()
 
-    within(15, work())
+    within(60, work())
 
 
 @needs_etcd
@@ -120,7 +132,7 @@ def test_two_etcds_are_not_one(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     with running_etcd(tmp_path / "1", 1) as first, running_etcd(tmp_path / "2", 1) as second:
-        within(30, work(first, second))
+        within(60, work(first, second))
 
 
 @contextlib.asynccontextmanager
@@ -152,6 +164,9 @@ OLD = json.dumps({"header": {"cluster_id": "1"}, "version": "3.3.27", "leader": 
         (200, "<html>a web page</html>", "no JSON"),
         (200, "", "no JSON"),
         (200, "[1, 2]", "no JSON"),
+        (200, '{"some": "thing"}', "does not answer as etcd does"),
+        (200, '{"header": 5}', "does not answer as etcd does"),
+        (500, '{"error": {"code": "x"}}', "refuses: no reason given"),
     ],
 )
 def test_what_is_not_a_usable_etcd_is_told(status: int, body: str, words: str) -> None:
@@ -163,7 +178,7 @@ def test_what_is_not_a_usable_etcd_is_told(status: int, body: str, words: str) -
             assert caught.value.fix
             await ledger.close()
 
-    within(10, work())
+    within(60, work())
 
 
 @needs_etcd
@@ -189,7 +204,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
             assert await ledger.committed() == b"two"
 
     with running_etcd(tmp_path, 1) as etcd:
-        within(20, work(etcd))
+        within(60, work(etcd))
 
 
 @needs_etcd
@@ -220,7 +235,7 @@ def test_tls_both_ways(tmp_path: Path) -> None:
     options = ("--cert-file", "server", "--key-file", "server-key", "--trusted-ca-file", "ca")
     paths = [each if each.startswith("--") else str(tmp_path / each) for each in options]
     with running_etcd(tmp_path, 1, extra=(*paths, "--client-cert-auth")) as etcd:
-        within(30, work(etcd.url))
+        within(60, work(etcd.url))
 
 
 def test_tls_files_that_are_not_there(tmp_path: Path) -> None:
@@ -245,7 +260,7 @@ def test_an_etcd_without_room_is_told(tmp_path: Path) -> None:
             assert "--auto-compaction-retention" in caught.value.fix
 
     with running_etcd(tmp_path, 1, extra=("--quota-backend-bytes", "2000000")) as etcd:
-        within(30, work(etcd))
+        within(60, work(etcd))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def reread(path: Path) -> tuple[Record, ...]:
         return journal.read()
 
 
+@pytest.fixture
+def quick_disk() -> Iterator[Path]:
+    """A folder in memory where there is one, for tests that open very many journals."""
+    memory = Path("/dev/shm")
+    where = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        yield Path(folder)
+
+
 def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
     offsets = written(tmp_path / "j")
     assert reread(tmp_path / "j") == RECORDS
@@ -48,8 +58,8 @@ def test_what_was_appended_is_read_again(tmp_path: Path) -> None:
         assert journal.read() == (*RECORDS, Record(9, b""))
 
 
-def test_a_record_cut_at_any_byte_is_cut_off_and_told(tmp_path: Path) -> None:
-    path = tmp_path / "j"
+def test_a_record_cut_at_any_byte_is_cut_off_and_told(quick_disk: Path) -> None:
+    path = quick_disk / "j"
     *_, last, end = written(path)
     whole = path.read_bytes()
     for size in range(last + 1, end):
@@ -74,9 +84,9 @@ def test_garbage_behind_the_last_record_is_cut_off(tmp_path: Path, garbage: byte
         assert journal.read() == RECORDS
 
 
-def test_a_sector_that_never_reached_the_disk(tmp_path: Path) -> None:
+def test_a_sector_that_never_reached_the_disk(quick_disk: Path) -> None:
     """Of the last record it is a torn write; of an earlier one it is damage."""
-    path = tmp_path / "j"
+    path = quick_disk / "j"
     *_, last, end = written(path, (RECORDS[0], Record(1, NOISE[:3000])))
     whole = path.read_bytes()
     for at in range(last - last % 512, end, 512):
@@ -97,8 +107,8 @@ def test_a_sector_that_never_reached_the_disk(tmp_path: Path) -> None:
         path.write_bytes(whole)
 
 
-def test_a_flipped_bit_is_always_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "j"
+def test_a_flipped_bit_is_always_noticed(quick_disk: Path) -> None:
+    path = quick_disk / "j"
     *_, last, end = written(path)
     whole = path.read_bytes()
     anywhere = generator(2, Purpose.PROBE).integers(0, 8 * end, 1000)

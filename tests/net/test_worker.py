@@ -150,7 +150,7 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
             there.boss.order(1, there.boss.work(1, committed=INITIAL, attempt=FIRST, **theirs))
             report = await there.boss.report(0)
             assert {link.worker: link.lost for link in report.links} == {1: "", 2: "unreachable"}
-            assert report.digest == hashlib.sha256(expected.numpy()).digest()
+            assert report.digest == hashlib.sha256(expected.numpy().tobytes()).digest()
 
     run(test())
     engine.close()

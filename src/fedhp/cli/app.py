@@ -8,8 +8,11 @@ import typer
 
 from fedhp import __version__
 from fedhp.cli.certs import app as certs_app
+from fedhp.cli.cluster import app as cluster_app
 from fedhp.cli.compare import compare
+from fedhp.cli.coordinator import coordinator
 from fedhp.cli.data import app as data_app
+from fedhp.cli.doctor import doctor
 from fedhp.cli.explain import explain
 from fedhp.cli.export import export
 from fedhp.cli.report import report
@@ -26,10 +29,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, reproduce, show, explain, whatif, report, export, worker):
+for command in (run, compare, reproduce, show, explain, whatif, report, export):
     app.command()(command)
+for over_network in (coordinator, worker, doctor):
+    app.command()(over_network)
 app.add_typer(data_app, name="data")
 app.add_typer(certs_app, name="certs")
+app.add_typer(cluster_app, name="cluster")
 
 
 def _version(wanted: bool) -> None:

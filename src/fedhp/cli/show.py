@@ -66,23 +66,27 @@ def _show_run(console: Console, run: RunReader) -> None:
         return
     console.print(round_table(run))
     console.print()
-    _print_facts(console, _numbers(run.summary(), run.meta("metric")))
+    numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
+    _print_facts(console, numbers)
     console.print(f"why a round went so: fedhp explain {run.folder}", soft_wrap=True, markup=False)
 
 
-def _numbers(summary: RunSummary, metric: str) -> list[tuple[str, str]]:
+def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
     from fedhp.report.numbers import data_size, number, score, seconds, target_name
 
     reached = [
         (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
         for target, time in summary.time_to_target.items()
     ]
+    # On a network time is real, and nobody sees all models.
+    mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
+    total = seconds(summary.completion_time)
     return [
         ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers)"),
-        ("mean model", score(summary.mean_model_accuracy, metric)),
+        *mean_model,
         ("best", score(summary.best_accuracy, metric)),
         *reached,
-        ("total time", f"{seconds(summary.completion_time)} of virtual time"),
+        ("total time", total if network else f"{total} of virtual time"),
         ("round", seconds(summary.round_time)),
         ("waiting", f"{seconds(summary.mean_waiting_time)} per round"),
         ("mean steps", number(summary.mean_local_steps)),

@@ -32,6 +32,7 @@ MOST_STEPS = 1_000_000  # local steps of one round
 MOST_BEAT_SECONDS = 60.0
 WEIGHT_SLACK = 1e-6  # of the sum of a worker's mixing weights
 ENCODINGS = frozenset({"raw", "fp16", "int8", "topk"})
+VERSIONS = 50  # libraries a coordinator may tell of
 STATES = frozenset({"gathering", "running", "paused", "finished"})
 STATUSES = frozenset({"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"})
 _UINT32 = 2**32 - 1
@@ -134,11 +135,8 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     check_run(reply.run, "the run")
     _check_epoch(reply.epoch)
     check_worker(reply.worker, "the reply", workers=limits.WORKERS)
-    # A character has at least one byte: the long ones need not be encoded to be refused.
-    check_length(len(reply.experiment), "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
-    check_length(
-        len(reply.experiment.encode()), "bytes of the experiment", most=limits.EXPERIMENT_BYTES
-    )
+    size = len(reply.experiment.encode())
+    check_length(size, "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
     check_positive(reply.beat_seconds, "beat_seconds", most=MOST_BEAT_SECONDS)
@@ -186,6 +184,11 @@ def check_status_reply(reply: wire.StatusReply) -> None:
     check_text(reply.why, "why")
     if reply.state not in STATES:
         raise Refused("kind", "the state of the run is unknown")
+    check_number(reply.clock, "clock", least=0.0)
+    check_number(reply.round_seconds, "round_seconds", least=0.0, most=WEEK)
+    check_length(len(reply.versions), "versions", most=VERSIONS)
+    for text in (*reply.versions.keys(), *reply.versions.values()):
+        check_text(text, "a version", most=limits.NAME_LENGTH)
     check_length(len(reply.members), "members", most=limits.WORKERS)
     _check_workers([each.worker for each in reply.members], "a member", workers=limits.WORKERS)
     for each in reply.members:

@@ -1,7 +1,8 @@
 """A model row as a stream of chunks, and back: the data is one safetensors file.
 
 A receiver knows the layout, so it knows every tensor it will get: whatever is announced, it
-refuses anything else before it allocates, and never holds more than the model and one chunk.
+refuses anything else before it allocates. It never holds more than one chunk, the expected
+tensors and the model; for raw these two are the same memory.
 """
 
 from __future__ import annotations

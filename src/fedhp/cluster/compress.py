@@ -135,22 +135,22 @@ class Outgoing:
         self.codec = codec
         self.encoding = OF_COMPRESSION[compression]
         self._sent = Sent(count_of(share, codec.width), readers=readers)
-        self._row: Row | None = None
-        self._encoded: Encoded | None = None
+        self._offered: tuple[Row, Encoded] | None = None  # both change at once, for threads
 
     def offer(self, row: Row) -> None:
         """Serve this row from now on; it must not change while it is served."""
         whole = "raw" if self.encoding == "topk" else self.encoding
-        self._row, self._encoded = row, self.codec.encode(row, whole)
+        self._offered = row, self.codec.encode(row, whole)
 
     def take(self, reader: str, base: bytes = b"") -> Encoded:
         """What to send to a reader; base: its copy's digest, from its request."""
-        if self._row is None or self._encoded is None:
+        if self._offered is None:
             raise LookupError("no model is offered yet")
+        row, encoded = self._offered
         if self.encoding != "topk":
-            return self._encoded
-        delta = self._sent.next(reader, self._row, base=base)
-        return self._encoded if delta is None else self.codec.encode_delta(delta)
+            return encoded
+        delta = self._sent.next(reader, row, base=base)
+        return encoded if delta is None else self.codec.encode_delta(delta)
 
     def forget(self, reader: str) -> None:
         """Free what topk remembers of a reader."""
@@ -165,13 +165,10 @@ class Incoming:
         self.encoding = OF_COMPRESSION[compression]
         self._copies = Copies(peers=peers)
 
-    def base(self, peer: str) -> bytes:
-        """For the request: the digest of the copy of this peer's model."""
-        return self._copies.base(peer)
-
-    def receiver(self, peer: str) -> Receiver:
-        """For one stream of this peer."""
-        return self.codec.receiver({"raw", self.encoding}, known=self._copies.row(peer))
+    def begin(self, peer: str) -> tuple[bytes, Receiver]:
+        """For one pull: what to name as base in the request, and the receiver of its answer."""
+        known, base = self._copies.get(peer)  # one copy for both, whatever else arrives meanwhile
+        return base, self.codec.receiver(sorted({"raw", self.encoding}), known=known)
 
     def finish(self, peer: str, receiver: Receiver) -> Row:
         """The peer's model, once its stream has ended; remembered for the next delta."""
@@ -206,7 +203,7 @@ class Sent:
                 with np.errstate(over="ignore"):
                     delta = largest(row - known, self.count)
                 after = added(known, delta)
-                if all_finite(after):
+                if all_finite(after[delta.indices]):
                     self._remember(reader, _State(known, base, delta, digest_of(after)))
                     return delta
             self._remember(reader, _State(row.copy(), digest_of(row)))
@@ -253,15 +250,10 @@ class Copies:
         self._copies: OrderedDict[str, tuple[Row, bytes]] = OrderedDict()
         self._lock = Lock()
 
-    def base(self, peer: str) -> bytes:
-        """The digest of the copy of this peer's model; empty if there is none."""
+    def get(self, peer: str) -> tuple[Row | None, bytes]:
+        """The copy of this peer's model, never written to, and its digest; None and empty."""
         with self._lock:
-            return self._copies[peer][1] if peer in self._copies else b""
-
-    def row(self, peer: str) -> Row | None:
-        """The copy; it is never written to."""
-        with self._lock:
-            return self._copies[peer][0] if peer in self._copies else None
+            return self._copies.get(peer, (None, b""))
 
     def keep(self, peer: str, row: Row) -> None:
         """Remember a copy of what was reconstructed of this peer's model."""

@@ -63,6 +63,7 @@ class Rules:
     min_workers: int
     suspect_after: float
     dead_after: float
+    asynchronous: bool = False  # everyone goes on from its own model, whatever it is
 
 
 @dataclass(slots=True)
@@ -146,8 +147,9 @@ class Conductor(Generic[T]):
         return Status.READY if self.holds(member) else Status.BEHIND
 
     def holds(self, member: Member) -> bool:
-        """Whether it has the committed model; the initial one everyone can make."""
-        return self.committed == START or self.committed in member.stands
+        """Whether it has a model to go on from; the initial one everyone can make."""
+        anyone = self.rules.asynchronous or self.committed == START
+        return anyone or self.committed in member.stands
 
     def alive(self, now: float) -> list[Member]:
         """Members from whom something may be expected, by worker."""

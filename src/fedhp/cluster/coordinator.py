@@ -131,6 +131,7 @@ class Coordinator:
             min_workers=self.experiment.cluster.min_workers,
             suspect_after=self.experiment.cluster.suspect_after,
             dead_after=self.experiment.cluster.dead_after,
+            asynchronous=self.term.asynchronous,
         )
         self.term.conductor = Conductor(rules, epoch=epoch, committed=content.committed)
         self.term.conductor.restore(content.members)
@@ -281,7 +282,11 @@ class Coordinator:
         told = False
         patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
         while not self.term.stopping:
-            ready = [each.worker for each in self.term.conductor.ready(time.monotonic())]
+            ready = [
+                each.worker
+                for each in self.term.conductor.ready(time.monotonic())
+                if np.isfinite(each.step_time)
+            ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
             if self.term.brain is not None and (

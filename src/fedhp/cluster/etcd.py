@@ -133,6 +133,7 @@ class EtcdLedger:
         clock: Callable[[], float] = elapsed,
     ) -> None:
         self.lost = asyncio.Event()
+        self.told: tuple[str, ...] = ()
         self._client = EtcdClient(url, tls=tls, login=login)
         self._keys = _Keys.of(self._client.address.prefix, run)
         self._seconds = max(1.0, lease_seconds)  # etcd may make it longer
@@ -148,6 +149,8 @@ class EtcdLedger:
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait for the leader's key; outages are waited out, but not before the first answer."""
+        if self._tasks:
+            raise RuntimeError("a ledger leads only once")
         value = json.dumps({"name": name, "address": address}).encode()
         await self._client.check()
         answered = False

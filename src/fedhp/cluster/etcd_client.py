@@ -23,6 +23,7 @@ from fedhp.cluster.etcd_forms import (
     Item,
     Json,
     Outcome,
+    cluster_of,
     coded,
     error_of,
     first_item,
@@ -190,10 +191,12 @@ class EtcdClient:
             return _Failure(member, words, hopeless=True)
         if answer.is_success and "error" not in found:
             found = found.get("result", found)
-            cluster = str(found.get("header", {}).get("cluster_id", ""))
-            if cluster and cluster != self._cluster and self._cluster:
+            cluster = cluster_of(found)
+            if not cluster:
+                return _Failure(member, "does not answer as etcd does", hopeless=True)
+            if cluster != self._cluster and self._cluster:
                 return _Failure(member, "belongs to another cluster", hopeless=True)
-            self._cluster = self._cluster or cluster
+            self._cluster = cluster
             return dict(found)
         code, words = error_of(found)
         if "invalid auth token" in words and self._login is not None:
@@ -226,7 +229,7 @@ class EtcdClient:
             found = answer.json()
         except (httpx.HTTPError, OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and "header" in found else None
+        return found if cluster_of(found) else None
 
     async def check(self) -> None:
         """Refuse members of different clusters, and members that are too old."""
@@ -234,14 +237,16 @@ class EtcdClient:
         answers = zip(self.address.members, await asyncio.gather(*asked), strict=True)
         known = {member: status for member, status in answers if status is not None}
         for member, status in known.items():
-            version = tuple(int(part) for part in re.findall(r"\d+", str(status["version"]))[:2])
+            version = tuple(
+                int(part) for part in re.findall(r"\d+", str(status.get("version")))[:2]
+            )
             if version < OLDEST:
                 raise EtcdRefused(
-                    f"{member} is etcd {status['version']}",
+                    f"{member} is etcd {status.get('version')}",
                     allowed=f"etcd {OLDEST[0]}.{OLDEST[1]} or later",
                     fix="install a later etcd",
                 )
-        if len({status["header"]["cluster_id"] for status in known.values()}) > 1:
+        if len({cluster_of(status) for status in known.values()}) > 1:
             raise EtcdRefused(
                 f"these are not one etcd but several: {', '.join(known)}",
                 allowed="addresses of the members of one cluster",

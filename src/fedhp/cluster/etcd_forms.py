@@ -87,8 +87,15 @@ def first_item(answer: Json) -> Item | None:
 def error_of(answer: Json) -> tuple[int, str]:
     """gRPC's code and the words of an answer that is an error."""
     inner = answer["error"] if isinstance(answer.get("error"), dict) else answer
-    code = inner.get("code", inner.get("grpc_code", 0))
-    return int(code), str(inner.get("message", inner.get("error", "")))
+    code = inner.get("code", inner.get("grpc_code"))
+    words = str(inner.get("message") or inner.get("error") or "no reason given")
+    return code if isinstance(code, int) else 0, words
+
+
+def cluster_of(answer: object) -> str:
+    """Which etcd an answer is from; empty if it is not from one."""
+    header = answer.get("header") if isinstance(answer, dict) else None
+    return str(header.get("cluster_id", "")) if isinstance(header, dict) else ""
 
 
 def is_passing(code: int, words: str) -> bool:
@@ -113,4 +120,6 @@ def refusal(member: str, code: int, words: str) -> FedhpError:
             "not take a certificate for a user",
             code=code,
         )
-    return EtcdRefused(f"etcd at {member} refuses: {words}", code=code)
+    return EtcdRefused(
+        f"etcd at {member} refuses: {words}", fix="look into etcd's own log", code=code
+    )

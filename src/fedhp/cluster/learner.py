@@ -31,6 +31,7 @@ from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights
 from fedhp.learn.mix import distance
+from fedhp.learn.robust import combine
 from fedhp.types import IntArray
 
 T = TypeVar("T")
@@ -284,8 +285,6 @@ class Learner:
         self, received: Mapping[int, Row], weights: Mapping[int, float]
     ) -> dict[int, float]:
         """By a rule that a few poisoned models cannot steer (cluster.robust)."""
-        from fedhp.learn.robust import combine
-
         cluster, shard = self.prepared.experiment.cluster, self._shard
         own = shard.after[HERE, : self.layout.mixed]
         tensors = {

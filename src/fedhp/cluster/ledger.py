@@ -40,6 +40,7 @@ class Ledger(Protocol):
     """A place for one run's committed state, and for who may commit."""
 
     lost: asyncio.Event  # set when leadership is lost
+    told: tuple[str, ...]  # what a user should hear of after lead()
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait until this process leads; its epoch, larger than any before."""
@@ -67,16 +68,19 @@ class JournalLedger:
 
     def __init__(self, folder: Path) -> None:
         self.lost = asyncio.Event()
-        self.told: tuple[str, ...] = ()  # what a user should hear of after lead()
+        self.told: tuple[str, ...] = ()
         self._folder = folder
         self._journal: Journal | None = None
-        self._leader = b""
+        self._leader = b""  # the record that says so
+        self._closed = False
         self._state: bytes | None = None
         # One thread: a commit whose caller was cancelled ends before the next one begins.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait for the folder's lock; the epoch is in the journal when this returns."""
+        if self._leader or self._closed:
+            raise RuntimeError("a ledger leads only once")
         while True:
             try:
                 return await self._run(lambda: self._start(name, address))
@@ -84,20 +88,18 @@ class JournalLedger:
                 await asyncio.sleep(POLL)
 
     def _start(self, name: str, address: str) -> int:
-        if self._journal is not None:
-            raise RuntimeError("this ledger leads already")
         _make_folder(self._folder)
         journal = Journal(self._folder / FILE)
         try:
             epoch, self._state = _last(journal)
             leader = {"epoch": epoch + 1, "name": name, "address": address}
-            self._leader = json.dumps(leader).encode()
-            journal.append(EPOCH, self._leader)
+            body = json.dumps(leader).encode()
+            journal.append(EPOCH, body)
         except BaseException:
             journal.close()
             raise
         self.told = () if journal.torn is None else (f"{journal.path}: {journal.torn}",)
-        self._journal = journal
+        self._journal, self._leader = journal, body
         return epoch + 1
 
     def leads(self) -> bool:
@@ -142,8 +144,10 @@ class JournalLedger:
 
     async def close(self) -> None:
         """Let go of the lock, after the commit that is being made."""
-        await self._run(self._end)
-        self._thread.shutdown(wait=False)
+        if not self._closed:
+            self._closed = True
+            await self._run(self._end)
+            self._thread.shutdown(wait=False)
 
     def _end(self) -> None:
         if self._journal is not None:

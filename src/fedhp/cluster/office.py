@@ -46,6 +46,8 @@ class Clerk:
             stands=tuple(map(orders.from_stand, request.stands)),
             now=time.monotonic(),
         )
+        # A new process is not ready before it has timed a step.
+        member.step_time = request.step_time if request.step_time > 0 else float("nan")
         self.term.turns.pop(member.worker, None)
         self.term.book.note_samples(member.worker, request.samples)
         self.term.history.note("join", {"worker": member.worker, "name": name})
@@ -98,7 +100,7 @@ class Clerk:
             member.left = True
             order.finished.why = self.term.why or "drained"
             return order
-        if not self.term.conductor.holds(member) and not self.term.asynchronous:
+        if not self.term.conductor.holds(member):
             ready = self._fastest(member)
             if ready:
                 order.catch_up.peers.extend(orders.address(each) for each in ready[:HELPERS])
@@ -117,7 +119,10 @@ class Clerk:
         return order
 
     def _give_turn(self, member: Member, attempt: Attempt, order: wire.Order) -> None:
-        """A turn that was given and never ended is given again as it was."""
+        """A turn that was given and never ended is given again as it was.
+
+        A turn mostly ends in the round after: that one says whether its model is tested.
+        """
         assert isinstance(self.term.brain, Turns)
         turn = self.term.turns.get(member.worker)
         alive = [each.worker for each in self.term.alive()]
@@ -130,25 +135,25 @@ class Clerk:
             )
             self.term.turns[member.worker] = turn
         partner = turn.action.partner
-        self.term.given[member.worker] = attempt
         self.term.asked[member.worker] = frozenset(() if partner is None else (partner,))
         order.act.CopyFrom(
             orders.act(
                 turn,
                 self.term.conductor.members,
-                round_index=attempt.round_index,
-                tests=self.term.tests(attempt.round_index),
+                round_index=turn.round_index,
+                tests=self.term.tests(min(turn.round_index + 1, self.term.experiment.rounds)),
                 deadline=max(TURN_DEADLINE, self.term.experiment.cluster.least_deadline),
             )
         )
 
     def expected(self, member: Member) -> Expected:
         """What a report of this member must belong to, or Refused if nothing is expected."""
-        running = self.term.conductor.running
-        attempt = running.attempt if running is not None else None
-        if self.term.asynchronous:  # a turn may outlast the round in which it was given
-            attempt = self.term.given.get(member.worker)
-        if attempt is None:
+        running, turn = self.term.conductor.running, self.term.turns.get(member.worker)
+        if turn is not None:  # a turn counts whenever it ends
+            attempt = Attempt(self.term.conductor.epoch, turn.round_index, 1)
+        elif running is not None:
+            attempt = running.attempt
+        else:
             raise Refused("attempt", "no attempt is running: it was given up, or is over")
         return Expected(
             self.term.experiment.workers, attempt, self.term.asked.get(member.worker, frozenset())
@@ -222,7 +227,7 @@ class Clerk:
                 phase=member.phase,
                 round=max((each.round_index for each in member.stands), default=0),
                 silent_seconds=min(now - member.seen, limits.FOREVER),
-                step_time=member.step_time,
+                step_time=float(np.nan_to_num(member.step_time)),
                 local_steps=work.local_steps if work is not None else 0,
                 accuracy=member.accuracy,
             )

@@ -87,13 +87,13 @@ class Pulls:
         self, peer: PeerPlace, attempt: Attempt, *, incoming: Incoming, patience: float
     ) -> Pulled:
         """The model of this attempt, after the peer's local steps."""
+        base, receiver = incoming.begin(peer.name)
         request = wire.PullRequest(
             envelope=self._member.envelope(attempt),
             wanted=wire.TRAINED,
             patience=patience,
-            base=incoming.base(peer.name),
+            base=base,
         )
-        receiver = incoming.receiver(peer.name)
         size, seconds = await self._pull(peer, request, receiver.push, patience=patience)
         row = await self._judged(peer, lambda: incoming.finish(peer.name, receiver))
         return Pulled(row, size, seconds)

@@ -46,7 +46,6 @@ class Term:
         self.model_bytes = 0
         self.works: dict[int, wire.Work] = {}
         self.turns: dict[int, Turn] = {}
-        self.given: dict[int, Attempt] = {}  # to whom a turn was given, in which round
         self.asked: dict[int, frozenset[int]] = {}  # whose links a report may tell of
         self.round_seconds = 0.0  # the last round took so long; 0: none was timed yet
         self._changed = asyncio.Event()

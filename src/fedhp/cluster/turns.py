@@ -28,6 +28,7 @@ class Turn:
 
     worker: int
     number: int
+    round_index: int  # when it was given; it may end in a later one
     action: Action
     learning_rate: float
 
@@ -54,7 +55,7 @@ class Turns:
         observation = Observation(round_index, clock, rate, present, self._network())
         number = int(self.turn[worker])
         self.state, action = self.algorithm.act(self.state, worker, observation, turn=number)
-        return Turn(worker, number, action, rate)
+        return Turn(worker, number, round_index, action, rate)
 
     def end(self, turn: Turn, report: wire.RoundReport) -> None:
         """A turn is over."""

@@ -103,10 +103,14 @@ class Uplink:
         self.joined = True
         return reply
 
-    async def next_order(self, stands: Sequence[Attempt], *, step_time: float) -> wire.Order:
+    async def next_order(
+        self, stands: Sequence[Attempt], *, step_time: float, model_bytes: int
+    ) -> wire.Order:
         """What to do next. Refused: an order that must not be obeyed."""
         request = wire.NextRequest(
-            stands=[to_wire(stand) for stand in stands[-limits.STANDS :]], step_time=step_time
+            stands=[to_wire(stand) for stand in stands[-limits.STANDS :]],
+            step_time=step_time,
+            model_bytes=model_bytes,
         )
         order: wire.Order = await self._until_answered(
             "Next", request, limits.POLL_SECONDS + limits.POLL_SLACK

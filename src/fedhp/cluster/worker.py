@@ -255,7 +255,11 @@ class Worker:
     async def _order(self, learner: Learner, labor: Labor) -> wire.Order | None:
         """The next order, if it is one to obey."""
         try:
-            order = await self._uplink.next_order(learner.keep.stands(), step_time=labor.step_time)
+            order = await self._uplink.next_order(
+                learner.keep.stands(),
+                step_time=labor.step_time,
+                model_bytes=4 * learner.layout.mixed,
+            )
         except Refused as error:
             self.member.refused("coordinator", error, what="order")
             await self._uplink.distrust()

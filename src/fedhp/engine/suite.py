@@ -27,7 +27,8 @@ PROFILES = ("quick", "standard", "paper")
 SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "tables")
 Kind = TypeVar("Kind", bound=BaseModel)
-NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "compare")  # never change a number
+# Settings that never change a number of a simulation.
+NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "cluster", "compare")
 
 
 class SetProfile(BaseModel):

@@ -27,11 +27,15 @@ def cost_of(run: RunReader) -> str:
         known.append(f"peak memory {data_size(peak)}")
     if run.meta("moved_bytes"):
         known.append(f"{data_size(run.meta('moved_bytes'))} moved between shards")
-    lines = [", ".join([*known, f"time: {shares}"] if shares else known)]
+    if shares and not run.meta("network"):  # there, phases are the workers' own business
+        known.append(f"time: {shares}")
+    lines = [", ".join(known)]
     final = run.table("final_evaluations")
     if final["accuracy"]:
+        mean = final["mean_model_accuracy"][0]  # unknown where nobody sees all models
         lines.append(
             f"on the whole test set ({final['images'][0]:,}): {run.meta('metric')} "
-            f"{final['accuracy'][0]:.4f}, of the mean model {final['mean_model_accuracy'][0]:.4f}"
+            f"{final['accuracy'][0]:.4f}"
+            + ("" if mean is None else f", of the mean model {mean:.4f}")
         )
     return "\n".join(line for line in lines if line)

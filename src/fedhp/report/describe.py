@@ -35,7 +35,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ),
         ("evaluation", _evaluation(experiment["evaluation"], run.meta("metric"))),
         ("devices", _devices(run.meta("devices"))),
-        ("links", _links(world)),
+        ("links", "measured" if run.meta("network") else _links(world)),
         ("topology", _part(experiment["topology"])),
         ("absences", _absences(world)),
         ("fedhp", run.meta("fedhp")),
@@ -72,8 +72,10 @@ def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
         "shards": f"{data['shards_per_worker']} shards each",
         "iid": "IID",
     }
-    each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
+    if not any(samples):  # on a network, as long as nobody has told
+        return f"{name}{ways[data['partition']]}"
+    each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
     return (
         f"{name}{ways[data['partition']]}: {count(sum(samples), 'sample')} on "
         f"{count(len(samples), 'worker')}, {each} each"
@@ -89,6 +91,8 @@ def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:
 
 
 def _devices(devices: list[str]) -> str:
+    if set(devices) == {"machine"}:
+        return f"{count(len(devices), 'machine')} of a network"
     return ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(devices).items()))
 
 

@@ -109,6 +109,7 @@ class RoundView:
     links_known: int  # used or considered
     verdicts: dict[LinkVerdict, Verdicts]  # of all links
     links: list[Link]  # all, or a selection with the slowest of every worker and verdict
+    network: bool  # machines took part; time is real, and nobody sees all models
 
     @property
     def complete(self) -> bool:
@@ -204,6 +205,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
             )
         },
         links=_links(run.table("links", round_index=index)),
+        network=bool(run.meta("network")),
     )
 
 

@@ -54,16 +54,18 @@ def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
 
 
 def _setting(view: RoundView) -> str:
+    kind = "" if view.network else " of virtual time"
     text = (
         f"{label_name(view.label)}, seed {view.seed}: from {view.started:.1f} s to "
-        f"{view.clock:.1f} s of virtual time ({seconds(view.round_time)}), learning rate "
+        f"{view.clock:.1f} s{kind} ({seconds(view.round_time)}), learning rate "
         f"{view.learning_rate:.3g}, {data_size(view.bytes_sent)} sent."
     )
     if view.accuracy is None:
         return f"{text} Not evaluated."
+    mean = f", {score(view.mean_model_accuracy, view.metric)} (mean model)"
     return (
         f"{text} Test {view.metric} after it: {score(view.accuracy, view.metric)} (mean of the "
-        f"workers), {score(view.mean_model_accuracy, view.metric)} (mean model)."
+        f"workers){'' if view.network else mean}."
     )
 
 

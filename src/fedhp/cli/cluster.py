@@ -1,0 +1,222 @@
+"""fedhp cluster: a federation on this machine, and an operator's wishes to any coordinator."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedhp.cli.coordinator import LogFormat, check_log_format
+from fedhp.cli.parameters import (
+    ExperimentFile,
+    Json,
+    Overrides,
+    choose_folder,
+    own_prints_aside,
+    table_console,
+)
+from fedhp.errors import ConfigError, Interrupted, RunError
+from fedhp.tables import COMMAND_LINE
+
+if TYPE_CHECKING:
+    from fedhp.cluster.launch import Cluster
+    from fedhp.cluster.operator import Target
+
+app = typer.Typer(
+    help="A federation of processes: start one here, look at one, stop it.", no_args_is_help=True
+)
+
+LOOK = 0.5  # s between two looks at the federation
+
+Where = Annotated[
+    str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="Whom to ask.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Or: the folder of a run on this machine."),
+]
+Certs = Annotated[
+    Path | None,
+    typer.Option("--certs", metavar="FOLDER", help="Default: DIR/certs with --out, else certs."),
+]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="As whom; its certificate must be there.")
+]
+
+
+@app.command()
+def up(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many. Default: as the experiment says.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write to, or to go on with.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option(help="Start a process again that died, once a minute at most.")
+    ] = True,
+    as_json: Json = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Start a coordinator and workers as processes of this machine, and watch them.
+
+    The same command with the same --out goes on with the run.
+    """
+    from fedhp.cli.stopping import StopRequest
+    from fedhp.cluster import processes
+    from fedhp.cluster.launch import Cluster
+    from fedhp.config import load
+    from fedhp.engine.prepare import prepare
+
+    form = check_log_format(log_format)
+    changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
+    settings = load(experiment, changes)
+    folder = choose_folder(out, experiment, resume=False)
+    stop = StopRequest()
+    with own_prints_aside(as_json), stop:
+        processes.warm_up()
+        prepare(settings, source=str(experiment))
+        began = time.monotonic()
+        with Cluster(
+            settings, folder, source=str(experiment), restart=restart, log_format=form
+        ) as cluster:
+            cluster.start()
+            _watch(cluster, stop)
+        seconds = time.monotonic() - began
+    _tell(cluster, seconds, as_json=as_json)
+
+
+@app.command()
+def status(
+    coordinator: Where = None,
+    out: Folder = None,
+    certs: Certs = None,
+    name: Name = "operator",
+    as_json: Json = False,
+) -> None:
+    """Show how a run stands and who takes part."""
+    from fedhp.cluster import operator
+    from fedhp.console.cluster import status_line, status_table
+
+    reply = operator.status(_target(coordinator, out, certs, name))
+    if as_json:
+        print(json.dumps(operator.status_json(reply)))
+        return
+    console = table_console()
+    console.print(status_line(reply), markup=False, soft_wrap=True)
+    if reply.members:
+        console.print(status_table(reply))
+
+
+@app.command()
+def stop(
+    coordinator: Where = None, out: Folder = None, certs: Certs = None, name: Name = "operator"
+) -> None:
+    """End a run after its present round; the workers end too. It can be gone on with."""
+    from fedhp.cluster import operator
+
+    print(operator.command(_target(coordinator, out, certs, name), stop=True))
+
+
+@app.command()
+def drain(
+    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that is to leave.")],
+    coordinator: Where = None,
+    out: Folder = None,
+    certs: Certs = None,
+    name: Name = "operator",
+) -> None:
+    """Let a worker leave after its present round; the others go on."""
+    from fedhp.cluster import operator
+
+    print(operator.command(_target(coordinator, out, certs, name), drain=worker))
+
+
+@app.command()
+def allow(
+    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to let in again.")],
+    coordinator: Where = None,
+    out: Folder = None,
+    certs: Certs = None,
+    name: Name = "operator",
+) -> None:
+    """End the quarantine of a worker that had sent too many bad messages."""
+    from fedhp.cluster import operator
+
+    print(operator.command(_target(coordinator, out, certs, name), allow=worker))
+
+
+def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
+    from fedhp.cluster.operator import Target, target_of
+    from fedhp.cluster.tls import split_address
+
+    if (address is None) == (out is None):
+        raise ConfigError(
+            "give one of the two" if address is None else "give only one of the two",
+            key="--coordinator, --out",
+            source=COMMAND_LINE,
+            allowed="--coordinator HOST:PORT, or --out DIR of a run on this machine",
+            fix="for example: fedhp cluster status --out runs/NAME-1",
+        )
+    if out is not None:
+        return target_of(out, certificates=certs, name=name)
+    assert address is not None
+    split_address(address)
+    return Target(address, certs or Path("certs"), name)
+
+
+def _watch(cluster: Cluster, stop: Any) -> None:
+    """Until the run is over, or somebody wants to stop."""
+    from fedhp.console.cluster import ClusterView
+
+    shown, told = 0, 0
+    with ClusterView(cluster.experiment.rounds) as view:
+        while not cluster.finished():
+            if stop():
+                raise Interrupted(
+                    f"stopped\n  the same command with --out {cluster.folder} goes on with the run"
+                )
+            cluster.tend()
+            try:
+                reply = cluster.status(seconds=2 * LOOK)
+            except RunError:
+                reply = None  # it starts, or starts again
+            rounds = list(cluster.rounds(after=shown))
+            view.show(reply, rounds=rounds, notes=cluster.notes[told:])
+            shown = max([shown, *(facts.round_index for facts in rounds)])
+            told = len(cluster.notes)
+            time.sleep(LOOK)
+        view.show(None, rounds=cluster.rounds(after=shown), notes=cluster.notes[told:])
+
+
+def _tell(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
+    """The same table as `fedhp run`, and where everything is."""
+    from fedhp.record.reader import RunReader
+    from fedhp.report.cost import cost_of
+    from fedhp.report.tables import comparison_table
+
+    with RunReader(cluster.record_folder()) as reader:
+        summary, cost = reader.summary(), cost_of(reader)
+    if as_json:
+        facts = {
+            "run": summary.as_json(),
+            "rounds": summary.rounds,
+            "accuracy": summary.as_json()["final_accuracy"],
+            "seconds": round(seconds, 3),
+            "digests": cluster.digests(),
+            "exit_codes": cluster.exit_codes(),
+            "folder": str(cluster.folder),
+        }
+        print(json.dumps(facts))
+        return
+    table_console().print(comparison_table([summary]))
+    if cost:
+        print(cost)
+    print(f"run: {cluster.folder}")
+    print(f"logs: {cluster.folder / 'logs'}; models: {cluster.folder / 'workers'}")
+    print(f"look closer: fedhp show {cluster.folder}; fedhp explain {cluster.folder} --round 2")

@@ -1,0 +1,162 @@
+"""A federation while it runs: a table of its workers where a person watches, lines elsewhere.
+
+Goes to standard error, so that standard output holds results alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from fedhp.cluster import limits
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.launch import RoundFacts
+from fedhp.types import RoundRecord
+
+MOST_ROWS = 40  # workers in the table; the others are counted
+NOTES = 4  # the last ones are shown
+STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "suspect": "yellow"}
+
+
+def round_line(facts: RoundFacts, rounds: int) -> str:
+    """A round in one line."""
+    tested = "" if facts.accuracy is None else f"  accuracy {facts.accuracy:.4f}"
+    people = "1 worker " if facts.workers == 1 else f"{facts.workers} workers"
+    return (
+        f"round {facts.round_index}/{rounds}  {facts.seconds:.2f} s  {people}  "
+        f"steps {facts.steps:.1f}  waiting {facts.waiting:.2f} s{tested}"
+    )
+
+
+def facts_of(record: RoundRecord) -> RoundFacts:
+    """The same numbers from a round that has just ended."""
+    took_part = record.local_steps > 0
+    tested = record.evaluation
+    return RoundFacts(
+        round_index=record.round_index,
+        seconds=record.timing.round_time,
+        workers=int(took_part.sum()),
+        steps=float(record.local_steps[took_part].mean()) if took_part.any() else 0.0,
+        waiting=record.timing.mean_waiting_time,
+        accuracy=None if tested is None else tested.mean_accuracy,
+    )
+
+
+def status_table(status: wire.StatusReply) -> Table:
+    """Who is there and what each does."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("worker", "status", "phase"):
+        table.add_column(name)
+    for name in ("round", "steps", "step time", "accuracy", "silent"):
+        table.add_column(name, justify="right")
+    for member in status.members[:MOST_ROWS]:
+        style = STYLES.get(member.status, "red")
+        cells = (member.phase, member.round, _steps(member), _milliseconds(member.step_time))
+        silent = f"{member.silent_seconds:.0f} s" if _is_known(member.silent_seconds) else "-"
+        table.add_row(
+            _plain(member.name),
+            f"[{style}]{_plain(member.status)}[/]",
+            *(_plain(str(cell)) for cell in cells),
+            f"{member.accuracy:.4f}" if _is_known(member.accuracy) else "-",
+            silent,
+        )
+    return table
+
+
+def status_line(status: wire.StatusReply) -> str:
+    """The run in one line."""
+    why = f" ({_clean(status.why)})" if status.why else ""
+    took = f", last round {status.round_seconds:.2f} s" if status.round_seconds else ""
+    return (
+        f"{_clean(status.state)}{why}: round {status.round} of {status.rounds}{took}, "
+        f"epoch {status.epoch}, {len(status.members)} workers"
+    )
+
+
+class ClusterView:
+    """The display of a federation; `show` as often as there is something new."""
+
+    def __init__(self, rounds: int) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._rounds = rounds
+        self._last = ""  # the last round, in words
+        self._notes: list[str] = []
+        self._state = ""
+
+    def __enter__(self) -> ClusterView:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(
+        self,
+        status: wire.StatusReply | None,
+        *,
+        rounds: Iterable[RoundFacts] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        """What is new: rounds that ended, notes, and how everyone stands now."""
+        lines = [round_line(facts, self._rounds) for facts in rounds]
+        self._last = lines[-1] if lines else self._last
+        self._notes += notes
+        if self._live is None:
+            for line in (*lines, *notes, *self._news(status)):
+                self._console.print(line, markup=False, soft_wrap=True)
+            return
+        head = "the coordinator starts" if status is None else status_line(status)
+        parts: list[Text | Table] = [Text(head)]
+        if self._last:
+            parts.append(Text(self._last))
+        if status is not None:
+            parts.append(status_table(status))
+            hidden = len(status.members) - MOST_ROWS
+            if hidden > 0:
+                parts.append(Text(f"... and {hidden} more workers"))
+        parts += [Text(note, style="yellow") for note in self._notes[-NOTES:]]
+        self._live.update(Group(*parts))
+
+    def _news(self, status: wire.StatusReply | None) -> list[str]:
+        """Without a terminal, the state is told when it changes."""
+        now = "" if status is None else status.state
+        if not now or now == self._state:
+            return []
+        self._state = now
+        return [_clean(now)]
+
+
+def _steps(member: wire.MemberStatus) -> str:
+    return str(member.local_steps) if member.local_steps else "-"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if _is_known(seconds) and seconds > 0 else "-"
+
+
+def _is_known(value: float) -> bool:
+    return math.isfinite(value) and value < limits.FOREVER
+
+
+def _clean(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text[: limits.TEXT_LENGTH])
+
+
+def _plain(text: str) -> str:
+    return escape(_clean(text))
