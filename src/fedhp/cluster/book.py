@@ -12,13 +12,12 @@ from pathlib import Path
 
 import tomli_w
 
-from fedhp import __version__
 from fedhp.cluster.guard import Attempt
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.engine.memory import peak_memory
 from fedhp.errors import RunError
 from fedhp.record.lock import FolderLock
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import FILE, Store, description
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -143,21 +142,14 @@ def _check_run(store: Store, content: Content, folder: Path) -> None:
 
 def _description(content: Content, asynchronous: bool) -> dict[str, object]:
     experiment = content.experiment
+    about = description(experiment, label=experiment.algorithm.name, asynchronous=asynchronous)
     return {
+        **about,
         "run": content.run,
-        "status": "created",
-        "label": experiment.algorithm.name,
-        "fedhp": __version__,
-        "experiment": to_tables(experiment),
-        "algorithm": experiment.algorithm.name,
-        "seed": experiment.seed,
-        "rounds": experiment.rounds,
-        "workers": experiment.workers,
-        "asynchronous": asynchronous,
+        "network": True,
         "devices": ["machine"] * experiment.workers,
         "metric": "accuracy",
         "parameters": content.model_bytes // 4,
         "model_bytes": content.model_bytes,
         "samples": [],
-        "network": True,
     }

@@ -16,7 +16,7 @@ import numpy as np
 from fedhp.algorithms import Algorithm, Observation
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.links import SLOWEST_GUESS, Links
-from fedhp.engine.account import mean_bandwidth, rate_at
+from fedhp.engine.account import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.carrier import travelled
 from fedhp.engine.stage import BareStage
 from fedhp.graph import components_of, topology_from
@@ -77,7 +77,7 @@ class Planning:
                 otherwise=SLOWEST_GUESS,
             ),
         )
-        reports = self.reports or self._calibration()
+        reports = self.reports or first_reports(self.step_time)
         state, plan = self.algorithm.plan(self.state, observation, self._filled(reports, present))
         plan = _joined_up(plan, observation)
         if plan.local_steps is not None:
@@ -163,20 +163,6 @@ class Planning:
         self.clock = float(scalars["clock"])
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _calibration(self) -> Reports:
-        missing = np.full(self.workers, np.nan)
-        return Reports(
-            round_index=0,
-            step_time=self.step_time,
-            update_norm=missing,
-            links=np.empty((0, 2), dtype=np.int64),
-            distance=np.empty(0),
-            smoothness=missing,
-            gradient_variance=missing,
-            start_loss=missing,
-            selected=np.empty((self.workers, 0), dtype=np.int64),
-        )
 
     def _filled(self, reports: Reports, present: BoolArray) -> Reports:
         """Someone who is there but did not report, having just come, is known by its own word."""

@@ -59,18 +59,23 @@ def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
 
 def calibration(world: World) -> Reports:
     """One timed step on every worker, told as the reports of round 0."""
-    missing = np.full(world.workers, np.nan)
     times = [float(world.step_times(i, 0, steps=1, time=0.0)[0]) for i in range(world.workers)]
+    return first_reports(np.array(times))
+
+
+def first_reports(step_time: FloatArray) -> Reports:
+    """The reports of round 0: nothing is known but the time of a step, [N]."""
+    missing = np.full(len(step_time), np.nan)
     return Reports(
         round_index=0,
-        step_time=np.array(times),
+        step_time=step_time,
         update_norm=missing,
         links=np.empty((0, 2), dtype=np.int64),
         distance=np.empty(0),
         smoothness=missing,
         gradient_variance=missing,
         start_loss=missing,
-        selected=np.empty((world.workers, 0), dtype=np.int64),
+        selected=np.empty((len(step_time), 0), dtype=np.int64),
     )
 
 

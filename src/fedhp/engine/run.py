@@ -19,7 +19,6 @@ from typing import Any
 import tomli_w
 import torch
 
-from fedhp import __version__
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.engine.account import check_record
@@ -35,7 +34,7 @@ from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
-from fedhp.record.store import Store
+from fedhp.record.store import Store, description
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -308,17 +307,9 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
 
 
 def _description(prepared: Prepared, label: str) -> dict[str, Any]:
-    experiment = prepared.experiment
+    asynchronous = not isinstance(prepared.algorithm, Algorithm)
     return {
-        "status": "created",
-        "label": label,
-        "fedhp": __version__,
-        "experiment": to_tables(experiment),
-        "algorithm": experiment.algorithm.name,
-        "seed": experiment.seed,
-        "rounds": experiment.rounds,
-        "workers": experiment.workers,
-        "asynchronous": not isinstance(prepared.algorithm, Algorithm),
+        **description(prepared.experiment, label=label, asynchronous=asynchronous),
         "devices": list(prepared.world.devices.names),
         "metric": prepared.task.metric_name,
         "parameters": prepared.facts.parameters,

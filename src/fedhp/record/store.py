@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from fedhp import __version__
+from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.record.hashing import array_blocks, hash_rows
 from fedhp.record.rows import round_columns
@@ -283,6 +285,21 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def description(experiment: Experiment, *, label: str, asynchronous: bool) -> dict[str, Any]:
+    """What the record of any run says of itself."""
+    return {
+        "status": "created",
+        "label": label,
+        "fedhp": __version__,
+        "experiment": to_tables(experiment),
+        "algorithm": experiment.algorithm.name,
+        "seed": experiment.seed,
+        "rounds": experiment.rounds,
+        "workers": experiment.workers,
+        "asynchronous": asynchronous,
+    }
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
