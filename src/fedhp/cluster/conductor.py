@@ -201,8 +201,7 @@ class Conductor(Generic[T]):
         awaited = (running.participants & there) - running.reports.keys()
         if awaited and now < running.deadline:
             return Verdict.WAIT
-        enough = min(self.rules.min_workers, len(running.participants))
-        if len(running.reports) >= max(1, enough):
+        if len(running.reports) >= max(1, self.rules.min_workers):
             return Verdict.COMMIT
         return Verdict.GIVE_UP
 

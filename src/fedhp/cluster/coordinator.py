@@ -144,8 +144,16 @@ class Coordinator:
         self.term.book = Book.open(
             self.settings.folder, content, asynchronous=self.term.asynchronous
         )
+        stand = content.committed
         self.history.note(
-            "lead", {"run": content.run, "epoch": epoch, "round": content.committed.round_index}
+            "lead",
+            {
+                "run": content.run,
+                "epoch": epoch,
+                "stand": [stand.epoch, stand.round_index, stand.number],
+                "min_workers": rules.min_workers,
+                "asynchronous": self.term.asynchronous,
+            },
         )
         await self._commit()  # proves that the lead holds, and makes the run's name durable
 
@@ -271,6 +279,7 @@ class Coordinator:
     async def _gather(self) -> list[int]:
         """The workers of the next attempt: all of them, or enough of them after a while."""
         started, wanted = time.monotonic(), self.experiment.workers
+        told = False
         patience = self.experiment.cluster.gather if self.term.round_seconds == 0 else 0.0
         while not self.term.stopping:
             ready = [
@@ -290,6 +299,9 @@ class Coordinator:
                 f"{len(ready)} of {wanted} workers are ready; "
                 f"at least {self.experiment.cluster.min_workers} are needed"
             )
+            if not told and waited >= patience:
+                told = True
+                self.history.note("waiting", {"why": self.term.why, "ready": ready})
             await self.term.wait(LOOK)
         return []
 

@@ -105,8 +105,8 @@ class Desk:
 
         def take(name: str) -> wire.Receipt:
             member = self.office.member(name)
-            expected = self.office.expected(member)
             try:
+                expected = self.office.expected(member)
                 checks.check_report(
                     request,
                     workers=expected.workers,

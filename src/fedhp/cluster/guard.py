@@ -53,8 +53,8 @@ class Refused(Exception):
 
     @property
     def bad(self) -> bool:
-        """Whether it counts against its sender; being late does not."""
-        return self.reason not in LATE
+        """Whether it counts against its sender; being late, or no member, does not."""
+        return self.reason in BAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Guard:
         with self._lock:
             sender = self._senders.get(peer)
             self._counts["" if sender is None else peer, reason] += 1
-            if sender is None or reason in LATE:
+            if sender is None or reason not in BAD:
                 return sender is not None and sender.quarantined
             now = self._clock()
             sender.strikes.append(now)

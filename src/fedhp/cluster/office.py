@@ -147,11 +147,14 @@ class Clerk:
         )
 
     def expected(self, member: Member) -> Expected:
-        """What a report of this member must belong to."""
+        """What a report of this member must belong to, or Refused if nothing is expected."""
         running, turn = self.term.conductor.running, self.term.turns.get(member.worker)
-        attempt = running.attempt if running is not None else self.term.conductor.committed
         if turn is not None:  # a turn counts whenever it ends
             attempt = Attempt(self.term.conductor.epoch, turn.round_index, 1)
+        elif running is not None:
+            attempt = running.attempt
+        else:
+            raise Refused("attempt", "no attempt is running: it was given up, or is over")
         return Expected(
             self.term.experiment.workers, attempt, self.term.asked.get(member.worker, frozenset())
         )
@@ -171,10 +174,10 @@ class Clerk:
             self.term.conductor.report(member.worker, attempt, report)
         if np.isfinite(report.accuracy):
             member.accuracy = report.accuracy
-        digest = report.digest.hex()
-        self.term.history.note(
-            "report", {**facts(attempt), "worker": member.worker, "digest": digest}
-        )
+        told = {**facts(attempt), "worker": member.worker, "digest": report.digest.hex()}
+        if self.term.asynchronous:
+            told["turn"] = report.turn
+        self.term.history.note("report", told)
         member.seen = time.monotonic()
         self.term.notify()
 

@@ -1,0 +1,263 @@
+"""Real coordinators over TLS: with their guards every promise is kept; without, it is noticed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.scripted import make_certificates
+from faults.together import Office, experiment, office, run, until
+from fedhp.cluster.check_history import check
+from fedhp.cluster.conductor import Conductor, Rules, Verdict
+from fedhp.cluster.guard import RULES, Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.history import History
+from fedhp.cluster.ledger import JournalLedger
+from fedhp.cluster.office import Clerk
+from fedhp.cluster.term import Term
+
+NAMES = ["w0", "w1", "w2"]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("certs"), NAMES)
+
+
+def broken(folder: Path, rounds: int | None = 3) -> set[str]:
+    return {each.rule for each in check(folder, rounds=rounds)}
+
+
+def hire_all(there: Office) -> None:
+    for name in NAMES:
+        there.hire(name)
+
+
+def test_three_rounds_keep_every_promise(certificates: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with office(experiment(), certificates, tmp_path) as there:
+            await there.open()
+            hire_all(there)
+            await there.finish()
+
+    run(scene())
+    assert broken(tmp_path) == set()
+
+
+# --- a report counts once ------------------------------------------------------------------
+
+
+def all_report_twice(certificates: Path, folder: Path) -> list[str]:
+    """Three rounds; what the refused receipts say."""
+    said: list[str] = []
+
+    async def scene() -> None:
+        async with office(experiment(), certificates, folder) as there:
+            await there.open()
+            hire_all(there)
+            for worker in there.workers.values():
+                worker.times = 2
+            await there.finish()
+            for worker in there.workers.values():
+                said.extend(each.why for each in worker.receipts if not each.accepted)
+
+    run(scene())
+    return said
+
+
+def test_a_report_sent_twice_counts_once_and_is_no_strike(
+    certificates: Path, tmp_path: Path
+) -> None:
+    said = all_report_twice(certificates, tmp_path)
+    assert len(said) == 9
+    assert broken(tmp_path) == set()
+
+
+def test_without_the_guard_a_doubled_report_is_noticed(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Conductor.report
+
+    def report(self: Conductor[Any], worker: int, attempt: Attempt, body: Any) -> None:
+        try:
+            real(self, worker, attempt, body)
+        except Refused as refusal:
+            if refusal.reason != "doubled":
+                raise
+
+    monkeypatch.setattr(Conductor, "report", report)
+    all_report_twice(certificates, tmp_path)
+    assert broken(tmp_path) == {"report"}
+
+
+# --- a round needs enough reports ----------------------------------------------------------
+
+
+def one_of_two_dies(certificates: Path, folder: Path) -> None:
+    settings = experiment(workers=2, rounds=2)
+
+    async def scene() -> None:
+        async with office(settings, certificates, folder) as there:
+            boss = await there.open()
+            there.hire("w0")
+            slow = there.hire("w1")
+            slow.step_seconds = 30.0  # it never reports
+            await until(lambda: any(kind == "work" for kind, _ in slow.orders))
+            await until(lambda: there.workers["w0"].receipts)
+            await there.fire("w1")
+            await until(lambda: boss.term.round_index or "at least" in boss.term.why)
+            there.hire("w1")
+            await there.finish()
+
+    run(scene())
+
+
+def test_too_few_reports_are_waited_for(certificates: Path, tmp_path: Path) -> None:
+    one_of_two_dies(certificates, tmp_path)
+    assert broken(tmp_path, rounds=2) == set()
+
+
+def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Conductor.verdict
+
+    def judged(self: Conductor[Any], now: float) -> Verdict:
+        found = real(self, now)
+        return Verdict.COMMIT if found is Verdict.GIVE_UP else found
+
+    monkeypatch.setattr(Conductor, "verdict", judged)
+    one_of_two_dies(certificates, tmp_path)
+    assert broken(tmp_path, rounds=2) == {"few"}
+
+
+def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:
+    boss: Conductor[str] = Conductor(
+        Rules(3, min_workers=3, suspect_after=1, dead_after=9), epoch=1
+    )
+    for name in NAMES:
+        boss.join(name, "h:1", incarnation=1, stands=(), now=0.0)
+    attempt = boss.begin([0, 1, 2], deadline=9.0)
+    boss.report(0, attempt, "a")
+    boss.report(1, attempt, "b")
+    boss.join("w2", "h:1", incarnation=2, stands=(), now=0.5)
+    assert boss.verdict(0.5) is Verdict.GIVE_UP
+
+
+# --- who is late is not bad ----------------------------------------------------------------
+
+
+def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path: Path) -> None:
+    term = Term(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
+    term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=9), epoch=1)
+    member = term.conductor.join("w0", "h:1", incarnation=1, stands=(), now=0.0)
+    term.conductor.begin([0], deadline=9.0)
+    assert Clerk(term).expected(member).attempt == Attempt(1, 1, 1)
+    term.conductor.give_up()
+    with pytest.raises(Refused, match="given up") as refused:
+        Clerk(term).expected(member)
+    assert not refused.value.bad
+    term.history.close()
+
+
+@pytest.mark.parametrize("reason", ["joined", "doubled", "participant", "full", "attempt"])
+def test_nobody_is_shut_out_for_what_an_honest_worker_may_say(reason: str) -> None:
+    guard = Guard(run=None)
+    guard.check(
+        Envelopes("w0").make(),
+        peer="w0",
+        roles=frozenset({"worker"}),
+        rule=RULES["Join"],
+    )
+    assert not any(guard.strike("w0", reason) for _ in range(100))
+
+
+# --- what is committed stays committed -----------------------------------------------------
+
+
+def restarted(certificates: Path, folder: Path) -> None:
+    async def scene() -> None:
+        async with office(experiment(rounds=4), certificates, folder) as there:
+            boss = await there.open()
+            hire_all(there)
+            await until(lambda: boss.term.round_index >= 2)
+            await there.close()
+            await there.open()
+            await there.finish()
+
+    run(scene())
+
+
+def test_a_coordinator_that_comes_back_goes_on(certificates: Path, tmp_path: Path) -> None:
+    restarted(certificates, tmp_path)
+    assert broken(tmp_path, rounds=4) == set()
+
+
+def test_a_commit_that_was_not_durable_is_noticed(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[bytes] = []
+
+    async def commit(self: JournalLedger, state: bytes) -> None:
+        commits.append(state)
+        if len(commits) != 3:  # the second round never reaches the disk
+            await real(self, state)
+
+    real = JournalLedger.commit
+    monkeypatch.setattr(JournalLedger, "commit", commit)
+
+    async def scene() -> None:
+        async with office(experiment(), certificates, tmp_path) as there:
+            boss = await there.open()
+            hire_all(there)
+            await until(lambda: boss.term.round_index >= 2)
+            await there.close()
+            await there.open()
+            await there.finish()
+
+    run(scene())
+    assert {"lost", "doubled"} <= broken(tmp_path)
+
+
+# --- nobody obeys an earlier coordinator ---------------------------------------------------
+
+
+def an_old_coordinator_wakes_up(certificates: Path, folder: Path) -> list[str]:
+    """The journal of a first term is brought back from a backup, and with it its epoch."""
+    said: list[str] = []
+
+    async def scene() -> None:
+        async with office(experiment(), certificates, folder) as there:
+            boss = await there.open()
+            await there.close()
+            shutil.copytree(folder / "journal", folder / "backup")
+            boss = await there.open()
+            await there.close()
+            boss = await there.open()
+            hire_all(there)
+            await until(lambda: boss.term.round_index >= 1)
+            await there.close()
+            (folder / "record.sqlite").unlink()
+            old = await there.open("backup")
+            workers = there.workers.values()
+            await until(lambda: old.term.round_index >= 1 or all(w.stale for w in workers))
+            said.extend(f"{old.term.conductor.epoch}: {w.stale}" for w in workers)
+
+    run(scene())
+    return said
+
+
+def test_an_earlier_epoch_is_not_obeyed(certificates: Path, tmp_path: Path) -> None:
+    said = an_old_coordinator_wakes_up(certificates, tmp_path)
+    assert len(said) == 3
+    assert "obedience" not in broken(tmp_path, None)
+
+
+def test_without_the_guard_obeying_an_earlier_epoch_is_noticed(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Guard, "obey", lambda self, epoch: None)
+    an_old_coordinator_wakes_up(certificates, tmp_path)
+    assert "obedience" in broken(tmp_path, None)
