@@ -25,6 +25,7 @@ from net.etcd_support import Etcd, needs_etcd, running_etcd
 pytestmark = needs_etcd
 
 LEASE = 2.0
+PATIENCE = 20.0  # s: these tests are about what is done, not about how soon
 NEVER = 600.0  # a lease that nobody renews or loses during a test
 LARGE = generator(6, Purpose.PROBE).bytes(2 * PART_BYTES + 1000)  # three parts
 
@@ -47,7 +48,7 @@ def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.asynccontextmanager
 async def leading(url: str, run: str, *, lease: float = NEVER) -> AsyncIterator[EtcdLedger]:
-    ledger = EtcdLedger(url, run, lease_seconds=lease)
+    ledger = EtcdLedger(url, run, lease_seconds=lease, patience=PATIENCE)
     try:
         await ledger.lead(name="c", address="127.0.0.1:1")
         yield ledger
@@ -57,7 +58,7 @@ async def leading(url: str, run: str, *, lease: float = NEVER) -> AsyncIterator[
 
 async def keys_of(etcd: Etcd, run: str) -> list[str]:
     """The ends of all keys of a run."""
-    client = EtcdClient(etcd.url)
+    client = EtcdClient(etcd.url, patience=PATIENCE)
     found = await client.call("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "limit": "0"})
     await client.close()
     names = [base64.b64decode(each["key"]).decode() for each in found.get("kvs", ())]
@@ -66,7 +67,7 @@ async def keys_of(etcd: Etcd, run: str) -> list[str]:
 
 async def depose(etcd: Etcd, run: str) -> None:
     """Remove the leader's key, as an operator can; the leader has not heard of it yet."""
-    client = EtcdClient(etcd.url)
+    client = EtcdClient(etcd.url, patience=PATIENCE)
     key = f"/test/{run}/leader"
     await client.transact([], [delete(key, f"{key}\0")])
     await client.close()
@@ -146,9 +147,11 @@ def test_a_deposed_leader_does_not_read_either(one: Etcd, run: str) -> None:
 
 def test_a_leader_hears_that_its_key_was_removed(one: Etcd, run: str) -> None:
     async def work() -> None:
-        async with leading(one.url, run, lease=LEASE) as ledger:
+        async with leading(one.url, run, lease=4 * LEASE) as ledger:
             await depose(one, run)
-            await asyncio.wait_for(ledger.lost.wait(), 4 * LEASE)
+            await ledger.lost.wait()
+            with pytest.raises(NotLeader, match="its key was removed"):
+                await ledger.commit(b"one")
 
     within(60, work())
 
@@ -168,7 +171,7 @@ def test_the_clock_alone_ends_a_leadership(one: Etcd, run: str) -> None:
 
     async def work() -> None:
         now = 100.0
-        ledger = EtcdLedger(one.url, run, lease_seconds=10, clock=lambda: now)
+        ledger = EtcdLedger(one.url, run, lease_seconds=10, patience=PATIENCE, clock=lambda: now)
         await ledger.lead(name="c", address="127.0.0.1:1")
         now = 108.9
         assert ledger.leads()
@@ -284,6 +287,9 @@ def test_a_commit_whose_answer_was_lost_is_made_once(one: Etcd, run: str, state:
             between.answer = answer
             await ledger.commit(state)
             assert swallowed
+            pointer = await ledger._client.get(f"/test/{run}/state")
+            assert pointer is not None
+            assert pointer.created == pointer.changed, "it was made twice"
             assert await ledger.committed() == state
             await ledger.commit(b"next")
             assert await ledger.committed() == b"next"
@@ -338,8 +344,10 @@ def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -
                 return True
 
             between.pass_on = hold
+            ledger._client.patience = 2.0
             with pytest.raises(Unreachable):
                 await ledger.commit(LARGE)
+            ledger._client.patience = PATIENCE
             between.pass_on = lambda request: True
             sent = False
             plain_send = between.send

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedhp.cluster.etcd_client import EtcdClient, Login, TlsFiles
+from fedhp.cluster.etcd_client import PATIENCE, EtcdClient, Login, TlsFiles
 from fedhp.cluster.etcd_forms import (
     NOT_FOUND,
     EtcdRefused,
@@ -130,11 +130,12 @@ class EtcdLedger:
         lease_seconds: float = LEASE,
         tls: TlsFiles | None = None,
         login: Login | None = None,
+        patience: float = PATIENCE,
         clock: Callable[[], float] = elapsed,
     ) -> None:
         self.lost = asyncio.Event()
         self.told: tuple[str, ...] = ()
-        self._client = EtcdClient(url, tls=tls, login=login)
+        self._client = EtcdClient(url, tls=tls, login=login, patience=patience)
         self._keys = _Keys.of(self._client.address.prefix, run)
         self._seconds = max(1.0, lease_seconds)  # etcd may make it longer
         self._clock = clock
@@ -203,10 +204,11 @@ class EtcdLedger:
             left = self._until - self._clock()
             await asyncio.sleep(min(left / 2, self._seconds / 3))
             sent = self._clock()
-            each, left = self._seconds / 6, max(0.1, self._until - sent)
+            # So short that there is time for other members before the lease ends.
+            patience = min(self._seconds / 3, max(0.1, self._until - sent))
             try:
-                seconds = await self._client.keep_alive(self._lease, each=each, patience=left)
-                holder = await self._client.get(self._keys.leader, each=each, patience=left)
+                seconds = await self._client.keep_alive(self._lease, patience=patience)
+                holder = await self._client.get(self._keys.leader, patience=patience)
             except FedhpError as error:
                 self._why = error.problem
                 await asyncio.sleep(self._seconds / 30)

@@ -36,7 +36,7 @@ from fedhp.errors import ConfigError
 PREFIX = "/fedhp"  # of all keys, where the address names none
 PORT = 2379
 PATIENCE = 4.0  # s for one question, all members together
-EACH = 1.5  # s for one member
+SHARE = 0.4  # of it for one member
 SLOWEST = 500_000  # bytes/s of the slowest network for which there is more time, by size
 PAUSE = 0.1  # s before the members are asked again
 OLDEST = (3, 4)  # before it, the gateway was elsewhere and unfinished
@@ -110,8 +110,10 @@ class EtcdClient:
         *,
         tls: TlsFiles | None = None,
         login: Login | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self.address = parse_address(url)
+        self.patience = patience
         self._login = login
         self._token = ""
         self._cluster = ""
@@ -125,13 +127,13 @@ class EtcdClient:
         path: str,
         body: Mapping[str, Any],
         *,
-        patience: float = PATIENCE,
-        each: float = EACH,
+        patience: float | None = None,
         expected: int = 0,
     ) -> Json:
         """The answer, of about so many bytes, of the first member that gives one."""
         clock = asyncio.get_running_loop().time
         content = json.dumps(body).encode()
+        patience = self.patience if patience is None else patience
         more = (len(content) + expected) / SLOWEST
         deadline = clock() + patience + more
         members = self.address.members
@@ -141,7 +143,7 @@ class EtcdClient:
                 member = members[self._turn % len(members)]
                 left = deadline - clock()
                 found = await self._ask(
-                    member, path, content, seconds=min(each + more, max(left, 0.05))
+                    member, path, content, seconds=min(SHARE * patience + more, max(left, 0.05))
                 )
                 if not isinstance(found, _Failure):
                     return found
@@ -233,7 +235,9 @@ class EtcdClient:
 
     async def check(self) -> None:
         """Refuse members of different clusters, and members that are too old."""
-        asked = (self._status(member, seconds=EACH) for member in self.address.members)
+        asked = (
+            self._status(member, seconds=SHARE * self.patience) for member in self.address.members
+        )
         answers = zip(self.address.members, await asyncio.gather(*asked), strict=True)
         known = {member: status for member, status in answers if status is not None}
         for member, status in known.items():
@@ -254,12 +258,11 @@ class EtcdClient:
             )
 
     async def get(
-        self, key: str, *, each: float = EACH, patience: float = PATIENCE, expected: int = 0
+        self, key: str, *, patience: float | None = None, expected: int = 0
     ) -> Item | None:
         """What a majority has under a key now: about so many bytes."""
-        found = await self.call(
-            "/v3/kv/range", {"key": coded(key)}, each=each, patience=patience, expected=expected
-        )
+        body = {"key": coded(key)}
+        found = await self.call("/v3/kv/range", body, patience=patience, expected=expected)
         return first_item(found)
 
     async def transact(
@@ -281,10 +284,9 @@ class EtcdClient:
         found = await self.call("/v3/lease/grant", {"TTL": str(seconds)})
         return int(found["ID"]), float(found["TTL"])
 
-    async def keep_alive(self, lease: int, *, each: float, patience: float) -> float:
+    async def keep_alive(self, lease: int, *, patience: float) -> float:
         """Renew a lease; the seconds it holds from now on, 0 if there is none any more."""
-        body = {"ID": str(lease)}
-        found = await self.call("/v3/lease/keepalive", body, each=each, patience=patience)
+        found = await self.call("/v3/lease/keepalive", {"ID": str(lease)}, patience=patience)
         return float(found.get("TTL", 0))
 
     async def revoke(self, lease: int) -> None:
