@@ -155,7 +155,7 @@ def test_data_that_cannot_be_read(command: Command, tmp_path: Path) -> None:
 
 def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = SimpleNamespace(free=10 << 20)
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
     monkeypatch.setattr("fedhp.engine.memory.available", lambda: 100 << 20)
     checks = found(command, "--out", tmp_path / "new", ready=False)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "wrong"
@@ -222,7 +222,7 @@ def test_a_clock_that_is_apart(
     ahead: float,
     verdict: str,
 ) -> None:
-    there = SimpleNamespace(time=lambda: doctor.datetime.now(UTC).timestamp() + ahead)
+    there = SimpleNamespace(time=lambda: datetime.now(UTC).timestamp() + ahead)
     monkeypatch.setattr(doctor, "time", there)
     check = found(command, *asked(coordinator), ready=verdict != "wrong")["clock"]
     assert check["verdict"] == verdict

@@ -15,9 +15,10 @@ import pytest
 import tomli_w
 
 from cli.support import is_alive, wait_until
-from fedhp.cluster import launch, operator
+from fedhp.cluster import operator
 from fedhp.cluster.certs import issue, load_identity
-from fedhp.cluster.launch import Cluster, ensure_certificates, final_digests, last_error
+from fedhp.cluster.launch import Cluster, ensure_certificates
+from fedhp.cluster.outcome import final_digests, last_error
 from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
@@ -114,12 +115,9 @@ def test_sigterm_saves_the_run_and_the_workers_wait(endless: Cluster) -> None:
     until(cluster, lambda: round_of(cluster) > done, "the same workers go on")
 
 
-def test_a_dead_worker_is_started_again_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_worker_is_started_again_once_a_minute(tmp_path: Path) -> None:
     now = [0.0]
-    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    with Cluster(tiny(workers=1, rounds=ENDLESS), tmp_path) as cluster:
+    with Cluster(tiny(workers=1, rounds=ENDLESS), tmp_path, clock=lambda: now[0]) as cluster:
         cluster.prepare()
         cluster.start_worker("w0")  # without a coordinator it waits for one
         first = cluster.pid("w0")
@@ -145,7 +143,7 @@ def test_nothing_is_left_to_go_on_is_told_with_the_reason(tmp_path: Path) -> Non
         cluster.start_worker("w0")
         wait_until(lambda: cluster.exit_codes()["w0"] is not None, "w0 ended")
         with pytest.raises(RunError, match=r"w0 ended with an error.*mode 0644"):
-            cluster.tend()
+            cluster.check_alive()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -85,8 +85,9 @@ def up(
         with Cluster(
             settings, folder, source=str(experiment), restart=restart, log_format=form
         ) as cluster:
-            cluster.start()
-            _watch(cluster, stop)
+            if not cluster.is_over():
+                cluster.start()
+                _watch(cluster, stop)
         seconds = time.monotonic() - began
     _tell(cluster, seconds, as_json=as_json)
 
@@ -182,6 +183,7 @@ def _watch(cluster: Cluster, stop: Any) -> None:
                     f"stopped\n  the same command with --out {cluster.folder} goes on with the run"
                 )
             cluster.tend()
+            cluster.check_alive()
             try:
                 reply = cluster.status(seconds=2 * LOOK)
             except RunError:

@@ -10,8 +10,9 @@ import contextlib
 import math
 import os
 import signal
+import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,10 +21,11 @@ from types import TracebackType
 from fedhp.cluster import logs, operator, processes
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.certs import init_authority, issue, load_identity
-from fedhp.cluster.history import read_history
+from fedhp.cluster.etcd import LEASE
+from fedhp.cluster.outcome import RoundFacts, final_digests, last_error, rounds_in
 from fedhp.cluster.standby import Seat, announced, check_network
-from fedhp.config import Experiment
-from fedhp.errors import FedhpError, IdentityError, Interrupted, RunError, Unexpected
+from fedhp.config import Experiment, differences, to_tables
+from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
 from fedhp.record.reader import RunReader
 from fedhp.record.store import FILE
 
@@ -45,18 +47,6 @@ class _Running:
     told: bool = False  # that it ended
 
 
-@dataclass(frozen=True, slots=True)
-class RoundFacts:
-    """A committed round in a few numbers."""
-
-    round_index: int
-    seconds: float
-    workers: int
-    steps: float
-    waiting: float
-    accuracy: float | None
-
-
 class Cluster:
     """The processes of one federation; a context manager that ends them all."""
 
@@ -67,17 +57,22 @@ class Cluster:
         *,
         source: str = "",
         coordinators: Sequence[str] = (COORDINATOR,),
+        standbys: Sequence[str] = (),  # coordinators that only take over what others began
         ha: str | None = None,
+        lease: float = LEASE,
         restart: bool = True,
         log_format: logs.Format = "text",
+        clock: Callable[[], float] = time.monotonic,  # for the restarts
     ) -> None:
         self.experiment = experiment
         self.folder = folder.resolve()
         self.workers = tuple(f"w{worker}" for worker in range(experiment.workers))
-        self.coordinators = tuple(coordinators)
+        self.coordinators = (*coordinators, *standbys)
+        self.standbys = frozenset(standbys)
         self.notes: list[str] = []  # what happened to processes, for a person
-        self._source, self._ha = source, ha
+        self._source, self._ha, self._lease = source, ha, lease
         self._restart, self._log_format = restart, log_format
+        self._clock = clock
         self._running: dict[str, _Running] = {}
         self._ports: dict[str, int] = {}
         self._over: float | None = None  # since when the run is over
@@ -126,13 +121,14 @@ class Cluster:
     ) -> None:
         """A coordinator, or one more that waits for its turn (with etcd)."""
         seat = Seat(
-            experiment=self.experiment,
+            experiment=None if name in self.standbys else self.experiment,
             certificates=self.certificates,
             folder=self.record_folder(name),
             name=name,
             listen=f"{HOST}:{self._port_of(name)}",
             source=self._source,
             ha=self._ha,
+            lease=self._lease,
         )
         around = self._around(name, environment)
         self._begin(name, processes.start_coordinator(seat, around), environment)
@@ -174,7 +170,7 @@ class Cluster:
         return {name: each.process.exitcode for name, each in self._running.items()}
 
     def tend(self) -> None:
-        """Look after the processes once: start again what died, fail when nothing can go on."""
+        """Look after the processes once: note who died, start again whom that may help."""
         for name, running in list(self._running.items()):
             code = running.process.exitcode
             if code is None or code == 0:
@@ -182,13 +178,41 @@ class Cluster:
             if not running.told:
                 running.told = True
                 self.notes.append(f"{name} {_ended(code)}; see {self.log(name)}")
-            again = self._restart and (code < 0 or code in WORTH_ANOTHER_TRY)
-            if again and time.monotonic() - running.restarted >= RESTART_SECONDS:
+            rested = self._clock() - running.restarted >= RESTART_SECONDS
+            if rested and self._is_worth_another_try(code):
                 self.notes.append(f"{name} is started again")
                 self.restart(name)
-                self._running[name].restarted = time.monotonic()
-            elif not again:
-                self._check_hope(name)
+                self._running[name].restarted = self._clock()
+
+    def check_alive(self, *, killed_too: bool = True) -> None:
+        """Fail when no coordinator, or no worker, is left that could go on.
+
+        Without killed_too, those that a signal ended do not count: somebody starts them again.
+        """
+        codes = self.exit_codes()
+        for group in (self.coordinators, self.workers):
+            bad = [
+                name
+                for name in group
+                if (code := codes.get(name)) and (code > 0 or killed_too)
+                if not self._is_worth_another_try(code)
+            ]
+            if bad and all(name in bad or name not in codes for name in group):
+                name = bad[-1]
+                raise RunError(
+                    f"{name} {_ended(codes[name] or 0)}, and nobody is left to go on:\n"
+                    f"{last_error(self.log(name))}",
+                    fix=f"see {self.log(name)}; the same command goes on with the run",
+                )
+
+    def is_over(self) -> bool:
+        """Whether the folder holds this very run, finished: there is nothing to start."""
+        folder = self.record_folder(self.coordinators[0])
+        if not (folder / FILE).is_file():
+            return False
+        with RunReader(folder) as run:
+            same = not differences(run.meta("experiment"), to_tables(self.experiment))
+            return bool(same and run.meta("status") == "finished")
 
     def finished(self) -> bool:
         """Whether the run is over and everyone has ended; workers that hang are ended."""
@@ -208,6 +232,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the run is not over after {timeout:g} s: {self.exit_codes()}")
             self.tend()
+            self.check_alive(killed_too=False)
             time.sleep(LOOK)
 
     def stop(self) -> None:
@@ -248,7 +273,7 @@ class Cluster:
         for name in self.coordinators:
             folder = self.record_folder(name)
             if (folder / FILE).is_file():
-                found |= {facts.round_index: facts for facts in _rounds_in(folder, after)}
+                found |= {facts.round_index: facts for facts in rounds_in(folder, after=after)}
         yield from (found[index] for index in sorted(found))
 
     def digests(self) -> dict[str, str]:
@@ -273,19 +298,19 @@ class Cluster:
             with contextlib.suppress(OSError):
                 address = announced(self.record_folder(name)).address
                 self._ports[name] = int(address.rpartition(":")[2])
+        elif name in self.standbys:
+            self._ports[name] = free_port()  # others are told it before it is opened
         return self._ports.get(name, 0)
 
-    def _check_hope(self, name: str) -> None:
-        """Fail when no coordinator, or no worker, is left that could go on."""
-        codes = self.exit_codes()
-        for group in (self.coordinators, self.workers):
-            mine = [codes[each] for each in group if each in codes]
-            if name in group and all(code not in (None, 0) for code in mine):
-                raise RunError(
-                    f"{name} {_ended(codes[name] or 0)}, and nobody is left to go on:\n"
-                    f"{last_error(self.log(name))}",
-                    fix=f"see {self.log(name)}; the same command goes on with the run",
-                )
+    def _is_worth_another_try(self, code: int) -> bool:
+        return self._restart and (code < 0 or code in WORTH_ANOTHER_TRY)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def ensure_certificates(folder: Path, names: Mapping[str, Sequence[str]]) -> None:
@@ -299,60 +324,6 @@ def ensure_certificates(folder: Path, names: Mapping[str, Sequence[str]]) -> Non
         except IdentityError:
             pass  # missing, expired or damaged: a new one
         issue(folder, name, hosts=(HOST, "localhost"), roles=roles, replace=True)
-
-
-def final_digests(histories: Iterable[Path]) -> dict[str, str]:
-    """By name of the worker, from the coordinators' histories: the reports of the last commit."""
-    last: tuple[int, int, int] = (0, 0, 0)
-    asynchronous = False
-    names: dict[int, str] = {}
-    reports: dict[tuple[int, int, int], dict[int, str]] = {}
-    latest: dict[int, str] = {}
-    for file in histories:
-        for event in read_history(file):
-            if event["event"] == "join":
-                names[event["worker"]] = event["name"]
-            if event["event"] not in ("report", "commit"):
-                continue
-            attempt = (event["round"], event["epoch"], event["attempt"])
-            if event["event"] == "report":
-                reports.setdefault(attempt, {})[event["worker"]] = event["digest"]
-                latest[event["worker"]] = event["digest"]
-            elif attempt > last:
-                last, asynchronous = attempt, not event["reported"]
-    found = latest if asynchronous else reports.get(last, {})
-    return {names.get(worker, str(worker)): found[worker] for worker in sorted(found)}
-
-
-def last_error(log: Path) -> str:
-    """The last error that a process told, or its last words."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "  (it said nothing)"
-    errors = [line for line in lines if " error " in line or '"level": "error"' in line]
-    return "  " + "\n  ".join((errors or lines)[-1:])
-
-
-def _rounds_in(folder: Path, after: int) -> Iterator[RoundFacts]:
-    try:
-        with RunReader(folder) as run:
-            for index in range(after + 1, run.rounds_done + 1):
-                row = run.table("rounds", round_index=index)
-                if not row["round"]:
-                    continue  # another coordinator led then
-                steps = run.table("workers", round_index=index)["local_steps"]
-                tests = run.table("evaluations", round_index=index)["accuracy"]
-                yield RoundFacts(
-                    round_index=index,
-                    seconds=row["round_time"][0],
-                    workers=sum(each > 0 for each in steps),
-                    steps=row["mean_local_steps"][0],
-                    waiting=row["mean_waiting_time"][0],
-                    accuracy=tests[0] if tests else None,
-                )
-    except FedhpError:
-        return  # it is just being made
 
 
 def _ended(code: int) -> str:

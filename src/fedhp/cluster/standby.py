@@ -20,7 +20,7 @@ from fedhp.cluster.addresses import check_free, parse_listen
 from fedhp.cluster.book import Content
 from fedhp.cluster.certs import Identity, load_identity
 from fedhp.cluster.coordinator import Coordinator, CoordinatorSettings, Deposed, check_workers
-from fedhp.cluster.etcd import EtcdLedger, find_leader
+from fedhp.cluster.etcd import LEASE, EtcdLedger, find_leader
 from fedhp.cluster.ledger import JournalLedger, Ledger, NotLeader, Unreachable
 from fedhp.cluster.metrics import Metrics, MetricsServer, snapshot_of
 from fedhp.cluster.tls import AllowList, split_address
@@ -52,6 +52,7 @@ class Seat:
     allow: Path | None = None  # a file of names; none: everyone the authority signed
     advertise: str | None = None
     ha: str | None = None  # etcd://..., or the journal of this machine
+    lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
 
 
@@ -257,7 +258,7 @@ async def _term(
 
 def _ledger(seat: Seat) -> Ledger:
     if seat.ha is not None:
-        return EtcdLedger(seat.ha, FEDERATION)
+        return EtcdLedger(seat.ha, FEDERATION, lease_seconds=seat.lease)
     return JournalLedger(seat.folder / JOURNAL)
 
 

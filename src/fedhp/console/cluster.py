@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedhp.cluster import limits
 from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.launch import RoundFacts
+from fedhp.cluster.outcome import RoundFacts
 from fedhp.types import RoundRecord
 
 MOST_ROWS = 40  # workers in the table; the others are counted
