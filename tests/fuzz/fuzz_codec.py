@@ -10,6 +10,7 @@ import hashlib
 import json
 import resource
 import sys
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -186,5 +187,6 @@ def change_bytes(source: Any, data: bytearray) -> None:
 
 if __name__ == "__main__":
     assert limits.CHUNK_BYTES > 4096  # no stream here is refused for its size alone
+    warnings.simplefilter("error")
     atheris.Setup(sys.argv, Run())
     atheris.Fuzz()

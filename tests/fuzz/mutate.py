@@ -22,6 +22,9 @@ def mutate(message: Any, rng: random.Random) -> None:
 
 def _change(message: Any, rng: random.Random) -> None:
     field = rng.choice(message.DESCRIPTOR.fields)
+    chosen = field.containing_oneof and message.WhichOneof(field.containing_oneof.name)
+    if chosen and rng.random() < 0.9:  # another branch would throw away all that is in this one
+        field = message.DESCRIPTOR.fields_by_name[chosen]
     inner = field.type == field.TYPE_MESSAGE
     if field.is_repeated:
         _change_list(getattr(message, field.name), field, rng)
@@ -51,6 +54,8 @@ def _change_list(values: Any, field: Any, rng: random.Random) -> None:
         values.extend(list(values) * rng.randint(1, 4))
     elif inner:
         _change(rng.choice(values), rng)
+    elif what < 0.6:
+        values[:] = [_value(field, values[0], rng)] * len(values)
     else:
         values[rng.randrange(len(values))] = _value(field, rng.choice(values), rng)
 

@@ -247,6 +247,12 @@ def moved(table: dict[str, Any], *, by: int) -> None:
     table["ärger.bias"]["data_offsets"] = [96 + by, 116 + by]
 
 
+def shifted_border(table: dict[str, Any]) -> None:
+    table["scale"]["data_offsets"] = [116, 124]
+    table["nothing"]["data_offsets"] = [124, 124]
+    table["a.last"]["data_offsets"] = [124, 176]
+
+
 def renamed(table: dict[str, Any]) -> None:
     table["other"] = table.pop("scale")
 
@@ -266,6 +272,7 @@ HEADERS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "a negative offset": ("offsets", lambda t: t["nothing"].update(data_offsets=[-1, -1])),
     "twice the same place": ("offsets", lambda t: moved(t, by=-96)),
     "a size that does not fit": ("offsets", lambda t: t["scale"].update(data_offsets=[116, 124])),
+    "sizes that do not fit, without a gap": ("offsets", shifted_border),
     "an empty tensor far away": ("offsets", lambda t: t["nothing"].update(data_offsets=[999, 999])),
     "three offsets": ("offsets", lambda t: t["scale"].update(data_offsets=[116, 120, 120])),
     "offsets of floats": ("offsets", lambda t: t["scale"].update(data_offsets=[116.0, 120.0])),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from fedhp.cluster import compress
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.codec import BadModel, Encoded, ModelCodec, Receiver
 from fedhp.cluster.compress import (
@@ -269,6 +270,27 @@ def test_a_reader_that_is_forgotten_begins_anew() -> None:
     assert copies.get("b") == (None, b"")
 
 
+def test_a_failure_of_the_sender_does_not_spoil_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outgoing, incoming = pair("topk")
+    first, second = walk(2)
+    outgoing.offer(first)
+    pull(outgoing, incoming)
+    outgoing.offer(second)
+    pull(outgoing, incoming)
+
+    def no_memory(difference: Row, count: int) -> Delta:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compress, "largest", no_memory)
+        with pytest.raises(MemoryError):
+            outgoing.take("reader", incoming.begin("peer")[0])
+    for _ in range(2):
+        assert pull(outgoing, incoming)[0] == "topk"
+
+
 def test_a_copy_is_nobody_elses() -> None:
     outgoing, incoming = pair("topk")
     (row,) = walk(1)
@@ -292,7 +314,8 @@ def test_differences_that_float32_cannot_hold_arrive_in_the_end() -> None:
     row[:3] = LARGEST
     outgoing.offer(row)
     for _ in range(3):
-        back = pull(outgoing, incoming)[1]
+        encoding, back = pull(outgoing, incoming)
+        assert encoding == "topk"
     assert np.array_equal(back, row)
 
 
@@ -322,6 +345,16 @@ def test_a_wrong_delta_is_refused(indices: list[int], values: list[float], reaso
     before = known.copy()
     assert refused(with_pairs(indices, values), "topk", known) == reason
     assert np.array_equal(known, before)
+
+
+def test_a_signalling_nan_reaches_no_arithmetic() -> None:
+    """It would make numpy warn; warnings are errors here."""
+
+    def change(body: bytearray) -> None:
+        body[-4:] = bytes.fromhex("0100807f")
+
+    data = tampered(CODEC.encode_delta(DELTA), change)
+    assert refused(data, "topk", np.ones(WIDTH, dtype=np.float32)) == "nan"
 
 
 def test_a_delta_of_another_count_than_announced_is_refused() -> None:

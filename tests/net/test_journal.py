@@ -84,6 +84,15 @@ def test_garbage_behind_the_last_record_is_cut_off(tmp_path: Path, garbage: byte
         assert journal.read() == RECORDS
 
 
+def test_a_torn_record_may_hold_another_journal(tmp_path: Path) -> None:
+    """The records inside are none of this file."""
+    path, other = tmp_path / "j", tmp_path / "other"
+    written(other)
+    *_, end = written(path, (RECORDS[0], Record(1, other.read_bytes())))
+    os.truncate(path, end - 1)
+    assert reread(path) == (RECORDS[0],)
+
+
 def test_a_sector_that_never_reached_the_disk(quick_disk: Path) -> None:
     """Of the last record it is a torn write; of an earlier one it is damage."""
     path = quick_disk / "j"
@@ -152,6 +161,26 @@ def test_lost_doubled_and_foreign_records_are_noticed(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(JournalDamaged):
             Journal(path)
+    path.write_bytes(whole[:a] + whole[b:])
+    with pytest.raises(JournalDamaged, match="record 4 stands where record 3 must"):
+        Journal(path)
+
+
+def test_a_record_that_followed_another_is_noticed(tmp_path: Path) -> None:
+    """Two copies of one journal went separate ways: their records do not mix."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    written(ours)
+    theirs.write_bytes(ours.read_bytes())
+    ends = []
+    for path, text in ((ours, b"ours"), (theirs, b"them")):
+        with contextlib.closing(Journal(path)) as journal:
+            journal.append(1, text)
+            ends.append(journal.size)
+            journal.append(2, b"the same")
+    assert ends[0] == ends[1]
+    ours.write_bytes(ours.read_bytes()[: ends[0]] + theirs.read_bytes()[ends[0] :])
+    with pytest.raises(JournalDamaged, match="record 7 is the last good one"):
+        Journal(ours)
 
 
 @pytest.mark.parametrize("content", [b"", b"fedhp", b"something else" * 20])

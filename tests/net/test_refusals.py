@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -32,6 +35,12 @@ from net.identities import (
     serving,
     turned_away,
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +111,15 @@ def test_a_server_out_of_its_time(ours: Path, who: str, when: datetime, words: s
 
 def test_nobody_there_no_tls_and_no_answer(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = load_identity(ours, "worker-1")
-    monkeypatch.setattr(limits, "CONNECT_SECONDS", 0.2)
 
     def told(address: str) -> str:
         return asyncio.run(why_refused(worker, address, name=None))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert "took the connection but said nothing for 0.2 s" in told(address)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(limits, "CONNECT_SECONDS", 0.2)
+            assert "took the connection but said nothing for 0.2 s" in told(address)
     assert "nobody listens there" in told(address)
     assert "knows no host of that name" in told("no-such-host.invalid:7000")
 
@@ -125,6 +135,16 @@ def test_nobody_there_no_tls_and_no_answer(ours: Path, monkeypatch: pytest.Monke
         thread.start()
         assert "speaks no TLS" in told(f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join(PATIENCE)
+
+
+def test_files_that_changed_since_they_were_loaded(ours: Path, tmp_path: Path) -> None:
+    for file in ("ca.crt", "worker-1.crt", "worker-1.key"):
+        shutil.copy(ours / file, tmp_path)
+    worker = load_identity(tmp_path, "worker-1")
+    (tmp_path / "worker-1.key").chmod(0o640)
+    assert "(mode 0640); chmod 600" in asyncio.run(why_refused(worker, "127.0.0.1:1", name=None))
+    (tmp_path / "worker-1.key").unlink()
+    assert "is missing" in asyncio.run(why_refused(worker, "127.0.0.1:1", name=None))
 
 
 def test_what_a_peer_writes_is_cut_and_cleaned(ours: Path) -> None:
@@ -146,15 +166,45 @@ def test_bad_addresses(ours: Path, address: str) -> None:
         open_channel(load_identity(ours, "worker-1"), address, name=None)
 
 
+def test_a_host_is_never_taken_for_a_scheme(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To gRPC "unix:7000" is a file, unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("7000")
+        listener.listen()
+        listener.setblocking(False)
+        run(lambda: turned_away(load_identity(ours, "worker-1"), "unix:7000", name="server"))
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def test_a_list_is_read_anew_at_every_change(tmp_path: Path) -> None:
     file = tmp_path / "allowed"
-    for _ in range(50):  # in place, of one size, faster than the clock of the file system
-        file.write_text("a\n")
-        allowed = AllowList(file)
-        assert (allowed.refusal("a"), allowed.refusal("b")) == ("", "b is not on the allow-list")
-        file.write_text("b\n")
-        assert (allowed.refusal("a"), allowed.refusal("b")) == ("a is not on the allow-list", "")
+    file.write_text("a\n")
+    allowed = AllowList(file)
+    assert (allowed.refusal("a"), allowed.refusal("b")) == ("", "b is not on the allow-list")
+    file.write_text("b\n")
+    assert (allowed.refusal("a"), allowed.refusal("b")) == ("a is not on the allow-list", "")
     assert AllowList(None).refusal("anybody") == ""
+
+
+@pytest.mark.parametrize(("age", "noticed"), [(0.5, True), (60.0, False)])
+def test_two_changes_within_a_tick_of_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float, noticed: bool
+) -> None:
+    """A time stamp of just now tells nothing; that of a minute ago saves reading the file."""
+    file = tmp_path / "allowed"
+    file.write_text("a\n")
+    same, then = os.stat(file), time.time() + age
+    with monkeypatch.context() as frozen:
+        frozen.setattr(os, "stat", lambda _: same)
+        frozen.setattr(time, "time", lambda: then)
+        allowed = AllowList(file)
+        file.write_text("b\n")
+        refusal = allowed.refusal("b")
+    assert (refusal == "") is noticed
 
 
 def test_a_list_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:

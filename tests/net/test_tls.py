@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster import tls
+from fedhp.cluster import limits, tls
 from fedhp.cluster.certs import load_identity
 from fedhp.cluster.tls import AllowList, open_channel, peer_of, why_refused
 from fedhp.errors import IdentityError
@@ -37,6 +38,12 @@ from net.identities import (
     sign,
     turned_away,
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +69,23 @@ def test_who_has_a_certificate_gets_in_and_is_known(ours: Path) -> None:
                 async with open_channel(worker, there, name=name) as channel:
                     assert await knock(channel, "worker-1") == "worker-1 worker"
                 assert "the connection works" in await why_refused(worker, there, name=name)
+
+    run(scene)
+
+
+def test_addresses_of_version_6(ours: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error.strerror}")
+
+    async def scene() -> None:
+        worker = load_identity(ours, "worker-1")
+        async with serving(load_identity(ours, "server"), host="[::1]") as (address, _):
+            for there in (address, address.replace("::1", "0:0::1")):
+                async with open_channel(worker, there, name=None) as channel:
+                    assert await knock(channel, "worker-1")
+                assert "the connection works" in await why_refused(worker, there, name=None)
 
     run(scene)
 
@@ -261,7 +285,7 @@ def test_too_late_for_tls_1_3_only(ours: Path) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=PATIENCE, env=environment
     )
-    assert done.stdout.splitlines() == 2 * ["import fedhp.cluster before grpc"]
+    assert done.stdout.count("import fedhp.cluster before grpc") == 2
 
 
 @dataclass

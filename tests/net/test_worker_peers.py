@@ -1,11 +1,8 @@
-"""What passes between two workers: swaps, poisoned models, strangers; and what a worker keeps."""
+"""What passes between two workers: swaps, poisoned models, readers and strangers."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,28 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.cli import call as main
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.codec import ModelCodec
 from fedhp.cluster.guard import Attempt, Envelopes
 from fedhp.cluster.identity import load_identity
-from fedhp.cluster.keep import INITIAL, Keep, Kept, last_stands, to_wire
+from fedhp.cluster.keep import INITIAL, to_wire
 from fedhp.cluster.services import call, handler
-from fedhp.cluster.share import experiment_of, read_own, share_of
 from fedhp.cluster.tls import open_channel, server_credentials
 from fedhp.config import Experiment
 from fedhp.engine.carrier import Turn
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
-from fedhp.errors import DataError, FedhpError
-from fedhp.learn.params import layout_of
-from fedhp.learn.task import initial_model
-from fedhp.seeds import Purpose, generator
 from net.fake_coordinator import FakeCoordinator, make_certificates
 from net.federation import digests, experiment, federation, final_model, run
 
 FIRST = Attempt(1, 1, 1)
-START = 200.0  # s: a new process on a machine that is busy with other things
 RUN = "0123456789abcdef" * 2
 
 
@@ -114,6 +104,69 @@ def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path
     run(test())
 
 
+class Crossing:
+    """A partner that begins a swap of its own before it answers: each asks the other at once."""
+
+    def __init__(self, boss: FakeCoordinator, codec: ModelCodec) -> None:
+        self._boss = boss
+        self._codec = codec
+        self.told = ""
+
+    async def Pull(self, request: wire.PullRequest, context: Any) -> None:
+        raise NotImplementedError
+
+    async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
+        sent = [chunk async for chunk in chunks]
+        first = sent[0].envelope
+        names = {"run": first.run, "epoch": first.epoch}
+        mine = Envelopes("w1")
+        model = self._codec.encode(np.zeros(self._codec.width, np.float32))
+        identity = load_identity(self._boss.certificates, "w1")
+        async with open_channel(identity, self._boss.addresses["w0"], name="w0") as channel:
+            asked = mine.make(**names, round_index=first.round, attempt=first.attempt)
+            swap = call(channel, "Peer", "Swap")(iter(list(self._codec.chunks(model, asked))))
+            try:
+                _ = [chunk async for chunk in swap]
+            except grpc_error() as error:
+                self.told = str(error.details())
+        answer = mine.make(**names, round_index=first.round, attempt=first.attempt)
+        for chunk in self._codec.chunks(model, answer):
+            await context.write(chunk)
+
+
+def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
+    certificates: Path, tmp_path: Path
+) -> None:
+    settings = acting()
+    engine = LocalEngine(prepare(settings))
+    engine.fly()
+    engine.snapshot(0)
+    engine.train_snapshots({0: Turn(1, 3, 0.1)})
+    engine.apply(0)
+    engine.shard.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
+
+    async def test() -> None:
+        async with federation(settings, certificates, tmp_path) as there:
+            crossing = Crossing(there.boss, ModelCodec(engine.prepared.layout))
+            async with in_place_of_one(there.boss, crossing):
+                await there.ready([0])
+                act(there.boss, 0, turn=0, partner=1)
+                report = await there.boss.report(0)
+                assert crossing.told.startswith("busy: ")
+                assert [link.lost for link in report.links] == [""]
+                assert report.digest == digests(engine)[0]
+
+    run(test())
+    engine.close()
+
+
+def grpc_error() -> type[Exception]:
+    import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
+
+    kind: type[Exception] = grpc.aio.AioRpcError
+    return kind
+
+
 class Poisoner:
     """A worker with a good certificate that serves a model of NaN."""
 
@@ -136,21 +189,20 @@ class Poisoner:
 
 
 @contextlib.asynccontextmanager
-async def poisoner(boss: FakeCoordinator) -> AsyncIterator[None]:
-    """It stands where worker 1 would be."""
+async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[None]:
+    """A service of the test's own where worker 1 would be, with its certificate."""
     import grpc.aio
 
-    prepared = prepare(boss.experiment)
-    model = initial_model(prepared.task, prepared.experiment.seed)
-    codec = ModelCodec(layout_of(model, batch_norm="mixed"))
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler("Peer", Poisoner(codec)),))
+    server.add_generic_rpc_handlers((handler("Peer", service),))
     identity = load_identity(boss.certificates, "w1")
     port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
     await server.start()
     boss.addresses["w1"] = f"127.0.0.1:{port}"
-    yield
-    await server.stop(grace=None)
+    try:
+        yield
+    finally:
+        await server.stop(grace=None)
 
 
 def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
@@ -163,7 +215,10 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
     engine.advance()
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there, poisoner(there.boss):
+        async with (
+            federation(settings, certificates, tmp_path) as there,
+            in_place_of_one(there.boss, Poisoner(ModelCodec(engine.prepared.layout))),
+        ):
             await there.ready([0])
             lost = []
             for number in range(1, 7):
@@ -245,116 +300,3 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
             return ""
 
     run(test())
-
-
-def test_a_worker_whose_coordinator_is_nowhere_says_so(certificates: Path, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            there.boss.address = "127.0.0.1:1"
-            with pytest.raises(FedhpError, match="nobody listens there"):
-                await asyncio.wait_for(there.start(0, give_up=0.3), 20)
-            there.running.clear()
-
-    run(test())
-
-
-def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
-    keep = Keep(tmp_path, RUN)
-    models = {
-        Attempt(1, index, 1): Kept(np.full(7, index, np.float32), np.arange(2)) for index in (1, 2)
-    }
-    for stand, model in models.items():
-        keep.write(stand, model, beside=Attempt(1, 1, 1))
-    keep.write(Attempt(1, 2, 2), models[Attempt(1, 2, 1)], beside=Attempt(1, 1, 1))
-    assert keep.stands() == [Attempt(1, 1, 1), Attempt(1, 2, 2)]
-    assert last_stands(tmp_path) == (RUN, keep.stands())
-    file = next((tmp_path / RUN).glob("round-2-*"))
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    again = Keep(tmp_path, RUN)
-    again.load(width=7, counters=2)
-    assert again.stands() == [Attempt(1, 1, 1)]
-    kept = again.get(Attempt(1, 1, 1))
-    assert kept is not None
-    np.testing.assert_array_equal(kept.row, models[Attempt(1, 1, 1)].row)
-    other = Keep(tmp_path, RUN)
-    other.load(width=8, counters=2)
-    assert other.stands() == []
-
-
-def test_the_command_takes_part_and_leaves_when_it_is_told_to(
-    certificates: Path, tmp_path: Path
-) -> None:
-    async def test() -> None:
-        async with FakeCoordinator(experiment(), certificates) as boss:
-            arguments = ["worker", "--coordinator", boss.address, "--name", "w0"]
-            arguments += ["--certs", str(certificates), "--state", str(tmp_path / "w0")]
-            arguments += ["--listen", "127.0.0.1:0"]
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "fedhp", *arguments, stdout=PIPE, stderr=PIPE
-            )
-            try:
-                await follow(boss, process)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-
-    async def follow(boss: FakeCoordinator, process: asyncio.subprocess.Process) -> None:
-        await boss.until(lambda: "w0" in boss.stands, within=START)
-        order = boss.work(
-            0, peers=[], weights=[], own_weight=1.0, readers=[], committed=INITIAL, attempt=FIRST
-        )
-        boss.order(0, order)
-        await boss.report(0)
-        assert process.stdout is not None
-        said = (await process.stdout.readline()).decode()
-        assert said.startswith("round 1: 3 steps, ")
-        assert ", accuracy 0." in said
-        process.terminate()
-        _, errors = await asyncio.wait_for(process.communicate(), START)
-        assert process.returncode == 130
-        assert "w0: left the run" in errors.decode()
-        assert boss.left == {"w0": "it was stopped"}
-
-    run(test())
-
-
-def test_the_command_names_a_certificate_that_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["worker", "--coordinator", "127.0.0.1:1", "--name", "w0"]
-    assert main([*given, "--certs", str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err
-
-
-def own_file(folder: Path, shape: tuple[int, ...], classes: int) -> Path:
-    rng = generator(0, Purpose.HOLDOUT)
-    path = folder / "own.npz"
-    np.savez(path, x=rng.random((40, *shape)), y=np.arange(40) % classes)
-    return path
-
-
-def test_a_file_of_its_own_is_all_a_worker_trains_on(tmp_path: Path) -> None:
-    text = "workers = 3\n[cluster]\n"
-    own = read_own(own_file(tmp_path, (8, 8), 4))
-    prepared, holding = share_of(experiment_of(text), 1, own=own)
-    assert holding.dataset.train_inputs.shape == (40, 1, 8, 8)
-    assert holding.parts[0].tolist() == list(range(40))
-    assert len(holding.dataset.test_inputs) == len(prepared.dataset.test_inputs)
-    assert (prepared.experiment.training.kernel, prepared.experiment.training.mixing) == (
-        "worker",
-        "ordered",
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "words"),
-    [((9, 8), 4, "shape"), ((8, 8), 11, "class 10")],
-)
-def test_a_file_that_does_not_fit_is_refused(
-    shape: tuple[int, ...], classes: int, words: str, tmp_path: Path
-) -> None:
-    own = read_own(own_file(tmp_path, shape, classes))
-    with pytest.raises(DataError, match=words):
-        share_of(experiment_of("workers = 3\n"), 0, own=own)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.coordinator import LogFormat, check_log_format
 from fedhp.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def worker(
+    name: Annotated[str, typer.Option(metavar="NAME", help="This machine, as in its certificate.")],
     coordinator: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Who coordinates; several separated by commas."),
-    ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="This machine, as in its certificate.")],
+    ] = "",
     certs: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where keys and certificates are.")
     ] = Path("certs"),
@@ -41,11 +42,29 @@ def worker(
         str | None,
         typer.Option(metavar="NAME", help="Who must be there, as in its certificate."),
     ] = None,
+    ha: Annotated[
+        str | None,
+        typer.Option(metavar="etcd://HOST:PORT,...", help="Where to find out who coordinates."),
+    ] = None,
+    standby: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Be ready to coordinate, at this address; needs --ha."
+        ),
+    ] = None,
+    standby_advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="What others are told of --standby."),
+    ] = None,
+    log_format: LogFormat = "text",
 ) -> None:
     """Take part in a run: train, exchange models with peers, until the run is over."""
     import asyncio
     import signal
 
+    from fedhp.cluster import logs
+    from fedhp.cluster.processes import Surroundings, beside
+    from fedhp.cluster.standby import Seat, check_standby, leader_finder
     from fedhp.cluster.worker import WorkerSettings, run_worker
 
     folder = Path("workers") / name if state is None else state
@@ -58,7 +77,22 @@ def worker(
         advertise=advertise,
         data=None if data is None else str(data),
         coordinator_name=coordinator_name,
+        finder=None if ha is None else leader_finder(ha),
     )
+    form = check_log_format(log_format)
+    seat = None
+    if standby is not None:
+        seat = Seat(
+            experiment=None,
+            certificates=certs,
+            folder=folder / "coordinator",
+            name=name,
+            listen=standby,
+            advertise=standby_advertise,
+            ha=ha,
+        )
+        check_standby(seat)
+    logs.set_up(who=name, form=form)
 
     async def live() -> int:
         stop = asyncio.Event()
@@ -67,7 +101,9 @@ def worker(
             loop.add_signal_handler(number, stop.set)
         return await run_worker(settings, stop=stop, on_round=_print)
 
-    if asyncio.run(live()):
+    with beside(seat, Surroundings(None, form)):
+        code = asyncio.run(live())
+    if code:
         raise Interrupted(f"{name}: left the run; started again as it was, it comes back")
     print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")
 

@@ -10,8 +10,9 @@ import sys
 # TLS 1.2 handshake finds no suite that fits, on either side. TLS 1.3 takes no notice of it.
 # gRPC reads it once, when it is imported; after that it is too late, and fedhp.cluster.tls
 # refuses to work rather than to speak TLS 1.2.
-_SETTING, _RSA_ONLY = "GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384"
-TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(_SETTING) == _RSA_ONLY
-os.environ[_SETTING] = _RSA_ONLY
+CIPHERS_SETTING = "GRPC_SSL_CIPHER_SUITES"
+RSA_ONLY = "ECDHE-RSA-AES256-GCM-SHA384"
+TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(CIPHERS_SETTING) == RSA_ONLY
+os.environ[CIPHERS_SETTING] = RSA_ONLY
 # Its own lines about refused handshakes are for its developers; tls.why_refused has the words.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

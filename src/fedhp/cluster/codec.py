@@ -230,10 +230,7 @@ class Receiver:
             _refuse("truncated", f"the stream ends after {self._seen} of {self._total} bytes")
         if not self._complete or self._arena is None:
             _refuse("digest", "the stream ends without the digest of its data")
-        row = self._decoded(self._arena)
-        if not all_finite(row):
-            _refuse("nan", "the model has values that are not finite")
-        return row
+        return _numbers(self._decoded(self._arena))
 
     def _announce(self, chunk: wire.Chunk) -> None:
         """Refuse at once what cannot be the expected file, by its size."""
@@ -312,14 +309,19 @@ class Receiver:
         indices, values = np.split(arena.view("<u4"), 2)
         if (indices[1:] <= indices[:-1]).any() or (indices[-1:] >= self._codec.width).any():
             _refuse("index", f"the indices do not rise strictly below {self._codec.width}")
-        if not all_finite(values.view("<f4")):
-            _refuse("nan", "the model has values that are not finite")
         assert self._known is not None  # topk is refused without
-        return added(self._known, Delta(indices, values.view("<f4")))
+        return added(self._known, Delta(indices, _numbers(values.view("<f4"))))
 
 
 def _refuse(reason: str, sentence: str) -> NoReturn:
     raise BadModel(reason, sentence)
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """The same values; before any arithmetic, for a signalling NaN makes numpy complain."""
+    if not all_finite(values):
+        _refuse("nan", "the model has values that are not finite")
+    return values
 
 
 def _cut(parts: Sequence[bytes | memoryview], size: int) -> Iterator[bytes]:
@@ -354,8 +356,7 @@ def _table(header: bytes) -> Mapping[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
+    if len(table := dict(pairs)) < len(pairs):
         raise ValueError("a name comes twice")
     return table
 
@@ -390,7 +391,7 @@ def _offsets(entry: Any, field: Field) -> tuple[int, int]:
     if not _whole(offsets) or len(offsets) != 2:
         _refuse("offsets", f"the offsets of {field.name} are not two numbers")
     start, stop = offsets
-    if start < 0 or stop - start != field.stop - field.start:
+    if stop - start != field.stop - field.start:
         _refuse("offsets", f"the offsets of {field.name} do not fit its shape")
     return start, stop
 

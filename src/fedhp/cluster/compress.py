@@ -202,10 +202,9 @@ class Sent:
             if known is not None:
                 with np.errstate(over="ignore"):
                     delta = largest(row - known, self.count)
-                after = added(known, delta)
-                if all_finite(after[delta.indices]):
-                    self._remember(reader, _State(known, base, delta, digest_of(after)))
-                    return delta
+                after = digest_of(added(known, delta))
+                self._remember(reader, _State(known, base, delta, after))
+                return delta
             self._remember(reader, _State(row.copy(), digest_of(row)))
             return None
 
@@ -223,7 +222,7 @@ class Sent:
             return state.row
         if state.delta is not None and base == state.after:
             state.row[state.delta.indices] += state.delta.values
-            self._states[reader] = _State(state.row, base)  # never added twice
+            self._states[reader] = _State(state.row, base)  # never added twice, even if we fail
             return state.row
         return None
 

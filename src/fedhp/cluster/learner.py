@@ -202,9 +202,13 @@ class Learner:
         model = self.keep.get(stand)
         if model is None:
             return False
+        self.take(stand, model)
+        return True
+
+    def take(self, stand: Attempt, model: Kept) -> None:
+        """This is the current model from now on."""
         self._shard.load({"models": model.row[None], "counters": model.counters[None]})
         self.stand = stand
-        return True
 
     def caught_up(self, row: Row) -> Kept:
         """A peer's model with what stays at home of one's own."""

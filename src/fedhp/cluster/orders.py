@@ -62,7 +62,8 @@ def works(
             own_weight=1.0,
         )
         if isinstance(exchange, PeerScoring):
-            work.keep, work.samples = exchange.keep, exchange.samples
+            work.keep = min(exchange.keep, len(work.peers))
+            work.samples = exchange.samples
         elif weights is not None:
             row = weights[[worker]]
             by_worker = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))

@@ -181,14 +181,16 @@ class PeerService:
         await self._send(self._ready().codec.chunks(encoded, envelope), context)
 
     async def _send(self, chunks: Iterable[wire.Chunk], context: Context) -> None:
-        # The caller's clock starts with the headers, when nothing is to be waited for any more.
-        await context.send_initial_metadata(())
-        first = True
-        for chunk in chunks:
-            await context.write(chunk)
-            if first:
-                failpoints.reach("worker.sending", self._member.attempt.round_index)
-                first = False
+        async with self._streams.sending:
+            # The caller's clock starts with the headers: there is nothing more to wait for.
+            await context.send_initial_metadata(())
+            first = True
+            for chunk in chunks:
+                async with asyncio.timeout(limits.CHUNK_SECONDS):
+                    await context.write(chunk)
+                if first:
+                    failpoints.reach("worker.sending", self._member.attempt.round_index)
+                    first = False
 
 
 async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk]:

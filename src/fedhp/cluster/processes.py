@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedhp.cluster import logs
-from fedhp.cluster.standby import Seat, coordinate, file_finder, leader_finder
+from fedhp.cluster.standby import Seat, coordinate, file_finder, leader_finder, stand_by
 from fedhp.errors import Interrupted, unexpected
 from fedhp.types import RoundRecord
 
@@ -39,13 +39,14 @@ PRELOADED = (
 # Read by numerical libraries when they are loaded: many processes share few cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
+STOP_SECONDS = 10.0  # for a standby to end when asked to
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a process has beside its task."""
 
-    log: Path
+    log: Path | None  # none: where the launcher's own words go
     log_format: logs.Format = "text"
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -69,6 +70,25 @@ def start_coordinator(seat: Seat, around: Surroundings) -> BaseProcess:
 def start_worker(task: WorkerTask, around: Surroundings) -> BaseProcess:
     """A new process that trains, with one thread."""
     return _start(task.name, _worker, (task, around))
+
+
+@contextlib.contextmanager
+def beside(seat: Seat | None, around: Surroundings) -> Iterator[None]:
+    """With a process that waits to coordinate; in one of its own, it takes no core from training
+    and a crash of either leaves the other alone. Without a seat, nothing."""
+    if seat is None:
+        yield
+        return
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_standby, args=(seat, around), name=seat.name, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join(STOP_SECONDS)
+        process.kill()
+        process.join()
 
 
 def warm_up() -> None:
@@ -116,6 +136,14 @@ def _coordinator(seat: Seat, around: Surroundings) -> None:
     _live(seat.name, around, main)
 
 
+def _standby(seat: Seat, around: Surroundings) -> None:
+    async def main() -> int:
+        await stand_by(seat, stop=_stopped_by_signal())
+        return 0
+
+    _live(seat.name, around, main)
+
+
 def _worker(task: WorkerTask, around: Surroundings) -> None:
     async def main() -> int:
         import torch
@@ -142,11 +170,8 @@ def _live(name: str, around: Surroundings, main: Callable[[], Coroutine[None, No
     os.setsid()  # Ctrl-C in the terminal is the launcher's business
     die_with_parent()
     os.environ.update(dict(around.environment))
-    around.log.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(around.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for number in (1, 2):
-        os.dup2(handle, number)
-    os.close(handle)
+    if around.log is not None:
+        _redirect(around.log)
     logs.set_up(who=name, form=around.log_format)
     try:
         code = asyncio.run(main())
@@ -158,6 +183,14 @@ def _live(name: str, around: Surroundings, main: Callable[[], Coroutine[None, No
         LOG.error("%s", told)
         code = told.exit_code
     sys.exit(code)
+
+
+def _redirect(log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(handle, number)
+    os.close(handle)
 
 
 def _stopped_by_signal() -> asyncio.Event:

@@ -141,13 +141,13 @@ class Pulls:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _channel(self, peer: PeerPlace) -> grpc.aio.Channel:
+    async def _channel(self, peer: PeerPlace) -> grpc.aio.Channel:
         if self._member.guard.is_quarantined(peer.name):
             raise Lost("refused: quarantined")
         address, channel = self._channels.get(peer.name, ("", None))
         if channel is None or address != peer.address:
             if channel is not None:
-                asyncio.get_running_loop().create_task(channel.close())
+                await channel.close()
             channel = open_channel(self._member.identity, peer.address, name=peer.name)
             self._channels[peer.name] = (peer.address, channel)
         return channel
@@ -162,7 +162,7 @@ class Pulls:
         most: int = limits.MODEL_BYTES,
     ) -> tuple[int, float]:
         """All chunks of an answer, judged as they come: bytes, and seconds of the transfer."""
-        pull = call(self._channel(peer), "Peer", "Pull")(request, timeout=max(patience, 0.01))
+        pull = call(await self._channel(peer), "Peer", "Pull")(request, timeout=max(patience, 0.01))
         with self._told(peer, pull):
             await pull.initial_metadata()
             started = time.monotonic()
@@ -172,7 +172,7 @@ class Pulls:
     async def _swap_once(
         self, peer: PeerPlace, attempt: Attempt, learner: Learner, patience: float
     ) -> tuple[float, int, float]:
-        channel = self._channel(peer)
+        channel = await self._channel(peer)
         self._shelf.swapping = True  # until the answer is in, the model must stay what was sent
         try:
             started = time.monotonic()

@@ -11,8 +11,8 @@ from fedhp.cluster import limits
 from fedhp.cluster.compress import Outgoing
 from fedhp.cluster.guard import Attempt, Refused
 
-STREAMS_OF_ONE = 4  # to one peer at once
-STREAMS = 64  # to all
+STREAMS_OF_ONE = 4  # calls of one peer at once; more are refused
+SENDING = 64  # streams that send at once; more wait for their turn
 PROBE_BURST = 2 * limits.PROBE_BYTES  # bytes one peer may ask for at once
 PROBE_RATE = limits.PROBE_BYTES / 10.0  # bytes per s beyond that
 
@@ -67,16 +67,17 @@ class Shelf:
 
 
 class Streams:
-    """How many streams run, to each peer and to all."""
+    """How many calls of each peer run, and how many of all of them send."""
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
+        self.sending = asyncio.Semaphore(SENDING)
 
     @contextmanager
     def one(self, peer: str) -> Iterator[None]:
         """Room for one more, or NotNow."""
-        if self._running[peer] >= STREAMS_OF_ONE or self._running.total() >= STREAMS:
-            raise NotNow("streams", "too many streams are open")
+        if self._running[peer] >= STREAMS_OF_ONE:
+            raise NotNow("streams", f"{STREAMS_OF_ONE} calls of this peer are open already")
         self._running[peer] += 1
         try:
             yield

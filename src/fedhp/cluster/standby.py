@@ -7,7 +7,6 @@ waits again. Each process writes a record of its own: a frozen leader may still 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
@@ -18,10 +17,11 @@ from pathlib import Path
 
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.addresses import check_free, parse_listen
+from fedhp.cluster.book import Content
 from fedhp.cluster.certs import Identity, load_identity
 from fedhp.cluster.coordinator import Coordinator, CoordinatorSettings, Deposed, check_workers
 from fedhp.cluster.etcd import EtcdLedger, find_leader
-from fedhp.cluster.ledger import JournalLedger, Ledger, Unreachable
+from fedhp.cluster.ledger import JournalLedger, Ledger, NotLeader, Unreachable
 from fedhp.cluster.metrics import Metrics, MetricsServer, snapshot_of
 from fedhp.cluster.tls import AllowList, split_address
 from fedhp.config import Experiment
@@ -43,7 +43,7 @@ PAUSE = 1.0  # s before a process that lost the lead waits for it again
 class Seat:
     """What a coordinator's process is started with."""
 
-    experiment: Experiment
+    experiment: Experiment | None  # none: a standby's, which takes over what is committed
     certificates: Path
     folder: Path  # of the record, the history and the journal
     name: str = "coordinator"
@@ -57,7 +57,8 @@ class Seat:
 
 def check_seat(seat: Seat) -> Identity:
     """Refuse what cannot work, before anything is started or written."""
-    check_network(seat.experiment, source=seat.source)
+    if seat.experiment is not None:
+        check_network(seat.experiment, source=seat.source)
     identity = load_identity(seat.certificates, seat.name)
     if "coordinator" not in identity.roles:
         raise IdentityError(
@@ -97,6 +98,25 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
         )
 
 
+def check_standby(seat: Seat) -> None:
+    """Refuse a standby that could never take over."""
+    if seat.ha is None:
+        raise ConfigError(
+            "a standby needs etcd, which says who leads",
+            key="--standby",
+            allowed="--standby together with --ha etcd://...",
+            fix="add --ha, or leave --standby out",
+        )
+    if not parse_listen(seat.listen, key="--standby").port:
+        raise ConfigError(
+            f"{seat.listen} names no port, and the others are told it before it is opened",
+            key="--standby",
+            allowed="HOST:PORT with a port of its own",
+            fix="for example --standby 0.0.0.0:7701",
+        )
+    check_seat(seat)
+
+
 async def coordinate(
     seat: Seat,
     *,
@@ -106,53 +126,41 @@ async def coordinate(
     """Coordinate until the run is over; Interrupted when `stop` was set before."""
     identity = check_seat(seat)
     _make(seat.folder)
-    metrics = Metrics()
-    current: list[Coordinator] = []
+    metrics, current = Metrics(), _Current()
     server = None
     if seat.metrics is not None:
-        server = MetricsServer(
-            seat.metrics, metrics, lambda: snapshot_of(current[-1] if current else None)
-        )
+        server = MetricsServer(seat.metrics, metrics, lambda: snapshot_of(current.coordinator))
         LOG.info("metrics at port %d", server.port)
 
     def round_ended(record: RoundRecord) -> None:
         metrics.round_ended(record)
         on_round(record)
 
-    settings = CoordinatorSettings(
-        experiment=seat.experiment,
-        identity=identity,
-        listen=seat.listen,
-        folder=seat.folder,
-        allowed=AllowList(seat.allow),
-        advertise=seat.advertise,
-        on_round=round_ended,
-    )
+    async def terms() -> None:
+        while not await _term(seat, identity, current=current, on_round=round_ended):
+            await asyncio.sleep(PAUSE)
+
+    running = asyncio.ensure_future(terms())
+    stopping = asyncio.ensure_future(stop.wait())
     try:
-        while not await _term(seat, settings, stop=stop, current=current):
-            # A port that the system chose stays the same: workers know it.
-            settings = replace(settings, listen=_same_port(settings.listen, current[-1].address))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), PAUSE)
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            raise Interrupted(
+                "stopped\n  the run is saved; the same command goes on with it, the workers wait"
+            )
+        running.result()
     finally:
+        stopping.cancel()
         if server is not None:
             await asyncio.to_thread(server.close)
 
 
 async def stand_by(seat: Seat, *, stop: asyncio.Event) -> None:
-    """Be ready to coordinate, with etcd: wait for the lead, and for the next one when it is lost.
-
-    Ends when the run is over or `stop` is set.
-    """
-    if seat.ha is None:
-        raise ConfigError(
-            "a standby needs etcd, which says who leads",
-            key="--standby",
-            allowed="--standby together with --ha etcd://...",
-            fix="add --ha, or leave --standby out",
-        )
-    with contextlib.suppress(Interrupted):
-        await coordinate(seat, stop=stop)
+    """Be ready to coordinate, with etcd: take over a run that others began, until it is over."""
+    check_standby(seat)
+    await coordinate(seat, stop=stop)
 
 
 def leader_finder(url: str) -> Callable[[], Awaitable[str]]:
@@ -197,36 +205,53 @@ def announced(folder: Path) -> Announced:
         raise OSError(f"{folder / ANNOUNCED} is damaged") from None
 
 
+class _Current:
+    """Who holds this process's office just now."""
+
+    coordinator: Coordinator | None = None
+    port: int = 0  # one that the system chose stays the same: workers know it
+
+
 async def _term(
     seat: Seat,
-    settings: CoordinatorSettings,
+    identity: Identity,
     *,
-    stop: asyncio.Event,
-    current: list[Coordinator],
+    current: _Current,
+    on_round: Callable[[RoundRecord], None],
 ) -> bool:
     """One term of office; whether the run is over."""
     ledger = _Told(_ledger(seat), seat.folder)
-    coordinator = Coordinator(settings, ledger)
-    current[:] = [coordinator]
-    running = asyncio.ensure_future(coordinator.run())
-    stopping = asyncio.ensure_future(stop.wait())
+    listen = parse_listen(seat.listen, key="--listen")
+    if not listen.port:
+        listen = replace(listen, port=current.port)
     try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            raise Interrupted(
-                "stopped\n  the run is saved; the same command goes on with it, the workers wait"
-            )
-        running.result()
+        experiment = seat.experiment
+        if experiment is None:
+            state = await ledger.lead_first(name=seat.name, address=seat.advertise or str(listen))
+            if state is None:
+                return False  # nobody has begun the run yet
+            experiment = Content.from_bytes(state).experiment
+        settings = CoordinatorSettings(
+            experiment=experiment,
+            identity=identity,
+            listen=str(listen),
+            folder=seat.folder,
+            allowed=AllowList(seat.allow),
+            advertise=seat.advertise,
+            on_round=on_round,
+        )
+        current.coordinator = Coordinator(settings, ledger)
+        await current.coordinator.run()
         return True
-    except (Deposed, Unreachable) as error:
+    except (Deposed, NotLeader, Unreachable) as error:
         if seat.ha is None or (not ledger.has_led and isinstance(error, Unreachable)):
             raise RunError(f"{seat.folder}: {error}") from None
         LOG.warning("a candidate again: %s", error)
         return False
     finally:
-        stopping.cancel()
+        if current.coordinator is not None and current.coordinator.address:
+            current.port = int(current.coordinator.address.rpartition(":")[2])
+        current.coordinator = None
         await ledger.close()
 
 
@@ -244,12 +269,18 @@ class _Told:
         self.lost = ledger.lost
         self.told: tuple[str, ...] = ()
         self.has_led = False
+        self._epoch = 0
+
+    async def lead_first(self, *, name: str, address: str) -> bytes | None:
+        """Take the lead before there is a coordinator; what others committed, None: nothing."""
+        self._epoch = await self._ledger.lead(name=name, address=address)
+        return await self._ledger.committed()
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait for the lead, and say so if it takes long."""
         telling = asyncio.ensure_future(self._tell_of_waiting())
         try:
-            epoch = await self._ledger.lead(name=name, address=address)
+            epoch = self._epoch or await self._ledger.lead(name=name, address=address)
         finally:
             telling.cancel()
         self.has_led, self.told = True, self._ledger.told
@@ -279,12 +310,6 @@ class _Told:
     async def close(self) -> None:
         """Let the next one lead."""
         await self._ledger.close()
-
-
-def _same_port(listen: str, address: str) -> str:
-    if parse_listen(listen, key="--listen").port:
-        return listen
-    return f"{listen.rpartition(':')[0]}:{address.rpartition(':')[2]}"
 
 
 def _reachable(address: str) -> str:

@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
-from fedhp.cluster import TLS13_ONLY, limits
+from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY, limits
 from fedhp.cluster import identity as identities
 from fedhp.cluster.identity import Identity
 from fedhp.cluster.services import OPTIONS
@@ -88,7 +88,6 @@ class AllowList:
             stamp = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
             if stamp == self._stamp:
                 return
-            self._stamp = ()
             self._names = frozenset(_listed(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, IdentityError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
@@ -201,7 +200,8 @@ def _require_tls13() -> None:
         raise IdentityError(
             "gRPC was imported before fedhp.cluster, so it would also speak TLS 1.2",
             allowed="TLS 1.3 alone",
-            fix="import fedhp.cluster before grpc",
+            fix="import fedhp.cluster before grpc, or set in the environment "
+            f"{CIPHERS_SETTING}={RSA_ONLY}",
         )
 
 

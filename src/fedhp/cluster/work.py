@@ -69,7 +69,6 @@ class Labor:
 
     async def calibrate(self) -> None:
         """Time one local step."""
-        started = time.monotonic()
         seconds = await self._learner.run(self._learner.calibrate)
         if self._learner.prepared.experiment.cluster.emulate:
             started = time.monotonic() - seconds
@@ -152,7 +151,7 @@ class Labor:
                 continue
             model = learner.caught_up(pulled.row)
             await learner.run(partial(learner.keep.write, stand, model, beside=stand))
-            learner.advance(stand)
+            learner.take(stand, model)
             member.note("caught_up", {**_facts(stand), "peer": peer.name})
             return True
         return False

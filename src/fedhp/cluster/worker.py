@@ -194,7 +194,7 @@ class Worker:
             step_time=labor.step_time if labor else 0.0,
             stands=stands,
         )
-        if self.member.run and reply.run != self.member.run:
+        if self.member.run and (reply.run, reply.worker) != (self.member.run, self.member.worker):
             raise RunError(
                 f"the coordinator at {self._uplink.address} leads another run now: {reply.run}",
                 fix="start this worker again to take part in it",
@@ -260,6 +260,8 @@ class Worker:
                 step_time=labor.step_time,
                 model_bytes=4 * learner.layout.mixed,
             )
+            if order.HasField("work" if learner.asynchronous else "act"):
+                raise Refused("kind", "the order is not for the algorithm of this run")
         except Refused as error:
             self.member.refused("coordinator", error, what="order")
             await self._uplink.distrust()

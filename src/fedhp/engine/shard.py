@@ -47,8 +47,7 @@ class Shard:
         device, layout, task = holding.device, holding.layout, holding.task
         initial = initial_model(task, holding.seed)
         row, counters = row_of(initial, layout)
-        stacked = holding.kernel == "auto"
-        self.stack = dense_stack(task, initial, layout) if stacked else None
+        self.stack = dense_stack(task, initial, layout) if holding.kernel == "auto" else None
         count, folder = len(self.workers), holding.scratch
         self.models = matrix(count, row.to(device), folder)
         self.after = matrix(count, row.to(device), folder)
@@ -110,7 +109,8 @@ class Shard:
     def receive(self, *parcels: Rows) -> None:
         """Models of workers elsewhere, needed for this round's exchange, beside those there."""
         for workers, rows in parcels:
-            self._foreign.update(zip(workers.tolist(), torch.from_numpy(rows), strict=True))
+            here = torch.from_numpy(rows).to(self.models.device)
+            self._foreign.update(zip(workers.tolist(), here, strict=True))
 
     def score(self, candidates: IntArray, *, keep: int, samples: int, round_index: int) -> IntArray:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""

@@ -1,0 +1,199 @@
+"""fedhp cluster and fedhp coordinator: a run on this machine, an operator, what is refused."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.support import Command, ended, start, wait_until, write
+from fedhp.cluster.certs import init_authority, issue
+from fedhp.cluster.launch import Cluster
+from fedhp.cluster.operator import target_of
+from fedhp.record.reader import RunReader
+from net.clusters import status_of, tiny
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+@pytest.fixture(scope="module")
+def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A coordinator without its workers."""
+    with Cluster(tiny(), tmp_path_factory.mktemp("run"), restart=False) as cluster:
+        cluster.prepare()
+        cluster.start_coordinator()
+        wait_until(lambda: status_of(cluster) is not None, "the coordinator answers")
+        yield cluster
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    init_authority(folder)
+    issue(folder, "coordinator", hosts=("127.0.0.1",), roles=("coordinator",))
+    issue(folder, "w0")
+    return folder
+
+
+def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> None:
+    file, out = write(tmp_path), tmp_path / "run"
+    arguments = ("cluster", "up", file, "--workers", 2, "--out", out, "rounds=2")
+    told = command(*arguments, "--json")
+    assert told.code == 0, told.err
+    result = told.json()
+    assert result["rounds"] == 2
+    assert sorted(result["digests"]) == ["w0", "w1"]
+    assert result["exit_codes"] == {"coordinator": 0, "w0": 0, "w1": 0}
+    assert 0 < result["accuracy"] <= 1
+    assert result["run"]["mean_model_accuracy"] is None
+    assert "round 2/2" in told.err
+
+    again = command(*arguments)  # over already: nothing runs again
+    assert again.code == 0, again.err
+    assert "dpsgd" in again.out or "D-PSGD" in again.out
+    assert f"run: {out}" in again.out
+    with RunReader(out) as run:
+        assert run.rounds_done == 2
+    for words in (("show", out), ("show", out, "--round", 1), ("explain", out)):
+        told = command(*words)
+        assert told.code == 0, told.err
+        assert "virtual" not in told.out
+    assert "3 machines" not in command("show", out).out
+    assert "2 machines of a network" in command("show", out).out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("model.name=nothing",), "model.name"),
+        (("data.name=nothing",), "data.name"),
+        (("cluster.min_workers=9",), "min_workers"),
+        (("algorithm.name=pens", "algorithm.symmetric=true"), "algorithm.symmetric"),
+    ],
+)
+def test_up_refuses_before_anything_starts(
+    command: Command, tmp_path: Path, changes: tuple[str, ...], said: str
+) -> None:
+    out = tmp_path / "run"
+    told = command("cluster", "up", write(tmp_path), "--out", out, *changes)
+    assert told.code == 2
+    assert said in told.err
+    assert not out.exists()
+
+
+def test_up_stops_everything_on_a_signal(tmp_path: Path) -> None:
+    file, out = write(tmp_path, rounds=100_000, workers=2), tmp_path / "run"
+    process = start("cluster", "up", file, "--out", out)
+    try:
+        wait_until(lambda: (out / "record.sqlite").exists(), "the record")
+        process.send_signal(signal.SIGINT)
+        told = ended(process)
+    finally:
+        process.kill()
+    assert told.code == 130
+    assert "goes on with the run" in told.err
+
+
+def test_status_tells_people_and_machines(command: Command, gathering: Cluster) -> None:
+    told = command("cluster", "status", "--out", gathering.folder)
+    assert told.code == 0, told.err
+    assert "gathering (0 of 3 workers are ready; at least 1 are needed): round 0 of 3" in told.out
+    address = target_of(gathering.folder).address
+    told = command(
+        *("cluster", "status", "--coordinator", address, "--certs", gathering.certificates),
+        "--json",
+    )
+    assert told.json()["state"] == "gathering"
+    assert told.json()["workers"] == []
+
+
+def test_only_an_operator_may_command(command: Command, gathering: Cluster) -> None:
+    told = command("cluster", "stop", "--out", gathering.folder, "--name", "w0")
+    assert told.code == 2
+    assert "only operator may ask this" in told.err
+    told = command("cluster", "drain", "w9", "--out", gathering.folder)
+    assert told.code == 2
+    assert "there is no worker w9" in told.err
+    told = command("cluster", "allow", "w9", "--out", gathering.folder)
+    assert "there is no worker w9" in told.err
+
+
+def test_who_asks_nobody_is_told_why(command: Command, tmp_path: Path, certs: Path) -> None:
+    told = command("cluster", "status")
+    assert told.code == 2
+    assert "--coordinator HOST:PORT, or --out DIR" in told.err
+    told = command("cluster", "status", "--out", tmp_path)
+    assert "does not say where a coordinator is" in told.err
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        asked = ("cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0")
+        told = command(*asked)
+        assert "nobody listens there" in told.err
+    told = command(*asked[:-1], "nobody")
+    assert "nobody.crt is missing" in told.err
+
+
+def test_a_stranger_is_told_the_true_cause(
+    command: Command, gathering: Cluster, certs: Path
+) -> None:
+    address = target_of(gathering.folder).address
+    told = command("cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0")
+    assert told.code == 2
+    assert "authority" in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--listen", "nonsense"), "no address to listen at"),
+        (("--listen", "127.0.0.1:0", "--name", "w0"), "not coordinator"),
+        (("--listen", "127.0.0.1:0", "--name", "c9"), "c9.crt is missing"),
+        (("--listen", "127.0.0.1:0", "--min-workers", "9"), "min_workers is 9"),
+        (("--listen", "127.0.0.1:0", "--log-format", "xml"), "--log-format"),
+        (("--listen", "127.0.0.1:0", "--allow", "/nowhere"), "allow-list"),
+        (("--listen", "127.0.0.1:0", "--metrics", "nonsense"), "--metrics"),
+        (("--listen", "0.0.0.0:0", "--ha", "etcd://127.0.0.1:1"), "--advertise"),
+        (("--listen", "127.0.0.1:0", "algorithm.name=nothing"), "algorithm.name"),
+        (("--listen", "127.0.0.1:0", "algorithm.name=pens", "algorithm.symmetric=true"), "PENS"),
+    ],
+)
+def test_a_coordinator_refuses_before_it_starts(
+    command: Command, tmp_path: Path, certs: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    out = tmp_path / "run"
+    told = command("coordinator", write(tmp_path), "--certs", certs, "--out", out, *arguments)
+    assert told.code == 2
+    assert said.replace("PENS", "algorithm.symmetric") in told.err
+    assert not out.exists()
+
+
+def test_a_taken_port_is_told(command: Command, tmp_path: Path, certs: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        told = command("coordinator", write(tmp_path), "--certs", certs, "--listen", listen)
+    assert told.code == 2
+    assert "in use" in told.err
+
+
+def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ("--listen", "127.0.0.1:0", "--certs", certs, "--out", out, "--max-workers", 1)
+    process = start("coordinator", write(tmp_path), *arguments, "--log-format", "json")
+    try:
+        wait_until(lambda: (out / "coordinator.json").exists(), "it leads")
+        process.send_signal(signal.SIGTERM)
+        told = ended(process)
+    finally:
+        process.kill()
+    assert told.code == 130
+    assert "the run is saved" in told.err
+    assert '"who": "coordinator"' in told.err
+    with RunReader(out) as run:
+        assert run.meta("status") == "interrupted"
+        assert run.meta("workers") == 1

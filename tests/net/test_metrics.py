@@ -1,0 +1,271 @@
+"""Numbers and health over HTTP, by a real coordinator and by hand; and what a log may say."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from fedhp.cluster import logs, metrics
+from fedhp.cluster.certs import init_authority, issue
+from fedhp.cluster.metrics import Metrics, MetricsServer, Snapshot, health
+from fedhp.cluster.standby import Seat, coordinate
+from fedhp.errors import ConfigError, Interrupted
+from net.clusters import PATIENCE, tiny
+from unit.record.rounds import mesh, planned_round
+
+
+def served(look: Callable[[], Snapshot], ask: Callable[[str], Awaitable[None]]) -> Metrics:
+    """A server on some port while somebody asks it."""
+    numbers = Metrics()
+
+    async def main() -> None:
+        server = MetricsServer("127.0.0.1:0", numbers, look)
+        try:
+            await ask(f"http://127.0.0.1:{server.port}")
+        finally:
+            await asyncio.to_thread(server.close)
+
+    asyncio.run(main())
+    return numbers
+
+
+async def get(address: str, *, method: str = "GET") -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
+        return await client.request(method, address)
+
+
+def test_a_round_becomes_numbers() -> None:
+    numbers = Metrics()
+    record = planned_round(3, mesh(3), cut=0.0)
+    numbers.round_ended(record)
+    numbers.round_ended(record)
+    value = numbers.registry.get_sample_value
+    assert value("fedhp_round_seconds_count") == 2
+    assert value("fedhp_round_seconds_sum") == pytest.approx(2 * record.timing.round_time)
+    assert value("fedhp_mean_waiting_seconds") == pytest.approx(record.timing.mean_waiting_time)
+    for worker in range(3):
+        label = {"worker": str(worker)}
+        assert value("fedhp_local_steps", label) == record.local_steps[worker]
+        assert value("fedhp_step_seconds", label) == pytest.approx(record.step_time[worker])
+    a, b = record.links[0].tolist()
+    sent = value("fedhp_link_bytes_total", {"a": str(a), "b": str(b)})
+    assert sent == 2 * record.link_bytes[0]
+    assert record.evaluation is not None
+    assert value("fedhp_mean_accuracy") == pytest.approx(record.evaluation.mean_accuracy)
+
+
+def test_very_many_links_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_LINKS", 2)
+    numbers, record = Metrics(), planned_round(4, mesh(4), cut=0.0)
+    numbers.round_ended(record)
+    samples = [
+        sample
+        for family in numbers.registry.collect()
+        for sample in family.samples
+        if sample.name == "fedhp_link_bytes_total"
+    ]
+    assert len(samples) == 3
+    assert sum(sample.value for sample in samples) == record.link_bytes.sum()
+
+
+def test_what_is_looked_up_is_there_with_and_without_a_coordinator() -> None:
+    now = Snapshot(
+        state="paused",
+        why="etcd is gone",
+        leading=True,
+        epoch=7,
+        round_index=3,
+        rounds=9,
+        members={"ready": 2, "suspect": 1},
+        refused={"replay": 4},
+        quarantined=1,
+    )
+    found: list[str] = []
+
+    async def ask(address: str) -> None:
+        found.append((await get(f"{address}/metrics")).text)
+        answer = await get(f"{address}/healthz")
+        assert (answer.status_code, answer.text) == (503, "paused: etcd is gone\n")
+        assert (await get(f"{address}/secret")).status_code == 404
+        assert (await get(f"{address}/metrics", method="POST")).status_code == 405
+
+    served(lambda: now, ask)
+    for line in (
+        "fedhp_epoch 7.0",
+        "fedhp_round 3.0",
+        "fedhp_paused 1.0",
+        "fedhp_quarantined 1.0",
+        'fedhp_members{status="ready"} 2.0',
+        'fedhp_members{status="dead"} 0.0',
+        'fedhp_refused_messages_total{reason="replay"} 4.0',
+    ):
+        assert line in found[0].splitlines(), line
+
+
+@pytest.mark.parametrize(
+    ("now", "well", "words"),
+    [
+        (Snapshot(), False, "waiting: for the lead"),
+        (Snapshot(state="running", leading=True, round_index=2, rounds=5), True, "round 2 of 5"),
+        (Snapshot(state="running", leading=False), False, "does not lead"),
+        (Snapshot(state="gathering", why="0 of 3", leading=True), False, "gathering: 0 of 3"),
+        (Snapshot(state="finished", rounds=5), True, "finished"),
+    ],
+)
+def test_health(now: Snapshot, well: bool, words: str) -> None:
+    found, said = health(now)
+    assert found is well
+    assert words in said
+
+
+def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "PATIENCE", 0.05)
+    asked, answers = threading.Event(), []
+
+    async def ask(address: str) -> None:
+        def call() -> None:
+            asked.set()
+            answers.append(httpx.get(f"{address}/healthz", trust_env=False, timeout=PATIENCE))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        asked.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while not answers and time.monotonic() < deadline:
+            time.sleep(0.01)  # the loop itself, kept busy
+        thread.join()
+
+    served(lambda: Snapshot(state="running", leading=True), ask)
+    assert answers[0].status_code == 503
+    assert "event loop does not answer" in answers[0].text
+
+
+def test_a_taken_port_is_told() -> None:
+    async def ask(address: str) -> None:
+        port = address.rpartition(":")[2]
+        with pytest.raises(ConfigError, match="cannot listen"):
+            MetricsServer(f"127.0.0.1:{port}", Metrics(), Snapshot)
+
+    served(Snapshot, ask)
+
+
+def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
+    init_authority(tmp_path)
+    issue(tmp_path, "coordinator", hosts=("127.0.0.1",), roles=("coordinator",))
+    seat = Seat(
+        experiment=tiny(),
+        certificates=tmp_path,
+        folder=tmp_path / "run",
+        metrics="127.0.0.1:0",
+    )
+    ports: list[int] = []
+
+    class Ports(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg.startswith("metrics at port") and isinstance(record.args, tuple):
+                ports.append(int(str(record.args[0])))
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(coordinate(seat, stop=stop))
+        while not (tmp_path / "run" / "coordinator.json").exists():
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.01)
+        address = f"http://127.0.0.1:{ports[0]}"
+        answer = await get(f"{address}/healthz")
+        while answer.text.startswith(("starting", "waiting")):
+            answer = await get(f"{address}/healthz")
+        assert answer.status_code == 503
+        assert "0 of 3 workers are ready" in answer.text
+        page = (await get(f"{address}/metrics")).text.splitlines()
+        assert "fedhp_epoch 1.0" in page
+        assert "fedhp_leading 1.0" in page
+        stop.set()
+        with pytest.raises(Interrupted, match="the run is saved"):
+            await running
+
+    logger, handler = logging.getLogger("fedhp"), Ports()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    finally:
+        logger.removeHandler(handler)
+
+
+# --- logs --------------------------------------------------------------------------------------
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----"
+
+
+@pytest.fixture
+def log() -> Iterator[Callable[[logs.Format], tuple[logging.Logger, io.StringIO]]]:
+    handlers: list[logging.Handler] = []
+
+    def make(form: logs.Format) -> tuple[logging.Logger, io.StringIO]:
+        stream = io.StringIO()
+        handlers.append(logs.set_up(who="w1", form=form, stream=stream))
+        return logging.getLogger("fedhp.test"), stream
+
+    yield make
+    for handler in handlers:
+        logging.getLogger(logs.ROOT).removeHandler(handler)
+
+
+Log = Callable[[logs.Format], tuple[logging.Logger, io.StringIO]]
+
+
+def test_lines_for_machines_are_strict_json(log: Log) -> None:
+    logger, stream = log("json")
+    facts = {"round": 3, "level": "mine", "loss": float("nan"), "path": Path("a"), "x": {1}}
+    logger.warning("over%s\nand out", "taken", extra=facts)
+    try:
+        raise ValueError("inner")
+    except ValueError:
+        logger.exception("bad")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    first = json.loads(lines[0], parse_constant=lambda token: pytest.fail(token))
+    assert first["message"] == "overtaken\nand out"
+    assert (first["level"], first["who"], first["round"]) == ("warning", "w1", 3)
+    assert (first["level_"], first["loss"], first["path"], first["x"]) == ("mine", "nan", "a", [1])
+    assert "ValueError: inner" in json.loads(lines[1])["message"]
+
+
+def test_lines_for_people_are_one_line_each(log: Log) -> None:
+    logger, stream = log("text")
+    logger.info("two\nlines", extra={"round": 3})
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith(r"info w1: two\nlines (round=3)")
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_secrets_stay_out_of_logs(log: Log, form: logs.Format) -> None:
+    logger, stream = log(form)
+    logger.info(
+        "key %s at etcd://me:hunter2@host:2379",
+        PEM,
+        extra={
+            "password": "hunter2",
+            "api_token": "hunter2",
+            "nested": {"private_key": "hunter2", "text": PEM},
+            "list": [PEM],
+            "raw": b"hunter2",
+            "digest": np.float64(1.0),
+        },
+    )
+    said = stream.getvalue()
+    assert "hunter2" not in said
+    assert "MIGH" not in said
+    assert "me:" in said
+    assert "7 bytes" in said
