@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import fedhp.cluster  # noqa: F401 - sets what gRPC reads when it is imported
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     figures = [

@@ -10,7 +10,7 @@ import pytest
 
 import fedhp
 
-HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors")
+HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors", "grpc", "cryptography")
 PUBLIC = [
     "Dataset",
     "Decision",
