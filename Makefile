@@ -7,7 +7,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test accept campaign bench clean
+.PHONY: setup demo test accept campaign faults bench clean
 
 setup: $(READY)
 
@@ -37,6 +37,12 @@ accept: setup
 # The long tests: kills at random instants, thousands of bad configs.
 campaign: setup
 	.venv/bin/pytest -n 2 --dist loadgroup -m slow
+
+# Kills, stops and partitions of real processes, ten times each; ARGS="--seeds 1" for a try.
+faults: setup
+	PYTHONPATH=tests .venv/bin/python -m faults $(ARGS)
+	.venv/bin/pytest -m slow tests/faults/test_shaped.py tests/faults/test_poison.py \
+	  tests/faults/test_many.py tests/equality/test_network.py
 
 # The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
 bench: setup

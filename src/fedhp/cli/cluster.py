@@ -18,6 +18,7 @@ from fedhp.cli.parameters import (
     own_prints_aside,
     table_console,
 )
+from fedhp.cli.verify import verify
 from fedhp.errors import ConfigError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="A federation of processes: start one here, look at one, stop it.", no_args_is_help=True
 )
+
+app.command()(verify)
 
 LOOK = 0.5  # s between two looks at the federation
 

@@ -177,6 +177,9 @@ class Clerk:
         told = {**facts(attempt), "worker": member.worker, "digest": report.digest.hex()}
         if self.term.asynchronous:
             told["turn"] = report.turn
+        lost = [link.worker for link in report.links if link.lost and not link.probe]
+        if lost:
+            told["lost"] = lost
         self.term.history.note("report", told)
         member.seen = time.monotonic()
         self.term.notify()

@@ -38,6 +38,7 @@ class Term:
     stand: Attempt  # the committed one that it took up
     min_workers: int
     asynchronous: bool
+    folder: Path  # of its history, and of its record
     events: list[Event]
     attempts: dict[Attempt, frozenset[int]]  # with their participants
 
@@ -154,7 +155,7 @@ def read_run(folder: Path) -> Recorded:
         if "fault" in kinds:
             faults.extend(events)
         elif "lead" in kinds:
-            terms.extend(_terms(events))
+            terms.extend(_terms(events, file.parent))
         elif kinds:
             workers.setdefault(str(events[0]["who"]), []).extend(events)
     if not terms:
@@ -180,7 +181,7 @@ def read_run(folder: Path) -> Recorded:
     )
 
 
-def _terms(events: Iterable[Event]) -> Iterator[Term]:
+def _terms(events: Iterable[Event], folder: Path) -> Iterator[Term]:
     term: Term | None = None
     for event in events:
         if event["event"] == "lead":
@@ -194,6 +195,7 @@ def _terms(events: Iterable[Event]) -> Iterator[Term]:
                 stand=Attempt(*event["stand"]),
                 min_workers=int(event["min_workers"]),
                 asynchronous=bool(event["asynchronous"]),
+                folder=folder,
                 events=[],
                 attempts={},
             )

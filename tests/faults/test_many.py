@@ -1,0 +1,99 @@
+"""Three hundred workers and one coordinator: does it plan, tell and remember in time?
+
+The workers are scripted: one process, a connection with mutual TLS each, no training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.scripted import Scripted, make_certificates
+from fedhp.cluster import processes
+from fedhp.cluster.check_history import check
+from fedhp.cluster.history import read_history
+from fedhp.cluster.processes import Surroundings
+from fedhp.cluster.standby import Seat
+from fedhp.config import parse
+
+WORKERS, ROUNDS = 300, 4
+MOST_SECONDS, MOST_MEGABYTES = 5.0, 500.0
+PATIENCE = 300.0
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
+    names = [f"w{worker}" for worker in range(WORKERS)]
+    certificates = make_certificates(tmp_path / "certs", names)
+    folder = tmp_path / "run"
+    experiment = parse(
+        {
+            "workers": WORKERS,
+            "rounds": ROUNDS,
+            "algorithm": {"name": "fedhp"},
+            "training": {"local_steps": 2},
+            "cluster": {
+                "min_workers": WORKERS,
+                "gather": PATIENCE,
+                "suspect_after": 30.0,
+                "dead_after": 60.0,
+            },
+        }
+    )
+    seat = Seat(experiment, certificates, folder, name="boss")
+    boss = processes.start_coordinator(seat, Surroundings(tmp_path / "boss.log"))
+    try:
+        asyncio.run(asyncio.wait_for(everyone(names, certificates, folder), PATIENCE))
+        status = Path(f"/proc/{boss.pid}/status").read_text(encoding="ascii")
+        boss.join(30)
+    finally:
+        if boss.is_alive():
+            boss.kill()
+        boss.join()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    megabytes = int(peak.split()[1]) / 1024
+    planning, telling = delays(folder)
+    record_property(
+        f"figure: {WORKERS} workers, one coordinator",
+        f"planned in {max(planning):.2f} s, all told {max(telling):.2f} s after the commit, "
+        f"{megabytes:.0f} MB at most",
+    )
+    assert check(folder, rounds=ROUNDS) == []
+    assert max(telling) < MOST_SECONDS
+    assert megabytes < MOST_MEGABYTES
+
+
+async def everyone(names: list[str], certificates: Path, folder: Path) -> None:
+    """All workers, until the run is over."""
+    announced = folder / "coordinator.json"
+    while not announced.exists():
+        await asyncio.sleep(0.05)
+    address = json.loads(announced.read_bytes())["address"]
+    await asyncio.gather(
+        *(
+            Scripted.named(certificates, name, folder / "workers" / name, lambda: address).live()
+            for name in names
+        )
+    )
+
+
+def delays(folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds from each commit to the next plan, and until the last worker had its order."""
+    boss = list(read_history(folder / "history-boss.jsonl"))
+    commits = {event["round"]: event["at"] for event in boss if event["event"] == "commit"}
+    plans = {event["round"]: event["at"] for event in boss if event["event"] == "attempt"}
+    told: dict[int, float] = {}
+    for file in folder.glob("workers/*/history-*.jsonl"):
+        for event in read_history(file):
+            if event["event"] == "order" and event["kind"] == "work":
+                told[event["round"]] = max(told.get(event["round"], 0.0), event["at"])
+    later = range(2, ROUNDS + 1)
+    return (
+        [plans[index] - commits[index - 1] for index in later],
+        [told[index] - commits[index - 1] for index in later],
+    )
