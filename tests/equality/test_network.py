@@ -9,6 +9,7 @@ import pytest
 
 from fedhp.cluster.check_history import check
 from fedhp.cluster.launch import Cluster
+from fedhp.cluster.share import experiment_of
 from fedhp.cluster.verify import Verified, verify
 from fedhp.config import Experiment, parse
 
@@ -70,10 +71,11 @@ def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     import fedhp.cluster.again as again
 
     settings = experiment("dpsgd", workers=2, rounds=2, hidden=[4])
-    real = again.experiment_of
-    monkeypatch.setattr(
-        again, "experiment_of", lambda text: real(text).model_copy(update={"seed": 6})
-    )
+
+    def other(text: str) -> Experiment:
+        return experiment_of(text).model_copy(update={"seed": 6})
+
+    monkeypatch.setattr(again, "experiment_of", other)
     verified = done_again(settings, tmp_path / "run", seconds=120)
     assert not verified.equal
     assert verified.rounds[0].different == (0, 1)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import numpy as np
 import pytest
 
@@ -118,18 +119,18 @@ class Crossing:
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
         sent = [chunk async for chunk in chunks]
         first = sent[0].envelope
-        names = {"run": first.run, "epoch": first.epoch}
+        run, epoch, round_index, attempt = first.run, first.epoch, first.round, first.attempt
         mine = Envelopes("w1")
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._boss.certificates, "w1")
         async with open_channel(identity, self._boss.addresses["w0"], name="w0") as channel:
-            asked = mine.make(**names, round_index=first.round, attempt=first.attempt)
+            asked = mine.make(run=run, epoch=epoch, round_index=round_index, attempt=attempt)
             swap = call(channel, "Peer", "Swap")(iter(list(self._codec.chunks(model, asked))))
             try:
                 _ = [chunk async for chunk in swap]
-            except grpc_error() as error:
+            except grpc.aio.AioRpcError as error:
                 self.told = str(error.details())
-        answer = mine.make(**names, round_index=first.round, attempt=first.attempt)
+        answer = mine.make(run=run, epoch=epoch, round_index=round_index, attempt=attempt)
         for chunk in self._codec.chunks(model, answer):
             await context.write(chunk)
 
@@ -158,13 +159,6 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
 
     run(test())
     engine.close()
-
-
-def grpc_error() -> type[Exception]:
-    import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
-
-    kind: type[Exception] = grpc.aio.AioRpcError
-    return kind
 
 
 class Poisoner:
