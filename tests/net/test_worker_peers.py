@@ -185,7 +185,6 @@ class Poisoner:
 @contextlib.asynccontextmanager
 async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[None]:
     """A service of the test's own where worker 1 would be, with its certificate."""
-    import grpc.aio
 
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler("Peer", service),))
@@ -238,7 +237,6 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
 
 
 def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_path: Path) -> None:
-    import grpc.aio
 
     async def test() -> None:
         async with federation(experiment(), certificates, tmp_path) as there:
