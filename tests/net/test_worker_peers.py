@@ -118,19 +118,26 @@ class Crossing:
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
         sent = [chunk async for chunk in chunks]
         first = sent[0].envelope
-        names = {"run": first.run, "epoch": first.epoch}
         mine = Envelopes("w1")
+
+        def envelope() -> wire.Envelope:
+            return mine.make(
+                run=first.run,
+                epoch=first.epoch,
+                round_index=first.round,
+                attempt=first.attempt,
+            )
+
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._boss.certificates, "w1")
         async with open_channel(identity, self._boss.addresses["w0"], name="w0") as channel:
-            asked = mine.make(**names, round_index=first.round, attempt=first.attempt)
-            swap = call(channel, "Peer", "Swap")(iter(list(self._codec.chunks(model, asked))))
+            mine_too = self._codec.chunks(model, envelope())
+            swap = call(channel, "Peer", "Swap")(mine_too)
             try:
                 _ = [chunk async for chunk in swap]
             except grpc_error() as error:
                 self.told = str(error.details())
-        answer = mine.make(**names, round_index=first.round, attempt=first.attempt)
-        for chunk in self._codec.chunks(model, answer):
+        for chunk in self._codec.chunks(model, envelope()):
             await context.write(chunk)
 
 
@@ -160,11 +167,10 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     engine.close()
 
 
-def grpc_error() -> type[Exception]:
+def grpc_error() -> Any:
     import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
 
-    kind: type[Exception] = grpc.aio.AioRpcError
-    return kind
+    return grpc.aio.AioRpcError
 
 
 class Poisoner:
