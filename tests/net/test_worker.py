@@ -307,3 +307,59 @@ def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
             assert len(digest) == 32
 
     run(test())
+
+
+def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) -> None:
+    settings = experiment(cluster={"robust": "median", "compression": "fp16"})
+    engine = LocalEngine(prepare(settings))
+    trained(engine)
+    width = engine.prepared.layout.mixed
+    rows = engine.shard.after[:, :width].clone()
+    rows[:2] = rows[:2].half().float()  # what the last one receives
+    expected = rows.median(dim=0).values
+
+    async def test() -> None:
+        async with federation(settings, certificates, tmp_path) as there:
+            await there.ready(range(3))
+            for worker, peers, readers in ((0, [], [2]), (1, [], [2]), (2, [0, 1], [])):
+                order = there.boss.work(
+                    worker,
+                    peers=peers,
+                    weights=[0.25] * len(peers),
+                    own_weight=1 - 0.25 * len(peers),
+                    readers=readers,
+                    committed=INITIAL,
+                    attempt=FIRST,
+                )
+                there.boss.order(worker, order)
+            report = await there.boss.report(2)
+            assert [link.lost for link in report.links] == ["", ""]
+            assert all(2 * width < link.bytes < 3 * width for link in report.links)
+            assert report.digest == hashlib.sha256(expected.numpy().tobytes()).digest()
+
+    run(test())
+    engine.close()
+
+
+def test_a_worker_takes_as_long_as_the_machine_it_emulates(
+    certificates: Path, tmp_path: Path
+) -> None:
+    settings = experiment(
+        cluster={"emulate": True},
+        world={
+            "devices": ["slow"],
+            "device": {"slow": {"step_time": 0.1, "sd": 0.0}},
+            "drift": 0.0,
+        },
+    )
+
+    async def test() -> None:
+        async with federation(settings, certificates, tmp_path) as there:
+            await there.ready([0])
+            alone(there.boss, 0, FIRST)
+            report = await there.boss.report(0)
+            assert report.step_time >= 0.1
+            assert report.compute_seconds >= 0.3
+            assert report.step_time == pytest.approx(report.compute_seconds / 3)
+
+    run(test())

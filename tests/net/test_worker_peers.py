@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import numpy as np
 import pytest
 
@@ -119,19 +118,26 @@ class Crossing:
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
         sent = [chunk async for chunk in chunks]
         first = sent[0].envelope
-        run, epoch, round_index, attempt = first.run, first.epoch, first.round, first.attempt
         mine = Envelopes("w1")
+
+        def envelope() -> wire.Envelope:
+            return mine.make(
+                run=first.run,
+                epoch=first.epoch,
+                round_index=first.round,
+                attempt=first.attempt,
+            )
+
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._boss.certificates, "w1")
         async with open_channel(identity, self._boss.addresses["w0"], name="w0") as channel:
-            asked = mine.make(run=run, epoch=epoch, round_index=round_index, attempt=attempt)
-            swap = call(channel, "Peer", "Swap")(iter(list(self._codec.chunks(model, asked))))
+            mine_too = self._codec.chunks(model, envelope())
+            swap = call(channel, "Peer", "Swap")(mine_too)
             try:
                 _ = [chunk async for chunk in swap]
-            except grpc.aio.AioRpcError as error:
+            except grpc_error() as error:
                 self.told = str(error.details())
-        answer = mine.make(run=run, epoch=epoch, round_index=round_index, attempt=attempt)
-        for chunk in self._codec.chunks(model, answer):
+        for chunk in self._codec.chunks(model, envelope()):
             await context.write(chunk)
 
 
@@ -161,6 +167,12 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     engine.close()
 
 
+def grpc_error() -> Any:
+    import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
+
+    return grpc.aio.AioRpcError
+
+
 class Poisoner:
     """A worker with a good certificate that serves a model of NaN."""
 
@@ -185,6 +197,7 @@ class Poisoner:
 @contextlib.asynccontextmanager
 async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[None]:
     """A service of the test's own where worker 1 would be, with its certificate."""
+    import grpc.aio
 
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler("Peer", service),))
@@ -237,6 +250,7 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
 
 
 def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_path: Path) -> None:
+    import grpc.aio
 
     async def test() -> None:
         async with federation(experiment(), certificates, tmp_path) as there:

@@ -232,8 +232,7 @@ class Worker:
                 self._hear(await self._uplink.beat(self._beat_seconds), sent)
             except asyncio.CancelledError:
                 # A connection that was closed to try another one cancels its calls.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if _is_cancelled():
                     raise
             except (grpc.aio.AioRpcError, Refused) as error:
                 log.debug("beat not heard", extra={"why": str(error)})
@@ -305,7 +304,7 @@ class Worker:
         try:
             await self._job
         except asyncio.CancelledError:
-            if not self._overtaken:
+            if not self._overtaken or _is_cancelled():  # the worker itself is to end
                 self._job.cancel()
                 raise
             log.warning("overtaken", extra=_facts(attempt))
@@ -344,6 +343,11 @@ def _attempt(order: wire.Order) -> Attempt:
     if order.HasField("act"):
         return Attempt(order.epoch, order.act.round, 1)
     return from_wire(order.committed)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _facts(attempt: Attempt) -> dict[str, int]:
