@@ -132,6 +132,7 @@ LEADER = """
 import asyncio, os, sys
 from hashlib import sha512
 from fedhp.cluster.etcd import EtcdLedger
+from fedhp.cluster.ledger import Unreachable
 from fedhp.errors import FedhpError
 
 def say(text):
@@ -153,9 +154,14 @@ async def main(url, run, name):
             if line == "read":
                 say("state " + ((await ledger.committed()) or b"none").decode())
             elif line.startswith("large"):
-                for number in range(int(line.split()[1]), 10**9):
-                    await ledger.commit(sha512(str(number).encode()).digest() * 20_000 + noise)
+                number = int(line.split()[1])
+                while True:
+                    try:
+                        await ledger.commit(sha512(str(number).encode()).digest() * 20_000 + noise)
+                    except Unreachable:
+                        continue
                     say(str(number))
+                    number += 1
             else:
                 await ledger.commit(line.encode())
                 say("committed " + line)

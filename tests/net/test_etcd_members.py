@@ -78,7 +78,7 @@ def test_each_member_is_killed_in_turn(three: Etcd) -> None:
                 await asyncio.to_thread(three.start, member)
             assert await ledger.committed() == b"without 2"
 
-    within(60, work())
+    within(180, work())
 
 
 @needs_etcd
