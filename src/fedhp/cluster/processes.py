@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing.forkserver import ensure_running
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def warm_up() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     with _environment(ONE_THREAD):
-        ensure_running()
+        forkserver.ensure_running()
 
 
 def _start(name: str, target: Callable[..., None], arguments: tuple[object, ...]) -> BaseProcess:
@@ -204,6 +204,11 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         # For a process that is stopped (SIGSTOP) and cannot watch anything.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The fork server ends when nobody holds this pipe; a stopped child must not keep it alive.
+    handle = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if handle is not None:
+        os.close(handle)
+        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=functools.partial(_follow, parent), daemon=True).start()
