@@ -23,7 +23,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedhp.cluster import logs
+from fedhp.cluster import limits, logs
 from fedhp.cluster.standby import Seat, coordinate, file_finder, leader_finder, stand_by
 from fedhp.errors import Interrupted, unexpected
 from fedhp.types import RoundRecord
@@ -40,6 +40,7 @@ PRELOADED = (
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0  # for a standby to end when asked to
+GOODBYE_SECONDS = 2 * limits.POLL_SECONDS  # for a standby to end by itself when the run is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +73,31 @@ def start_worker(task: WorkerTask, around: Surroundings) -> BaseProcess:
     return _start(task.name, _worker, (task, around))
 
 
+class Patience:
+    """How long a standby may go on after its worker has ended."""
+
+    seconds = 0.0
+
+    def let_all_hear(self) -> None:
+        """It may be the leader, whom the other workers still have to ask whether it is over."""
+        self.seconds = GOODBYE_SECONDS
+
+
 @contextlib.contextmanager
-def beside(seat: Seat | None, around: Surroundings) -> Iterator[None]:
+def beside(seat: Seat | None, around: Surroundings) -> Iterator[Patience]:
     """With a process that waits to coordinate; in one of its own, it takes no core from training
     and a crash of either leaves the other alone. Without a seat, nothing."""
+    patience = Patience()
     if seat is None:
-        yield
+        yield patience
         return
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_standby, args=(seat, around), name=seat.name, daemon=True)
     process.start()
     try:
-        yield
+        yield patience
     finally:
+        process.join(patience.seconds)
         process.terminate()
         process.join(STOP_SECONDS)
         process.kill()
