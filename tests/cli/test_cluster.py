@@ -12,7 +12,8 @@ import pytest
 from cli.support import Command, ended, start, wait_until, write
 from fedhp.cluster.certs import init_authority, issue
 from fedhp.cluster.launch import Cluster
-from fedhp.cluster.operator import target_of
+from fedhp.cluster.operator import status, target_of
+from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny
 
@@ -186,7 +187,7 @@ def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> N
     arguments = ("--listen", "127.0.0.1:0", "--certs", certs, "--out", out, "--max-workers", 1)
     process = start("coordinator", write(tmp_path), *arguments, "--log-format", "json")
     try:
-        wait_until(lambda: (out / "coordinator.json").exists(), "it leads")
+        wait_until(lambda: _answers(out, certs), "it answers")
         process.send_signal(signal.SIGTERM)
         told = ended(process)
     finally:
@@ -197,3 +198,10 @@ def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> N
     with RunReader(out) as run:
         assert run.meta("status") == "interrupted"
         assert run.meta("workers") == 1
+
+
+def _answers(out: Path, certs: Path) -> bool:
+    try:
+        return status(target_of(out, certificates=certs, name="w0")).state == "gathering"
+    except RunError:
+        return False

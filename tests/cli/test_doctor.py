@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
     folder = tmp_path / "certs"
-    init_authority(folder)
+    init_authority(folder, now=datetime.now(UTC) - timedelta(days=30))
     issue(folder, "w1")
     issue(folder, "c1", roles=("coordinator",), hosts=("127.0.0.1", "node1.lan"))
     return folder

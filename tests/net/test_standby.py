@@ -44,7 +44,7 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
             coordinators=("c0",),
             standbys=("c1",),  # it learns the experiment from what is committed
             ha=etcd.url,
-            lease=2.0,
+            lease=5.0,
             restart=False,
         ) as cluster,
     ):

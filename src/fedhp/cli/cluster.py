@@ -196,7 +196,8 @@ def _watch(cluster: Cluster, stop: Any) -> None:
             shown = max([shown, *(facts.round_index for facts in rounds)])
             told = len(cluster.notes)
             time.sleep(LOOK)
-        view.show(None, rounds=cluster.rounds(after=shown), notes=cluster.notes[told:])
+        rounds = list(cluster.rounds(after=shown))
+        view.show(None, rounds=rounds, notes=cluster.notes[told:], over=True)
 
 
 def _tell(cluster: Cluster, seconds: float, *, as_json: bool) -> None:

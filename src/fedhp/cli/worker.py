@@ -101,8 +101,10 @@ def worker(
             loop.add_signal_handler(number, stop.set)
         return await run_worker(settings, stop=stop, on_round=_print)
 
-    with beside(seat, Surroundings(None, form)):
+    with beside(seat, Surroundings(None, form)) as patience:
         code = asyncio.run(live())
+        if not code:
+            patience.let_all_hear()
     if code:
         raise Interrupted(f"{name}: left the run; started again as it was, it comes back")
     print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")

@@ -19,11 +19,11 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing.forkserver import ensure_running
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedhp.cluster import logs
+from fedhp.cluster import limits, logs
 from fedhp.cluster.standby import Seat, coordinate, file_finder, leader_finder, stand_by
 from fedhp.errors import Interrupted, unexpected
 from fedhp.types import RoundRecord
@@ -40,6 +40,7 @@ PRELOADED = (
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0  # for a standby to end when asked to
+GOODBYE_SECONDS = 2 * limits.POLL_SECONDS  # for a standby to end by itself when the run is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +73,31 @@ def start_worker(task: WorkerTask, around: Surroundings) -> BaseProcess:
     return _start(task.name, _worker, (task, around))
 
 
+class Patience:
+    """How long a standby may go on after its worker has ended."""
+
+    seconds = 0.0
+
+    def let_all_hear(self) -> None:
+        """It may be the leader, whom the other workers still have to ask whether it is over."""
+        self.seconds = GOODBYE_SECONDS
+
+
 @contextlib.contextmanager
-def beside(seat: Seat | None, around: Surroundings) -> Iterator[None]:
+def beside(seat: Seat | None, around: Surroundings) -> Iterator[Patience]:
     """With a process that waits to coordinate; in one of its own, it takes no core from training
     and a crash of either leaves the other alone. Without a seat, nothing."""
+    patience = Patience()
     if seat is None:
-        yield
+        yield patience
         return
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_standby, args=(seat, around), name=seat.name, daemon=True)
     process.start()
     try:
-        yield
+        yield patience
     finally:
+        process.join(patience.seconds)
         process.terminate()
         process.join(STOP_SECONDS)
         process.kill()
@@ -96,7 +109,7 @@ def warm_up() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     with _environment(ONE_THREAD):
-        ensure_running()
+        forkserver.ensure_running()
 
 
 def _start(name: str, target: Callable[..., None], arguments: tuple[object, ...]) -> BaseProcess:
@@ -204,6 +217,11 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         # For a process that is stopped (SIGSTOP) and cannot watch anything.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The fork server ends when nobody holds this pipe; a stopped child must not keep it alive.
+    handle = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if handle is not None:
+        os.close(handle)
+        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=functools.partial(_follow, parent), daemon=True).start()

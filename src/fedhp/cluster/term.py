@@ -92,7 +92,9 @@ class Term:
         """Until something changes, or so long."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+            # wait_for would lose a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
 
 def facts(attempt: Attempt) -> dict[str, Any]:

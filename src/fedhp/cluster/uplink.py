@@ -129,6 +129,9 @@ class Uplink:
 
     async def beat(self, seconds: float) -> wire.BeatReply:
         """A sign of life, once: the next one comes anyway."""
+        if self._finder is not None and self._channel is None:
+            # To call the last address again would keep the finder from being asked.
+            raise Refused("attempt", "who coordinates is just being found out")
         request = wire.BeatRequest(envelope=self._member.envelope(), phase=self._member.phase)
         timeout = min(limits.BEAT_SECONDS, max(seconds, 0.5))
         reply: wire.BeatReply = await self._call("Beat")(request, timeout=timeout)

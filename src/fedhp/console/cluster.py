@@ -88,6 +88,7 @@ class ClusterView:
         self._live: Live | None = None
         self._rounds = rounds
         self._last = ""  # the last round, in words
+        self._status: wire.StatusReply | None = None  # the last one
         self._notes: list[str] = []
         self._state = ""
 
@@ -112,6 +113,7 @@ class ClusterView:
         *,
         rounds: Iterable[RoundFacts] = (),
         notes: Sequence[str] = (),
+        over: bool = False,
     ) -> None:
         """What is new: rounds that ended, notes, and how everyone stands now."""
         lines = [round_line(facts, self._rounds) for facts in rounds]
@@ -121,13 +123,15 @@ class ClusterView:
             for line in (*lines, *notes, *self._news(status)):
                 self._console.print(line, markup=False, soft_wrap=True)
             return
-        head = "the coordinator starts" if status is None else status_line(status)
-        parts: list[Text | Table] = [Text(head)]
+        silent = "the coordinator starts" if self._status is None else "the coordinator is silent"
+        head = silent if status is None else status_line(status)
+        parts: list[Text | Table] = [Text("the run is over" if over else head)]
         if self._last:
             parts.append(Text(self._last))
-        if status is not None:
-            parts.append(status_table(status))
-            hidden = len(status.members) - MOST_ROWS
+        self._status = status or self._status
+        if self._status is not None and not over:
+            parts.append(status_table(self._status))
+            hidden = len(self._status.members) - MOST_ROWS
             if hidden > 0:
                 parts.append(Text(f"... and {hidden} more workers"))
         parts += [Text(note, style="yellow") for note in self._notes[-NOTES:]]
