@@ -19,7 +19,13 @@ from fedhp.cluster.history import History, read_history
 from fedhp.cluster.launch import COORDINATOR, Cluster
 from fedhp.config import Experiment, parse
 
-ALGORITHMS = ("dpsgd", "fedhp", "ldsgd", "pens")
+# All rounds about as long.
+ALGORITHMS: tuple[dict[str, Any], ...] = (
+    {"name": "dpsgd"},
+    {"name": "fedhp", "max_steps": 5},
+    {"name": "ldsgd"},
+    {"name": "pens"},
+)
 SOON = 60.0  # s until something must have happened
 OVER = 150.0  # s until a run must be over
 LOOK = 0.02
@@ -31,7 +37,7 @@ def experiment(*, seed: int = 0, workers: int = 4, rounds: int = 30, **changes: 
         "seed": seed,
         "workers": workers,
         "rounds": rounds,
-        "algorithm": {"name": ALGORITHMS[seed % len(ALGORITHMS)]},
+        "algorithm": ALGORITHMS[seed % len(ALGORITHMS)],
         "model": {"name": "logistic"},
         "data": {"skew": 0.8},
         "training": {"local_steps": 4, "batch_size": 8},

@@ -286,6 +286,18 @@ def test_waiting_for_workers_is_no_pause_if_there_really_are_too_few(tmp_path: P
     assert found(story, tmp_path) == {"pause"}
 
 
+def test_waiting_for_who_catches_up_has_an_end(tmp_path: Path) -> None:
+    story = good()
+    story.tell("boss", "waiting", ready=[0, 1], late=[2])
+    story.clock += DEADLINE
+    story.round()
+    assert found(story, tmp_path) == set()
+    story.tell("boss", "waiting", ready=[0, 1], late=[2])
+    story.clock += DEADLINE + 2.5
+    story.round()
+    assert found(story, tmp_path) == {"pause"}
+
+
 def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
     story = good()
     story.round([0, 1])

@@ -208,18 +208,23 @@ def attempts_end_in_time(run: Recorded) -> Iterator[Violation]:
 
 
 def survivors_go_on(run: Recorded) -> Iterator[Violation]:
-    """After an attempt the next one begins at once, unless the coordinator says what it needs."""
+    """After an attempt the next one begins at once, unless the coordinator says what it needs;
+    for somebody who catches up it waits no longer than for a report."""
     for term in run.terms:
-        ended = None
+        ended, most, deadline = None, 0.0, 0.0
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
-                ended = float(event["at"])
+                ended, most = float(event["at"]), 0.0
+            if event["event"] == "waiting" and event.get("late"):
+                most = deadline
             if event["event"] in ("attempt", "finished") and ended is not None:
                 began = float(event["at"])
                 waited = began - ended - run.frozen(term.who, ended, began)
-                if waited > GRACE and not run.excused(term, ended, began):
+                if waited > most + GRACE and not run.excused(term, ended, began):
                     yield Violation("pause", f"nothing was begun for {waited:.1f} s", ended)
                 ended = None
+            if event["event"] == "attempt":
+                deadline = float(event["deadline"])
 
 
 def who_returns_takes_part(run: Recorded) -> Iterator[Violation]:

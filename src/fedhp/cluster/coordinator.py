@@ -20,7 +20,7 @@ import numpy as np
 from fedhp.cluster import limits, orders, services
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.book import Book, Content
-from fedhp.cluster.conductor import START, Conductor, Rules, Verdict
+from fedhp.cluster.conductor import START, Conductor, Member, Rules, Verdict
 from fedhp.cluster.desk import Desk
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.guard import Attempt
@@ -292,8 +292,17 @@ class Coordinator:
             if self.term.brain is not None and (
                 len(ready) == wanted or (enough and waited >= patience)
             ):
+                late = self.term.late()
                 self.term.state, self.term.why = "running", ""
-                return ready
+                if not late or waited >= patience + self.term.catch_up_seconds(late):
+                    self._stop_waiting(ready, late)
+                    return ready
+                if not told:
+                    told = True
+                    names = [each.worker for each in late]
+                    self.history.note("waiting", {"ready": ready, "late": names})
+                await self.term.wait(LOOK)
+                continue
             self.term.state = "gathering" if self.term.round_index == 0 else "paused"
             self.term.why = (
                 f"{len(ready)} of {wanted} workers are ready; "
@@ -304,6 +313,13 @@ class Coordinator:
                 self.history.note("waiting", {"why": self.term.why, "ready": ready})
             await self.term.wait(LOOK)
         return []
+
+    def _stop_waiting(self, ready: list[int], late: list[Member]) -> None:
+        """The next attempt begins with these; whoever is late may be so a few times."""
+        for member in late:
+            self.term.catching[member.worker] += 1
+        for worker in ready:
+            self.term.catching.pop(worker, None)
 
     async def _reports(self, coming: int) -> Verdict:
         """Wait until the attempt can be committed or must be given up."""

@@ -49,6 +49,7 @@ class Clerk:
         # A new process is not ready before it has timed a step.
         member.step_time = request.step_time if request.step_time > 0 else float("nan")
         self.term.turns.pop(member.worker, None)
+        self.term.catching.pop(member.worker, None)
         self.term.book.note_samples(member.worker, request.samples)
         self.term.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
@@ -103,6 +104,7 @@ class Clerk:
         if not self.term.conductor.holds(member):
             ready = self._fastest(member)
             if ready:
+                self.term.catching.setdefault(member.worker, 0)
                 order.catch_up.peers.extend(orders.address(each) for each in ready[:HELPERS])
                 return order
         running = self.term.conductor.running

@@ -27,6 +27,9 @@ from fedhp.config import Experiment
 from fedhp.engine.stage import bare_stage
 from fedhp.types import FloatArray
 
+IN_VAIN = 3  # times that the others wait for a worker which does not catch up
+CATCH_UP_SECONDS = 1.5  # at least
+
 
 class Term:
     """The state of a coordinator in office."""
@@ -47,6 +50,7 @@ class Term:
         self.works: dict[int, wire.Work] = {}
         self.turns: dict[int, Turn] = {}
         self.asked: dict[int, frozenset[int]] = {}  # whose links a report may tell of
+        self.catching: dict[int, int] = {}  # told to catch up: how often waited for in vain
         self.round_seconds = 0.0  # the last round took so long; 0: none was timed yet
         self._changed = asyncio.Event()
         part = experiment.algorithm
@@ -82,6 +86,34 @@ class Term:
         return orders.Tests(
             some=last or coming % evaluation.every == 0, whole=last and evaluation.whole_at_end
         )
+
+    def late(self) -> list[Member]:
+        """Members that are about to have the committed model: the next attempt may wait for them.
+
+        Without this a worker that was away would never be back: whenever it has caught up, the
+        others have begun the next round.
+        """
+        return [
+            member
+            for member in self.alive()
+            if self.catching.get(member.worker, IN_VAIN) < IN_VAIN
+            and not self.conductor.holds(member)
+            and not member.draining
+        ]
+
+    def catch_up_seconds(self, late: list[Member]) -> float:
+        """How long to wait for them: as long as a model takes, with patience, but no longer than
+        for a report."""
+        cluster, brain = self.experiment.cluster, self.brain
+        if brain is None or not late:
+            return 0.0
+        ends = [member.worker for member in late]
+        others = [member.worker for member in self.alive() if self.conductor.holds(member)]
+        speed = brain.links.bandwidth[np.ix_(ends, others)]
+        known = speed[np.isfinite(speed)]
+        pull = 8.0 * self.model_bytes / float(known.min()) if known.size else 0.0
+        longest = max(cluster.least_deadline, cluster.patience * self.round_seconds)
+        return min(longest, max(CATCH_UP_SECONDS, cluster.patience * pull))
 
     def notify(self) -> None:
         """Something changed: wake everyone who waits."""
