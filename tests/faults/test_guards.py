@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path
     with pytest.raises(Refused, match="given up") as refused:
         Clerk(term).expected(member)
     assert not refused.value.bad
+    term.history.close()
+
+
+def test_who_is_silent_just_now_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:
+    term = Term(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
+    term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=60), epoch=1)
+    now = time.monotonic()
+    for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):
+        term.conductor.join(name, "h:1", incarnation=1, stands=(), now=now - silent)
+    assert [each.name for each in term.alive()] == ["w0"]
+    assert [each.name for each in term.expected_back()] == ["w0", "w1"]
+    term.conductor.leave(term.conductor.members[1])
+    assert [each.name for each in term.expected_back()] == ["w0"]
     term.history.close()
 
 

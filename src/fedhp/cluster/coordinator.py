@@ -339,9 +339,9 @@ class Coordinator:
             await self.term.wait(LOOK)
 
     async def _say_goodbye(self) -> None:
-        """Let everyone hear that it is over, as long as somebody may still ask."""
+        """Let everyone hear that it is over who may still ask, even if it is silent just now."""
         until = time.monotonic() + limits.POLL_SECONDS
-        while time.monotonic() < until and self.term.alive():
+        while time.monotonic() < until and self.term.expected_back():
             await self.term.wait(LOOK)
 
     # --- inside ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.cluster import orders
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.book import Book
-from fedhp.cluster.conductor import Conductor, Member
+from fedhp.cluster.conductor import Conductor, Member, Status
 from fedhp.cluster.guard import Attempt, Guard
 from fedhp.cluster.history import History
 from fedhp.cluster.planning import Planning
@@ -64,6 +64,12 @@ class Term:
     def alive(self) -> list[Member]:
         """Members from whom something may be expected."""
         return self.conductor.alive(time.monotonic())
+
+    def expected_back(self) -> list[Member]:
+        """Members that may still call: neither gone for good nor silent for too long."""
+        now, over = time.monotonic(), (Status.LEFT, Status.DEAD, Status.QUARANTINED)
+        members = self.conductor.members.values()
+        return [each for each in members if self.conductor.status(each, now) not in over]
 
     def think(self, model_bytes: int) -> None:
         """Now that the size of a model is known, there can be plans."""
