@@ -92,6 +92,23 @@ def test_without_the_guard_a_doubled_report_is_noticed(
     assert broken(tmp_path) == {"report"}
 
 
+def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
+    boss: Conductor[str] = Conductor(
+        Rules(2, min_workers=1, suspect_after=1, dead_after=9), epoch=1
+    )
+    for name in NAMES[:2]:
+        boss.join(name, "h:1", incarnation=1, stands=(), now=0.0)
+    attempt = boss.begin([0, 1], deadline=0.5)
+    boss.report(0, attempt, "a")
+    assert boss.verdict(0.6) is Verdict.COMMIT
+    assert boss.seal() == {0: "a"}
+    with pytest.raises(Refused, match="being committed") as refused:
+        boss.report(1, attempt, "b")
+    assert not refused.value.bad
+    boss.commit()
+    assert boss.members[1].stands == ()
+
+
 # --- a round needs enough reports ----------------------------------------------------------
 
 

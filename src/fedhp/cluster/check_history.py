@@ -208,15 +208,15 @@ def attempts_end_in_time(run: Recorded) -> Iterator[Violation]:
 
 
 def survivors_go_on(run: Recorded) -> Iterator[Violation]:
-    """After an attempt the next one begins at once, unless the coordinator says what it needs;
-    for somebody who catches up it waits no longer than for a report."""
+    """After an attempt the next one begins at once, unless the coordinator says what it needs:
+    for all to gather it waits as long as it says, for who catches up as long as for a report."""
     for term in run.terms:
         ended, most, deadline = None, 0.0, 0.0
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
                 ended, most = float(event["at"]), 0.0
-            if event["event"] == "waiting" and event.get("late"):
-                most = deadline
+            if event["event"] == "waiting":
+                most = deadline if event.get("late") else float(event.get("patience", 0.0))
             if event["event"] in ("attempt", "finished") and ended is not None:
                 began = float(event["at"])
                 waited = began - ended - run.frozen(term.who, ended, began)

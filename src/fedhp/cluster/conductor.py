@@ -74,6 +74,7 @@ class Running(Generic[T]):
     participants: frozenset[int]
     deadline: float
     reports: dict[int, T] = field(default_factory=dict)
+    sealed: bool = False  # it is being committed: what comes now is late
 
 
 class Conductor(Generic[T]):
@@ -186,6 +187,8 @@ class Conductor(Generic[T]):
         if running is None or attempt != running.attempt:
             late = "none" if running is None else str(running.attempt)
             raise Refused("attempt", f"a report of {attempt}; {late} is running")
+        if running.sealed and worker not in running.reports:
+            raise Refused("attempt", f"{attempt} is being committed without worker {worker}")
         if worker not in running.participants:
             raise Refused("participant", f"worker {worker} takes no part in {attempt}")
         if worker in running.reports:
@@ -204,6 +207,13 @@ class Conductor(Generic[T]):
         if len(running.reports) >= max(1, self.rules.min_workers):
             return Verdict.COMMIT
         return Verdict.GIVE_UP
+
+    def seal(self) -> dict[int, T]:
+        """From now on no report counts any more: these are the ones that are committed."""
+        if self.running is None:
+            raise RuntimeError("no attempt is running")
+        self.running.sealed = True
+        return dict(self.running.reports)
 
     def commit(self) -> Attempt:
         """The attempt counts; it was made durable before. Who reported stands there now."""

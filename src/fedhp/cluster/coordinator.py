@@ -206,8 +206,7 @@ class Coordinator:
             LOG.warning("round %d: too few reports, planned anew", coming)
             self.term.conductor.give_up()
             return
-        assert self.term.conductor.running is not None
-        reports = self.term.conductor.running.reports
+        reports = self.term.conductor.seal()
         self.term.round_seconds = time.monotonic() - started
         record = self.term.brain.finish(planned, reports, seconds=self.term.round_seconds)
         self._learn_accuracy(reports)
@@ -308,9 +307,11 @@ class Coordinator:
                 f"{len(ready)} of {wanted} workers are ready; "
                 f"at least {self.experiment.cluster.min_workers} are needed"
             )
-            if not told and waited >= patience:
+            if not told:
                 told = True
-                self.history.note("waiting", {"why": self.term.why, "ready": ready})
+                self.history.note(
+                    "waiting", {"why": self.term.why, "ready": ready, "patience": patience}
+                )
             await self.term.wait(LOOK)
         return []
 
