@@ -17,7 +17,7 @@ from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from fedhp.seeds import Purpose, generator
 from net import etcd_support
 from net.etcd_support import Etcd, needs_etcd, running_etcd
 
-pytestmark = needs_etcd
+pytestmark = [needs_etcd, pytest.mark.slow]
 
 LEASE = 2.0
 PATIENCE = 20.0  # s: these tests are about what is done, not about how soon

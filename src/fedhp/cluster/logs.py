@@ -41,7 +41,11 @@ def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> 
 
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
     """What was given as `extra`, secrets hidden."""
-    found = {key: value for key, value in vars(record).items() if key not in _ORDINARY}
+    found = {
+        key: value
+        for key, value in vars(record).items()
+        if key not in _ORDINARY and not key.startswith("_")  # a library's own mark on every record
+    }
     return {key: _clean(key, value) for key, value in found.items()}
 
 
