@@ -90,7 +90,7 @@ def test_without_the_guard_a_doubled_report_is_noticed(
 
     monkeypatch.setattr(Conductor, "report", report)
     all_report_twice(certificates, tmp_path)
-    assert broken(tmp_path) == {"report"}
+    assert "report" in broken(tmp_path)
 
 
 def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
