@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -41,8 +42,12 @@ def images(count: int, shape: tuple[int, ...], seed: int = 1) -> Tensor:
 
 
 def network(name: str) -> nn.Module:
+    """The layers alone: those for colour images would choose another layout themselves."""
     torch.manual_seed(2)
-    return NETWORKS[name][0]()
+    module = NETWORKS[name][0]()
+    layers = OrderedDict(module.named_children())
+    layers.pop("layout", None)
+    return nn.Sequential(layers)
 
 
 def gradients(module: nn.Module, outputs: Tensor) -> list[Tensor]:

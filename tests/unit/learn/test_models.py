@@ -271,3 +271,16 @@ def without_arguments() -> nn.Module:
 
 def broken(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Linear(1 // 0, classes)
+
+
+@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg16", "small_cnn"])
+def test_colour_images_are_laid_out_for_a_cpu_and_mean_the_same(name: str) -> None:
+    torch.manual_seed(3)
+    module = getattr(models, name)((3, 32, 32), 5, width=0.125).double().eval()
+    layers = OrderedDict(module.named_children())
+    layout = layers.pop("layout")
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    assert layout(images).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(module(images), nn.Sequential(layers)(images))
+    grey = getattr(models, name)((1, 32, 32), 5, width=0.125)
+    assert "layout" not in dict(grey.named_children())
