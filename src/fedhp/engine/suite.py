@@ -188,7 +188,9 @@ def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> P
     mine: SetProfile = getattr(file, profile)
     tables = merged(file.experiment, mine.experiment)
     experiment = parse(tables, overrides, source=str(path), folder=path.parent)
-    return PaperSet(key, mine.title, file.stands_for, mine.note, experiment)
+    changed = f"changed: {', '.join(overrides)}" if overrides else ""
+    note = "; ".join(filter(None, [mine.note, changed]))
+    return PaperSet(key, mine.title, file.stands_for, note, experiment)
 
 
 def _read_figure(

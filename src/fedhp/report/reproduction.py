@@ -19,7 +19,6 @@ from fedhp.report.claims import (
     claims_markdown,
     count_words,
     paper_verdicts,
-    verdict_rows,
 )
 from fedhp.report.datasets import Rows, Types, save_frame
 from fedhp.report.dossier import run_sections
@@ -36,6 +35,7 @@ from fedhp.report.page import (
 from fedhp.report.paper_figures import draw_figure
 from fedhp.report.pool import Pool, read_pool
 from fedhp.report.style import save_figure
+from fedhp.report.verdict_page import verdicts_html
 from fedhp.report.verdicts import Judged
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
         )
     paper, acceptance = paper_verdicts(suite, pool), acceptance_verdicts(suite, pool)
     files: list[Path] = []
-    sections = [_verdict_section(paper, acceptance), _setting_section(suite, pool)]
+    answer = verdicts_html(suite, paper=paper, required=acceptance)
+    sections = [Section("Does it hold?", "verdicts", answer), _setting_section(suite, pool)]
     for figure in suite.figures:
         section, drawn = _figure_section(figure, suite, pool, folder / "figures")
         files += drawn
@@ -122,24 +123,6 @@ def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
     )
     page = save_text(folder / "report.html", html)
     return Reproduction(page, paper, acceptance, files)
-
-
-def _verdict_section(paper: Sequence[Judged], acceptance: Sequence[Judged]) -> Section:
-    body = text_html(
-        "Differences and ratios are between runs in the same world (same seed), with a 95 % "
-        "interval over the seeds. A claim holds only if the interval, or every seed where there "
-        "are too few, bears it out."
-    )
-    for title, verdicts in (("What we require", acceptance), ("What the paper claims", paper)):
-        header, rows = verdict_rows(verdicts)
-        place = header.index("verdict")
-        look = {"holds": "good", "does not hold": "bad"}
-        marks = {
-            (index, place): look.get(row[place].split(",")[0], "quiet")
-            for index, row in enumerate(rows)
-        }
-        body += table_html(header, rows, caption=title, marks=marks)
-    return Section("Does it hold?", "verdicts", body)
 
 
 def _setting_section(suite: Suite, pool: Pool) -> Section:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from fedhp.report.claims import (
 from fedhp.report.paired import PERCENT, POINTS, SHARE, Sample
 from fedhp.report.paper_claims import paper_claims
 from fedhp.report.pool import Pool, make_pool
+from fedhp.report.verdict_page import verdicts_html
 from fedhp.report.verdicts import Verdict, judge
 from unit.report.pools import (
     FILL,
@@ -406,6 +408,20 @@ def test_tables_and_json_have_every_verdict() -> None:
     assert [each["id"] for each in plain] == [j.claim.id for j in verdicts]
     assert {each["status"] for each in plain} <= {"holds", "does not hold", "not testable here"}
     assert claims_markdown([]).startswith("0 of 0 hold.")
+
+
+def test_the_page_shows_each_requirement_once_and_every_claim() -> None:
+    suite, pool = full_suite(ALL), full_pool(ALL, more=ladder_runs(PEAKED, key="cifar10"))
+    paper_ones, own_ones = paper_verdicts(suite, pool), acceptance_verdicts(suite, pool)
+    page = verdicts_html(suite, paper=paper_ones, required=own_ones)
+    matrix, _, rest = page.partition("</table>")
+    assert matrix.count("accuracy falls least for FedHP") == 1
+    for key in ALL:
+        assert f">{suite.sets[key].title}</th>" in matrix
+    assert 'class="good">holds<br>' in matrix
+    for judged in (*paper_ones, *own_ones):
+        assert escape(judged.claim.text) in rest
+    assert "Figure 3: " in rest and "Abstract: " in rest
 
 
 def _flat(pool: Pool) -> list[tuple[str, float, Any]]:
