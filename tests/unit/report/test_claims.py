@@ -421,7 +421,8 @@ def test_the_page_shows_each_requirement_once_and_every_claim() -> None:
     assert 'class="good">holds<br>' in matrix
     for judged in (*paper_ones, *own_ones):
         assert escape(judged.claim.text) in rest
-    assert "Figure 3: " in rest and "Abstract: " in rest
+    assert "Figure 3: " in rest
+    assert "Abstract: " in rest
 
 
 def _flat(pool: Pool) -> list[tuple[str, float, Any]]:
