@@ -182,7 +182,7 @@ def test_what_is_not_a_usable_etcd_is_told(status: int, body: str, words: str) -
 
 
 @needs_etcd
-def test_a_password_is_asked_for(tmp_path: Path) -> None:
+def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(etcd: Etcd) -> None:
         client = EtcdClient(etcd.url)
         await client.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
@@ -202,13 +202,17 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
             ledger._client._token = "one.that.has.expired"
             await ledger.commit(b"two")
             assert await ledger.committed() == b"two"
+        for user, password in (("root:secret", ""), ("root", "secret")):
+            monkeypatch.setenv("ETCDCTL_USER", user)
+            monkeypatch.setenv("ETCDCTL_PASSWORD", password)
+            assert await find_leader(etcd.url, "nobody") is None
 
     with running_etcd(tmp_path, 1) as etcd:
         within(60, work(etcd))
 
 
 @needs_etcd
-def test_tls_both_ways(tmp_path: Path) -> None:
+def test_tls_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
     server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("coordinator")
     for name, blob in {
@@ -231,6 +235,9 @@ def test_tls_both_ways(tmp_path: Path) -> None:
             await find_leader(secure, "r", tls=TlsFiles(tmp_path / "ca"))
         with pytest.raises((EtcdRefused, Unreachable)):
             await find_leader(url, "r")
+        for name, file in (("CACERT", "ca"), ("CERT", "client"), ("KEY", "client-key")):
+            monkeypatch.setenv(f"ETCDCTL_{name}", str(tmp_path / file))
+        assert await find_leader(secure, "r") is None
 
     options = ("--cert-file", "server", "--key-file", "server-key", "--trusted-ca-file", "ca")
     paths = [each if each.startswith("--") else str(tmp_path / each) for each in options]
@@ -297,3 +304,10 @@ def test_a_run_that_is_no_name(run: str) -> None:
 
 def test_a_key_is_carried_as_text() -> None:
     assert coded("/fedhp") == "L2ZlZGhw"
+
+
+def test_a_certificate_without_its_authority_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCDCTL_CERT", "mine.pem")
+    with pytest.raises(ConfigError, match="ETCDCTL_CACERT is not") as caught:
+        EtcdClient("etcds://h:1")
+    assert "export ETCDCTL_CACERT" in str(caught.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,8 +102,32 @@ def parse_address(url: str, *, key: str = "etcd") -> Address:
     return Address(tuple(members), "/" + path.strip("/") if path.strip("/") else PREFIX)
 
 
+def files_of(environment: Mapping[str, str]) -> TlsFiles | None:
+    """The files that etcdctl would use, by its own variables; None: those of the system."""
+    authority = environment.get("ETCDCTL_CACERT", "")
+    own = [environment.get(f"ETCDCTL_{name}", "") for name in ("CERT", "KEY")]
+    if own[0] and not authority:
+        raise ConfigError(
+            "ETCDCTL_CERT is set, but ETCDCTL_CACERT is not",
+            key="ETCDCTL_CACERT",
+            allowed="the file of the authority that signed etcd's certificate",
+            fix="export ETCDCTL_CACERT=/path/to/ca.pem",
+        )
+    certificate, key = (Path(each) if each else None for each in own)
+    return TlsFiles(Path(authority), certificate, key) if authority else None
+
+
+def login_of(environment: Mapping[str, str]) -> Login | None:
+    """The user that etcdctl would be, by its own variables; None: nobody in particular."""
+    user, _, password = environment.get("ETCDCTL_USER", "").partition(":")
+    return Login(user, password or environment.get("ETCDCTL_PASSWORD", "")) if user else None
+
+
 class EtcdClient:
-    """Asks one of the members, and the next one if it does not answer."""
+    """Asks one of the members, and the next one if it does not answer.
+
+    Files and user come from etcdctl's own variables unless given: no secret in a command line.
+    """
 
     def __init__(
         self,
@@ -114,11 +139,11 @@ class EtcdClient:
     ) -> None:
         self.address = parse_address(url)
         self.patience = patience
-        self._login = login
+        self._login = login or login_of(os.environ)
         self._token = ""
         self._cluster = ""
         self._turn = 0
-        verify = _context(tls) if url.startswith("etcds") else False
+        verify = _context(tls or files_of(os.environ)) if url.startswith("etcds") else False
         # No proxy from the environment, and no deadline of httpx: it is set call by call.
         self._http = httpx.AsyncClient(verify=verify, timeout=None, trust_env=False)
 
