@@ -29,3 +29,18 @@ def test_own_algorithm_example(tmp_path: Path) -> None:
         steps = run.array("workers", "local_steps")
         assert steps.max() <= 60
         assert len(set(steps[-1])) > 1
+
+
+def test_every_word_of_a_refusal_is_explained() -> None:
+    from fedhp.cluster.guard import BAD, LATE
+
+    text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    table = text.partition("## What is refused")[2].partition("## What is assumed")[0]
+    said = set(re.findall(r"`([a-z]+)`", table))
+    sources = (ROOT / "src/fedhp/cluster").glob("*.py")
+    used = {
+        word
+        for source in sources
+        for word in re.findall(r'Refused\(\s*"([a-z]+)"', source.read_text(encoding="utf-8"))
+    }
+    assert used | BAD | LATE == said
