@@ -1,4 +1,4 @@
-"""Shaped links: eight workers behind 1.5 to 10 Mb/s, each in a network of its own.
+"""Shaped links: eight workers behind 1 to 10 Mb/s, each in a network of its own.
 
 The simulator's prediction of the rounds that were run must fit the clock, and FedHP must wait
 less than D-PSGD on the same links. Step times are emulated, transfers are real.
@@ -25,7 +25,7 @@ from fedhp.record.reader import RunReader
 from fedhp.timing import slowest_link
 from fedhp.types import FloatArray
 
-MEGABITS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+MEGABITS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 STEP_SECONDS = (0.10, 0.30, 0.05, 0.20, 0.10, 0.30, 0.05, 0.20)
 ROUNDS = 10
 WARM = 3  # rounds in which the planner still learns the links

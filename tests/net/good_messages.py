@@ -82,6 +82,7 @@ def _report(scene: Scene) -> wire.RoundReport:
         step_time=0.012,
         compute_seconds=1.5,
         exchange_seconds=0.25,
+        other_seconds=0.125,
         train_loss=-0.0,
         update_norm=5e-324,
         smoothness=math.nan,

@@ -113,6 +113,17 @@ def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
     assert record.link_bytes.tolist() == [2_000_000] * len(record.links)
 
 
+def test_mixing_testing_and_keeping_is_no_waiting() -> None:
+    brain = planning()
+    planned = brain.plan(1, np.ones(5, dtype=np.bool_), steps(5))
+    found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in range(5)}
+    found[2].other_seconds = 0.75
+    timing = brain.finish(planned, found, seconds=9.0).timing
+    idle = 9.0 - timing.compute_time - timing.communication_time
+    assert timing.waiting_time[2] == pytest.approx(idle[2] - 0.75)
+    assert timing.waiting_time[1] == pytest.approx(idle[1])
+
+
 def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
     brain = planning()
     present = np.ones(5, dtype=np.bool_)

@@ -85,6 +85,7 @@ def check_report(
     check_positive(report.step_time, "step_time", most=WEEK)
     check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK)
     check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK)
+    check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK)
     check_number(report.train_loss, "train_loss")
     check_number(report.update_norm, "update_norm", least=0.0)
     check_number(report.smoothness, "smoothness", least=0.0, nan=True)

@@ -99,7 +99,9 @@ class Planning:
         np.fmax.at(communication, links[:, 0], times)
         if isinstance(planned.plan.exchange, NeighborMixing):
             np.fmax.at(communication, links[:, 1], times)
-        worked = np.minimum(compute + communication, seconds)
+        # Mixing, testing and keeping is no waiting, though the simulation has none of it.
+        other = _column(found, "other_seconds", self.workers)
+        worked = np.minimum(compute + communication + other, seconds)
         images = max((report.images for report in found.values()), default=0)
         record = RoundRecord(
             round_index=planned.observation.round_index,

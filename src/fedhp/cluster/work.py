@@ -116,13 +116,13 @@ class Labor:
         finally:
             probing.cancel()
         links = _links(peers, pulled, lost, mixed.distances)
-        self.last = RoundLine(
-            work.round, work.local_steps, time.monotonic() - received, accuracy, len(lost)
-        )
+        took = time.monotonic() - received
+        self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
         return wire.RoundReport(
             step_time=self.step_time,
             compute_seconds=compute,
             exchange_seconds=exchange,
+            other_seconds=max(0.0, took - compute - exchange),
             train_loss=trained.loss,
             update_norm=trained.update_norm,
             smoothness=estimated.smoothness,
