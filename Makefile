@@ -7,7 +7,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test accept campaign faults bench clean
+.PHONY: setup demo test accept campaign faults fuzz bench clean
 
 setup: $(READY)
 
@@ -42,7 +42,11 @@ campaign: setup
 faults: setup
 	PYTHONPATH=tests .venv/bin/python -m faults $(ARGS)
 	.venv/bin/pytest -m slow tests/faults/test_shaped.py tests/faults/test_poison.py \
-	  tests/faults/test_many.py tests/equality/test_network.py
+	  tests/faults/test_many.py tests/faults/test_compression.py tests/equality/test_network.py
+
+# A million random inputs per decoder of the network; ARGS="--runs 10000" for a try.
+fuzz: setup
+	PYTHONPATH=src:tests .venv/bin/python -m fuzz $(ARGS)
 
 # The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
 bench: setup

@@ -39,7 +39,8 @@ def ran(folder: Path, compression: str) -> tuple[float, int]:
     assert check(folder, rounds=ROUNDS) == []
     with RunReader(folder) as reader:
         summary = summarize(reader)
-    return float(summary.final_accuracy), summary.bytes_sent
+    assert summary.final_accuracy is not None
+    return summary.final_accuracy, summary.bytes_sent
 
 
 def test_compression_saves_bytes_and_keeps_the_accuracy(
