@@ -26,6 +26,7 @@ from fedhp.errors import Diverged
 
 NAN = float("nan")
 PROBE_SECONDS = 5.0  # until a probe is given up
+PROBE_GRACE = 1.0  # s that a report waits for probes at most
 CATCH_UP_SECONDS = 600.0  # until a peer is given up that has the committed model
 SHORTEST_STEP = 1e-9  # s; a clock may not see a step pass
 PULL_TRIES, RETRY_SECONDS = 2, 0.3  # of a peer that could not be reached
@@ -79,7 +80,23 @@ class Labor:
     # --- a synchronous round ---------------------------------------------------------------
 
     async def work(self, order: wire.Order, *, received: float) -> wire.RoundReport:
-        """Train, exchange, mix, test, keep: the report. The model is not the worker's yet."""
+        """Train, exchange, mix, test, keep: the report. The model is not the worker's yet.
+
+        Links that carry no model are timed meanwhile; the report hardly waits for that.
+        """
+        work, probes = order.work, list[wire.LinkReport]()
+        probing = asyncio.ensure_future(
+            self._probe(work.probes, probes, until=received + work.deadline)
+        )
+        try:
+            report = await self._round(order, received=received)
+            await asyncio.wait({probing}, timeout=PROBE_GRACE)
+        finally:
+            probing.cancel()
+        report.links.extend(probes)
+        return report
+
+    async def _round(self, order: wire.Order, *, received: float) -> wire.RoundReport:
         member, learner, work = self._member, self._learner, order.work
         attempt = Attempt(order.epoch, work.round, work.attempt)
         self.gone = frozenset()
@@ -102,19 +119,14 @@ class Labor:
             estimated = await estimating
         finally:
             estimating.cancel()
-        probing = asyncio.ensure_future(self._probe(work.probes, until=received + work.deadline))
-        try:
-            member.enter("mixing")
-            rows = {worker: each.row for worker, each in pulled.items()}
-            selected = await self._score(work, rows)
-            weights = self._weights(work, rows, selected)
-            mixed = await learner.run(partial(learner.mix, rows, weights))
-            accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
-            await learner.run(partial(learner.write, attempt, mixed.model))
-            member.note("mixed", {**_facts(attempt), "digest": mixed.digest.hex()})
-            probes = await probing
-        finally:
-            probing.cancel()
+        member.enter("mixing")
+        rows = {worker: each.row for worker, each in pulled.items()}
+        selected = await self._score(work, rows)
+        weights = self._weights(work, rows, selected)
+        mixed = await learner.run(partial(learner.mix, rows, weights))
+        accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
+        await learner.run(partial(learner.write, attempt, mixed.model))
+        member.note("mixed", {**_facts(attempt), "digest": mixed.digest.hex()})
         links = _links(peers, pulled, lost, mixed.distances)
         took = time.monotonic() - received
         self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
@@ -128,7 +140,7 @@ class Labor:
             smoothness=estimated.smoothness,
             gradient_variance=estimated.gradient_variance,
             start_loss=estimated.start_loss,
-            links=[*links, *probes],
+            links=links,
             selected=selected,
             accuracy=accuracy,
             whole_accuracy=whole,
@@ -330,12 +342,11 @@ class Labor:
         return found[0], found[1]
 
     async def _probe(
-        self, probes: Iterable[wire.PeerAddress], *, until: float
-    ) -> list[wire.LinkReport]:
-        """Time links that carry no model: after the exchange, one by one, beside the mixing, so
-        that they neither slow down a model nor each other."""
+        self, probes: Iterable[wire.PeerAddress], found: list[wire.LinkReport], *, until: float
+    ) -> None:
+        """Time links that carry no model, one by one and beside the training, while most links
+        are idle: so they hardly slow down a model, and not each other."""
         size = self._learner.prepared.experiment.cluster.probe_bytes
-        links = []
         for peer in map(PeerPlace.of, probes) if size else ():
             patience = min(PROBE_SECONDS, until - time.monotonic())
             link = wire.LinkReport(worker=peer.worker, distance=NAN, probe=True)
@@ -348,8 +359,7 @@ class Labor:
                     )
                 except Lost as error:
                     link.lost = error.reason
-            links.append(link)
-        return links
+            found.append(link)
 
     async def _swap(self, partner: PeerPlace, attempt: Attempt, *, until: float) -> wire.LinkReport:
         link = wire.LinkReport(worker=partner.worker, distance=NAN)
