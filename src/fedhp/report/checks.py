@@ -33,6 +33,7 @@ from fedhp.report.paired import (
     less,
     minus,
     more,
+    must_have_learned,
     own_time,
     pair,
     share,
@@ -73,7 +74,12 @@ class Contest:
 
 
 def _of(number: Number, combine: Combine) -> Callable[[Ask, Pairs], Sample]:
-    return lambda ask, pairs: compare_numbers(pairs, number, combine=combine)
+    def sample(ask: Ask, pairs: Pairs) -> Sample:
+        if number in (final, own_time):
+            must_have_learned(itertools.chain(*pairs.values()), ask.here.targets)
+        return compare_numbers(pairs, number, combine=combine)
+
+    return sample
 
 
 def _of_times(combine: Combine) -> Callable[[Ask, Pairs], Sample]:
@@ -310,6 +316,7 @@ def _drops(ask: Ask, label: str) -> dict[int, float]:
     """By how much final accuracy falls from IID data to p = 0.8, by seed."""
     even, skewed = ask.place(), ask.place(HIGH_SKEW)
     at = [_finals(ask, label, place) for place in (even, skewed)]
+    must_have_learned(ask.pool.runs(even.data, label, skew=even.skew), ask.here.targets)
     drops = {seed: at[0][seed] - at[1][seed] for seed in at[0] if seed in at[1]}
     if not drops:
         raise Settled(f"{label_name(label)} has no seed in common at {even.name} and {skewed.name}")

@@ -7,7 +7,7 @@ scale's. Times are to a common target: the highest that both reached in every co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -137,6 +137,13 @@ def reached(run: RunCurves, target: float) -> float | None:
     """Virtual time of the first evaluation that reaches the target."""
     there = np.flatnonzero(run.values >= target)
     return float(run.clock[there[0]]) if there.size else None
+
+
+def must_have_learned(runs: Iterable[RunCurves], targets: Sequence[float]) -> None:
+    """Settled where not one run ever reached the lowest target: such accuracies say nothing."""
+    lowest = min(targets, default=0.0)
+    if all(reached(run, lowest) is None for run in runs):
+        raise Settled(f"nobody reached even {target_name(lowest)}: too little was learned")
 
 
 def own_time(run: RunCurves) -> float | None:

@@ -35,7 +35,7 @@ from fedhp.report.page import (
 from fedhp.report.paper_figures import draw_figure
 from fedhp.report.pool import Pool, read_pool
 from fedhp.report.style import save_figure
-from fedhp.report.verdict_page import verdicts_html
+from fedhp.report.verdict_page import by_line, verdicts_html
 from fedhp.report.verdicts import Judged
 
 if TYPE_CHECKING:
@@ -70,19 +70,12 @@ class Reproduction:
         from rich.table import Table
 
         table = Table(title="What we require: does it hold?", caption=self._counts())
-        for name in ("figure", "data set", "claim", "bar", "verdict", "FedHP (fill)", "opt"):
+        for name in ("claim", "bar", "verdict", "FedHP (fill)"):
             table.add_column(name, overflow="fold")
         for judged in self.acceptance:
             claim, verdict = judged.claim, judged.verdict
-            table.add_row(
-                claim.figure,
-                verdict.where,
-                claim.text,
-                claim.paper,
-                verdict.status,
-                verdict.ours,
-                verdict.opt,
-            )
+            values = by_line(verdict.ours) or verdict.why
+            table.add_row(claim.text, claim.paper, verdict.status, values, end_section=True)
         return table
 
     def _counts(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedhp.report.acceptance import ACCEPTANCE
 from fedhp.report.claims import ABSTRACT, count_words
-from fedhp.report.numbers import MISSING
+from fedhp.report.numbers import MISSING, listed
 from fedhp.report.page import details_html, table_html, text_html
 from fedhp.report.verdicts import BETWEEN, FAILS, HOLDS, Judged, Verdict
 
@@ -38,9 +38,14 @@ def verdicts_html(suite: Suite, *, paper: Sequence[Judged], required: Sequence[J
 
 
 def _required(suite: Suite, required: Sequence[Judged]) -> str:
-    """A row per rule, a column per data set."""
+    """A row per rule, a column per data set that was run often enough to say something."""
     found = {judged.claim.id: judged.verdict for judged in required}
-    keys = [key for key in suite.sets if any(each.endswith(f"-{key}") for each in found)]
+    known = {
+        key: [v for name, v in found.items() if name.endswith(f"-{key}")] for key in suite.sets
+    }
+    told = [key for key, mine in known.items() if any(v.status in LOOKS for v in mine)]
+    keys = told or [key for key, mine in known.items() if mine]
+    others = [suite.sets[key].title for key, mine in known.items() if mine and key not in keys]
     rows: list[list[str]] = []
     marks: dict[tuple[int, int], str] = {}
     for rule in ACCEPTANCE:
@@ -51,13 +56,16 @@ def _required(suite: Suite, required: Sequence[Judged]) -> str:
             marks[len(rows), column] = LOOKS.get(verdict.status if verdict else "", "quiet")
         rows.append([rule.text, rule.bar or MISSING, *map(_short, mine)])
     header = ["what we require", "bar", *(suite.sets[key].title for key in keys)]
-    return table_html(header, rows, marks=marks, caption="FedHP with the deadline rule fill.")
+    caption = "FedHP with the deadline rule fill."
+    if others:
+        caption += f" Too few seeds for a verdict: {listed(others)}; their figures are below."
+    return table_html(header, rows, marks=marks, caption=caption)
 
 
 def _short(verdict: Verdict | None) -> str:
     if verdict is None:
         return MISSING
-    return f"{verdict.status}\n{_lines(verdict.ours) or verdict.why}".rstrip()
+    return f"{verdict.status}\n{by_line(verdict.ours) or verdict.why}".rstrip()
 
 
 def _by_figure(paper: Sequence[Judged]) -> Iterable[str]:
@@ -73,15 +81,16 @@ def _list(verdicts: Sequence[Judged]) -> str:
     for place, judged in enumerate(verdicts):
         claim, verdict = judged.claim, judged.verdict
         claimed = f"\nclaimed: {claim.paper}" if claim.paper else ""
-        opt = f"\n\nwith opt:\n{_lines(verdict.opt)}" if verdict.opt not in ("", MISSING) else ""
+        opt = f"\n\nwith opt:\n{by_line(verdict.opt)}" if verdict.opt not in ("", MISSING) else ""
         on = f"on {verdict.where}" if verdict.where and verdict.where not in claim.text else ""
-        why = "\n".join(filter(None, [_lines(verdict.why), on]))
+        why = "\n".join(filter(None, [by_line(verdict.why), on]))
         rows.append(
-            [claim.text + claimed, verdict.status, (_lines(verdict.ours) or MISSING) + opt, why]
+            [claim.text + claimed, verdict.status, (by_line(verdict.ours) or MISSING) + opt, why]
         )
         marks[place, 1] = LOOKS.get(verdict.status, "quiet")
     return table_html(["claim", "verdict", "ours", "why"], rows, marks=marks)
 
 
-def _lines(values: str) -> str:
+def by_line(values: str) -> str:
+    """Several values of one claim, each on a line of its own."""
     return values.replace(BETWEEN, "\n")

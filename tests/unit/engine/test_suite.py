@@ -65,6 +65,17 @@ def test_a_missing_data_set_is_left_out_and_said(
     assert {each.data for each in suite.cells()} == {"emnist"}
 
 
+def test_finished_runs_are_shown_without_their_data(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDHP_DATA", str(folder / "nothing"))
+    monkeypatch.setenv("FEDHP_CACHE", str(folder / "nothing"))
+    monkeypatch.setattr("fedhp.engine.suite.is_finished", lambda place: "mnist-" in str(place))
+    suite = check_suite(suite_of(folder, "fig2"))
+    assert not suite.missing
+    assert {each.data for each in suite.cells()} == {"emnist", "mnist"}
+
+
 def test_an_unknown_set_is_refused(folder: Path) -> None:
     (folder / "fig2.toml").write_text(FIGURE.replace("emnist", "third"))
     with pytest.raises(ConfigError, match="'third' is no data set"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -27,6 +28,7 @@ from unit.report.pools import (
     FILL,
     OPT,
     SEEDS,
+    experiment,
     full_pool,
     full_suite,
     ladder_runs,
@@ -408,6 +410,16 @@ def test_tables_and_json_have_every_verdict() -> None:
     assert [each["id"] for each in plain] == [j.claim.id for j in verdicts]
     assert {each["status"] for each in plain} <= {"holds", "does not hold", "not testable here"}
     assert claims_markdown([]).startswith("0 of 0 hold.")
+
+
+def test_accuracies_near_chance_are_not_compared() -> None:
+    here = replace(paper_set(), experiment=experiment([0.999]))
+    suite = full_suite(sets={"cifar10": here})
+    found = {**paper(full_pool(), suite), **own(full_pool(), suite)}
+    for name in ("fig5-more-cifar10-pens", "fig6-falls-cifar10", "b-accuracy-cifar10"):
+        assert found[name].status == "not testable here"
+        assert "nobody reached even 99.9 %: too little was learned" in found[name].why
+    assert found["c-waiting-cifar10"].status == "holds"
 
 
 def test_the_page_shows_each_requirement_once_and_every_claim() -> None:
