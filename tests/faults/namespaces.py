@@ -99,6 +99,9 @@ class Net:
         _ip("netns", "add", name)
         self._made.append(name)
         _ip("-n", name, "link", "set", "lo", "up")
+        # Always there. Some others are unfair to each other behind short queues.
+        setting = "/proc/sys/net/ipv4/tcp_congestion_control"
+        _ip("netns", "exec", name, "sh", "-c", f"echo reno > {setting}")
 
     def _join(self, host: str, number: int) -> None:
         inside, port = self.namespace(host), f"p{number}"

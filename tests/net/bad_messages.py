@@ -274,6 +274,7 @@ REPORTS = [
     Bad("negative computing", "Report", "range", put("compute_seconds", -1.0)),
     Bad("negative exchange", "Report", "range", put("exchange_seconds", -1.0)),
     Bad("negative rest", "Report", "range", put("other_seconds", -1.0)),
+    Bad("link before its order", "Report", "range", put("links[0].started", -1.0)),
     Bad("a negative norm", "Report", "range", put("update_norm", -0.1)),
     Bad("a norm that is no number", "Report", "nan", put("update_norm", math.nan)),
     Bad("infinite smoothness", "Report", "infinite", put("smoothness", math.inf)),

@@ -5,28 +5,46 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedhp.cluster.capacity import Transfer, least_capacities
 from fedhp.cluster.links import Links
 
 
 def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:
     links = Links.unknown(3)
-    links.learn(0, 1, bits=8e6, seconds=2.0, shares=1, round_index=4)
+    links.learn(0, 1, bits=8e6, seconds=2.0, round_index=4)
     assert links.bandwidth[0, 1] == links.bandwidth[1, 0] == 4e6
-    links.learn(1, 0, bits=8e6, seconds=1.0, shares=1, round_index=5)
+    links.learn(1, 0, bits=8e6, seconds=1.0, round_index=5)
     assert links.bandwidth[0, 1] == pytest.approx(6e6)
     assert links.measured[1, 0] == 5
 
 
-def test_a_shared_transfer_tells_what_one_alone_would_get() -> None:
+def test_transfers_that_shared_a_connection_tell_its_capacity() -> None:
+    """Worker 0 has 10, 1 has 2 and 2 has 8 bits per second; 0 pulls 12 bits from 1 and from 2."""
+    slow = Transfer(receiver=0, sender=1, bits=12.0, started=3.0, seconds=6.0)
+    # It had half of the 10 all the time, since the slow one was there, too.
+    quick = Transfer(receiver=0, sender=2, bits=12.0, started=5.0, seconds=2.4)
+    found = least_capacities([slow, quick], workers=4)
+    assert found[:3].tolist() == pytest.approx([10.0, 2.0, 5.0])
+    assert np.isnan(found[3])
+
+
+def test_a_connection_that_does_more_counts_at_once_and_one_that_does_less_by_and_by() -> None:
     links = Links.unknown(3)
-    links.learn(0, 1, bits=8e6, seconds=2.0, shares=3, round_index=1)
-    assert links.bandwidth[0, 1] == 12e6
+    for bits, capacity in ((4.0, 4.0), (10.0, 10.0), (4.0, 7.0)):
+        links.learn_shared([Transfer(0, 1, bits, 0.0, 1.0)], round_index=6)
+        assert links.capacity[:2].tolist() == [capacity, capacity]
+    assert np.isnan(links.capacity[2])
+    assert links.measured[0, 1] == links.measured[1, 0] == 6
+    assert links.bandwidth[0, 1] == links.bandwidth[1, 0] == 7.0
+    network = links.network(model_bits=14.0, sharing=True, otherwise=1.0)
+    pairs = np.array([[0, 1]])
+    assert network.link_time(pairs, np.array([2, 1, 0])).tolist() == [4.0]
 
 
 def test_an_unknown_link_is_guessed_from_its_slower_end() -> None:
     links = Links.unknown(4)
-    links.learn(0, 1, bits=1e6, seconds=1.0, shares=1, round_index=1)
-    links.learn(2, 1, bits=5e6, seconds=1.0, shares=1, round_index=1)
+    links.learn(0, 1, bits=1e6, seconds=1.0, round_index=1)
+    links.learn(2, 1, bits=5e6, seconds=1.0, round_index=1)
     network = links.network(model_bits=1.0, sharing=False, otherwise=7.0)
     assert network.bandwidth[0, 2] == 1e6  # worker 0 is the slower end
     assert network.bandwidth[0, 1] == 1e6
@@ -39,7 +57,7 @@ def test_probes_go_to_the_links_that_were_not_timed_for_long_each_worker_once() 
     links = Links.unknown(5)
     for a in range(5):
         for b in range(a + 1, 5):
-            links.learn(a, b, bits=1.0, seconds=1.0, shares=1, round_index=10)
+            links.learn(a, b, bits=1.0, seconds=1.0, round_index=10)
     links.measured[0, 1] = links.measured[1, 0] = 2
     links.measured[1, 2] = links.measured[2, 1] = 3
     links.measured[3, 4] = links.measured[4, 3] = 4
@@ -51,7 +69,8 @@ def test_probes_go_to_the_links_that_were_not_timed_for_long_each_worker_once() 
 
 def test_packing_keeps_what_is_known() -> None:
     links = Links.unknown(3)
-    links.learn(0, 2, bits=8e6, seconds=2.0, shares=1, round_index=4)
+    links.learn(0, 2, bits=8e6, seconds=2.0, round_index=4)
     again = Links.unpack(links.pack())
     assert np.array_equal(again.bandwidth, links.bandwidth, equal_nan=True)
     assert np.array_equal(again.measured, links.measured)
+    assert np.array_equal(again.capacity, links.capacity, equal_nan=True)

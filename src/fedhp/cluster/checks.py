@@ -311,6 +311,7 @@ def _check_peers(
 def _check_link(link: wire.LinkReport) -> None:
     check_length(link.bytes, "bytes over a link", most=limits.MODEL_BYTES)
     check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK)
+    check_number(link.started, "the start of a link", least=0.0, most=WEEK)
     check_number(link.distance, "the distance of a link", least=0.0, nan=True)
     check_text(link.lost, "why a link was lost")
 

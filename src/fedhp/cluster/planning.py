@@ -15,6 +15,7 @@ import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
 from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.capacity import Transfer
 from fedhp.cluster.links import SLOWEST_GUESS, Links
 from fedhp.engine.account import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.carrier import travelled
@@ -210,22 +211,25 @@ class Planning:
         )
 
     def _learn_links(self, planned: Planned, found: Mapping[int, wire.RoundReport]) -> None:
-        sharing = self.stage.world.sharing
-        transfers = np.bincount(travelled(planned.plan.exchange).ravel(), minlength=self.workers)
-        for worker, report in sorted(found.items()):
-            for link in report.links:
-                if link.lost or link.bytes <= 0:
-                    continue
-                alone = link.probe or not sharing
-                shares = 1 if alone else int(max(transfers[worker], transfers[link.worker]))
-                self.links.learn(
-                    worker,
-                    link.worker,
-                    bits=8.0 * link.bytes,
-                    seconds=link.seconds,
-                    shares=shares,
-                    round_index=planned.observation.round_index,
-                )
+        """Orders are given to all at once, so the times since then can be compared."""
+        coming = planned.observation.round_index
+        transfers = [
+            Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
+            for worker, report in sorted(found.items())
+            for link in report.links
+            if not link.lost and link.bytes > 0
+        ]
+        if self.stage.world.sharing:
+            self.links.learn_shared(transfers, round_index=coming)
+            return
+        for each in transfers:
+            self.links.learn(
+                each.receiver,
+                each.sender,
+                bits=each.bits,
+                seconds=each.seconds,
+                round_index=coming,
+            )
 
 
 def sources_of(plan: Plan, worker: int) -> list[int]:

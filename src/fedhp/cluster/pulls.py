@@ -50,10 +50,18 @@ class PeerPlace:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What came over a link, in how many bytes and seconds."""
+    """What came over a link."""
 
     row: Row
+    took: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How long so many bytes took, from when on by this process's clock."""
+
     bytes: int
+    started: float
     seconds: float
 
 
@@ -94,9 +102,9 @@ class Pulls:
             patience=patience,
             base=base,
         )
-        size, seconds = await self._pull(peer, request, receiver.push, patience=patience)
+        took = await self._pull(peer, request, receiver.push, patience=patience)
         row = await self._judged(peer, lambda: incoming.finish(peer.name, receiver))
-        return Pulled(row, size, seconds)
+        return Pulled(row, took)
 
     async def committed(
         self, peer: PeerPlace, stand: Attempt, *, learner: Learner, patience: float
@@ -109,11 +117,11 @@ class Pulls:
             patience=patience,
         )
         receiver = learner.codec.receiver()
-        size, seconds = await self._pull(peer, request, receiver.push, patience=patience)
-        return Pulled(await self._judged(peer, receiver.finish), size, seconds)
+        took = await self._pull(peer, request, receiver.push, patience=patience)
+        return Pulled(await self._judged(peer, receiver.finish), took)
 
-    async def probe(self, peer: PeerPlace, size: int, *, patience: float) -> tuple[int, float]:
-        """So many bytes over a link that carries no model now: how many came, in how long."""
+    async def probe(self, peer: PeerPlace, size: int, *, patience: float) -> Transfer:
+        """So many bytes over a link that carries no model now."""
         request = wire.PullRequest(
             envelope=self._member.envelope(), wanted=wire.PROBE, bytes=size, patience=patience
         )
@@ -160,14 +168,14 @@ class Pulls:
         *,
         patience: float,
         most: int = limits.MODEL_BYTES,
-    ) -> tuple[int, float]:
-        """All chunks of an answer, judged as they come: bytes, and seconds of the transfer."""
+    ) -> Transfer:
+        """All chunks of an answer, judged as they come."""
         pull = call(await self._channel(peer), "Peer", "Pull")(request, timeout=max(patience, 0.01))
         with self._told(peer, pull):
             await pull.initial_metadata()
             started = time.monotonic()
             size = await self._read(peer, pull, push, request.envelope, most)
-            return size, time.monotonic() - started
+            return Transfer(size, started, time.monotonic() - started)
 
     async def _swap_once(
         self, peer: PeerPlace, attempt: Attempt, learner: Learner, patience: float

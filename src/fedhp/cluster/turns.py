@@ -67,7 +67,6 @@ class Turns:
                     link.worker,
                     bits=8.0 * link.bytes,
                     seconds=link.seconds,
-                    shares=1,
                     round_index=int(self.turn[turn.worker]),
                 )
 

@@ -193,20 +193,22 @@ class Act(_message.Message):
     def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ..., whole_test: _Optional[bool] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost")
+    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     DISTANCE_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
     worker: int
     bytes: int
     seconds: float
     distance: float
     probe: bool
     lost: str
-    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ...) -> None: ...
+    started: float
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ..., started: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
     __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds")

@@ -86,7 +86,7 @@ class Labor:
         """
         work, probes = order.work, list[wire.LinkReport]()
         probing = asyncio.ensure_future(
-            self._probe(work.probes, probes, until=received + work.deadline)
+            self._probe(work.probes, probes, received=received, until=received + work.deadline)
         )
         try:
             report = await self._round(order, received=received)
@@ -127,7 +127,7 @@ class Labor:
         accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
         await learner.run(partial(learner.write, attempt, mixed.model))
         member.note("mixed", {**_facts(attempt), "digest": mixed.digest.hex()})
-        links = _links(peers, pulled, lost, mixed.distances)
+        links = _links(peers, pulled, lost, mixed.distances, received=received)
         took = time.monotonic() - received
         self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
         return wire.RoundReport(
@@ -342,7 +342,12 @@ class Labor:
         return found[0], found[1]
 
     async def _probe(
-        self, probes: Iterable[wire.PeerAddress], found: list[wire.LinkReport], *, until: float
+        self,
+        probes: Iterable[wire.PeerAddress],
+        found: list[wire.LinkReport],
+        *,
+        received: float,
+        until: float,
     ) -> None:
         """Time links that carry no model, one by one and beside the training, while most links
         are idle: so they hardly slow down a model, and not each other."""
@@ -354,9 +359,9 @@ class Labor:
                 link.lost = "gone" if peer.worker in self.gone else "deadline"
             else:
                 try:
-                    link.bytes, link.seconds = await self._pulls.probe(
-                        peer, size, patience=patience
-                    )
+                    took = await self._pulls.probe(peer, size, patience=patience)
+                    link.bytes, link.seconds = took.bytes, took.seconds
+                    link.started = took.started - received
                 except Lost as error:
                     link.lost = error.reason
             found.append(link)
@@ -378,14 +383,17 @@ def _links(
     pulled: dict[int, Pulled],
     lost: dict[int, str],
     distances: dict[int, float],
+    *,
+    received: float,
 ) -> list[wire.LinkReport]:
     return [
         wire.LinkReport(worker=peer.worker, distance=NAN, lost=lost[peer.worker])
         if peer.worker in lost
         else wire.LinkReport(
             worker=peer.worker,
-            bytes=pulled[peer.worker].bytes,
-            seconds=pulled[peer.worker].seconds,
+            bytes=pulled[peer.worker].took.bytes,
+            seconds=pulled[peer.worker].took.seconds,
+            started=pulled[peer.worker].took.started - received,
             distance=distances[peer.worker],
         )
         for peer in peers
