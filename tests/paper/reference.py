@@ -271,14 +271,6 @@ def completion_time(
     return None
 
 
-def smoothness(
-    gradient_before: Vector, gradient_after: Vector, before: Vector, after: Vector
-) -> float:
-    """||grad(after; B) - grad(before; B)|| / max(||dx||, 1e-8)."""
-    bent = norm(difference(gradient_after, gradient_before))
-    return bent / max(norm(difference(after, before)), 1e-8)
-
-
 def sample_variance(gradients: Matrix) -> float:
     """Unbiased estimate of E||g - E g||^2."""
     middle = mean_model(gradients)
