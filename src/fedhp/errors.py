@@ -5,8 +5,14 @@ FedhpError (exit 2)
 ├── DataError           a data set is corrupt or does not fit
 │   └── DataMissing     its files are nowhere to be found
 ├── RunError            a run folder cannot be written, read or resumed
+│   ├── JournalBusy     another process has the journal open (cluster/journal)
+│   └── JournalDamaged  its damage is more than a torn write (cluster/journal_format)
 ├── IdentityError       a key, a certificate or who is behind it is not as it must be
 ├── StorageFull         the disk is full
+├── NotLeader           another coordinator leads now (cluster/ledger)
+├── Unreachable         whether a commit was made cannot be known now (cluster/ledger)
+├── EtcdRefused         etcd does not do what is asked (cluster/etcd_forms)
+├── NotVerified         a run was not as it should have been (cli/verify, exit 1)
 ├── Diverged            a model became NaN or infinite (exit 3)
 ├── Unexpected          a bug of ours, or in a part of one's own (exit 70)
 └── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 import fedhp
 from cli.support import Command, digest_of, write
+from disks import mounted
 from fedhp.engine import run as engine_run
 from fedhp.engine.run import start_run
 from fedhp.errors import StorageFull
@@ -25,18 +25,8 @@ from fedhp.types import RoundRecord
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounting.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounting.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", "1500k") as place:
+        yield place
 
 
 def fill(place: Path) -> Path:

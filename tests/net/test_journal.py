@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from disks import mounted
 from fedhp.cluster.journal import Journal, JournalBusy, JournalDamaged, Record
 from fedhp.errors import RunError, StorageFull
 from fedhp.seeds import Purpose, generator
@@ -242,18 +243,8 @@ def test_a_journal_that_was_replaced_is_noticed(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounting.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounting.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", "64k") as place:
+        yield place
 
 
 def test_a_disk_that_fills_up(small_disk: Path) -> None:

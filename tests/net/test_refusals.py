@@ -27,8 +27,6 @@ from net.identities import (
     FAR_AHEAD,
     LONG_AGO,
     PATIENCE,
-    make_ours,
-    make_theirs,
     plain_server,
     read_first,
     run,
@@ -36,21 +34,7 @@ from net.identities import (
     turned_away,
 )
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may be busy."""
-    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_ours(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_theirs(tmp_path_factory.mktemp("theirs"))
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def asks_for(authority: Path) -> Callable[[ssl.SSLContext], None]:

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster import limits, tls
+from fedhp.cluster import tls
 from fedhp.cluster.certs import load_identity
 from fedhp.cluster.tls import AllowList, open_channel, peer_of, why_refused
 from fedhp.errors import IdentityError
@@ -29,8 +29,6 @@ from net.identities import (
     UNAVAILABLE,
     Doorkeeper,
     knock,
-    make_ours,
-    make_theirs,
     plain_server,
     read_first,
     run,
@@ -39,21 +37,7 @@ from net.identities import (
     turned_away,
 )
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may be busy."""
-    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_ours(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_theirs(tmp_path_factory.mktemp("theirs"))
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def test_who_has_a_certificate_gets_in_and_is_known(ours: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedhp.cluster.codec import ModelCodec
 from fedhp.cluster.guard import Attempt, Envelopes
 from fedhp.cluster.identity import load_identity
 from fedhp.cluster.keep import INITIAL, to_wire
-from fedhp.cluster.services import call, handler
+from fedhp.cluster.services import PEER, call, handler
 from fedhp.cluster.tls import open_channel, server_credentials
 from fedhp.config import Experiment
 from fedhp.engine.carrier import Turn
@@ -112,9 +113,6 @@ class Crossing:
         self._codec = codec
         self.told = ""
 
-    async def Pull(self, request: wire.PullRequest, context: Any) -> None:
-        raise NotImplementedError
-
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
         sent = [chunk async for chunk in chunks]
         first = sent[0].envelope
@@ -190,17 +188,21 @@ class Poisoner:
         for chunk in self._codec.chunks(self._codec._encoded("raw", [row]), envelope):
             await context.write(chunk)
 
-    async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
-        raise NotImplementedError
-
 
 @contextlib.asynccontextmanager
 async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[None]:
-    """A service of the test's own where worker 1 would be, with its certificate."""
+    """A service of the test's own where worker 1 would be, with its certificate.
+
+    Calls that it has no method for are answered as gRPC answers what it does not know.
+    """
     import grpc.aio
 
+    async def unknown(request: Any, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this peer has no such call")
+
+    calls = SimpleNamespace(**{name: getattr(service, name, unknown) for name in PEER})
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler("Peer", service),))
+    server.add_generic_rpc_handlers((handler("Peer", calls),))
     identity = load_identity(boss.certificates, "w1")
     port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
     await server.start()

@@ -15,7 +15,7 @@ from fedhp.distance import absent_distance
 from fedhp.graph import among, topology_from
 from fedhp.timing import Network
 from fedhp.types import FloatArray, IntArray, Topology
-from paper import reference
+from paper import reference, reference_fedhp
 from paper.reference import Link, Wires
 
 MEGABIT = 1e6
@@ -133,18 +133,20 @@ def random_base(rng: np.random.Generator, workers: int, share: float) -> list[Li
     return sorted(links | set(others))
 
 
-def expected(problem: Instance, mode: str) -> reference.Searched:
+def expected(problem: Instance, mode: str) -> reference_fedhp.Searched:
     """What the reference makes of it; mode is opt, fill or literal."""
     step_time, most = problem.present_step_time, problem.max_steps
 
-    def decide(communication: list[float]) -> reference.Assigned:
+    def decide(communication: list[float]) -> reference_fedhp.Assigned:
         if mode == "literal":
-            return reference.literal(step_time, communication, problem.pace, most)
+            return reference_fedhp.literal(step_time, communication, problem.pace, most)
         if mode == "fill":
-            return reference.fill(step_time, communication, problem.pace, most, problem.tolerance)
-        return reference.opt(step_time, communication, most, problem.tolerance)
+            return reference_fedhp.fill(
+                step_time, communication, problem.pace, most, problem.tolerance
+            )
+        return reference_fedhp.opt(step_time, communication, most, problem.tolerance)
 
-    return reference.algorithm_3(
+    return reference_fedhp.algorithm_3(
         problem.base_present,
         present=problem.present,
         wires=problem.wires,

@@ -96,14 +96,18 @@ def test_alg1_line3_local_updating() -> None:
             assert record.train_loss[worker] == pytest.approx(np.mean(losses), rel=1e-4)
 
 
+@dataclass
 class Quadratic:
     """Half the mean squared error of a linear model: smoothness and variance are known."""
 
-    metric_name = "none"
+    inputs: Tensor
+    metric_name = "minus the loss"
 
     def data(self) -> Dataset:
-        """Not used here."""
-        raise NotImplementedError
+        """The inputs, with targets from -1 to 1."""
+        inputs = self.inputs.numpy()
+        targets = torch.linspace(-1, 1, len(inputs)).numpy()
+        return Dataset("quadratic", inputs, targets, inputs, targets, classes=None)
 
     def model(self) -> nn.Module:
         """y = w x without a bias."""
@@ -114,22 +118,21 @@ class Quadratic:
         return 0.5 * (outputs.squeeze(1) - targets).pow(2).mean()
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        """Not used here."""
-        raise NotImplementedError
+        """Higher is better."""
+        return -float(self.loss(outputs, targets))
 
 
 def quadratic_estimate(
     inputs: Tensor, before: Tensor, after: Tensor, probe: Tensor
 ) -> tuple[float, float, float]:
-    task = Quadratic()
-    module = task.model()
+    task = Quadratic(inputs)
+    data, module = task.data(), task.model()
     layout = layout_of(module, batch_norm="mixed")
     counters = torch.zeros(0, dtype=torch.int64)
-    targets = torch.linspace(-1, 1, len(inputs))
     found = estimate(
         Replica(module, layout),
         task,
-        Samples(inputs, targets),
+        Samples(torch.from_numpy(data.train_inputs), torch.from_numpy(data.train_targets)),
         before=(before, counters),
         after=(after, counters),
         probe=probe,

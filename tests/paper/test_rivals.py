@@ -32,7 +32,7 @@ from fedhp.types import (
     Reports,
     Topology,
 )
-from paper import reference
+from paper import reference, reference_rivals
 from paper.instances import as_links
 from paper.reference import Link
 from paper.tiny import engine_of, loop_of, tiny
@@ -130,7 +130,7 @@ def test_spec8_the_ring_closes_over_a_worker_that_is_away() -> None:
 def test_spec8_ldsgd_schedule(local: int, communicating: int) -> None:
     made = plans("ldsgd", 4, 11, steps=local, communications=communicating)
     found = [plan.local_steps.tolist() for plan in made if plan.local_steps is not None]
-    expected = reference.ldsgd_schedule(local, communicating, 11)
+    expected = reference_rivals.ldsgd_schedule(local, communicating, 11)
     assert found == [[steps] * 4 for steps in expected]
     if (local, communicating) == (30, 2):
         assert expected[:4] == [31, 1, 31, 1]
@@ -186,7 +186,7 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
             return action.partner
 
         for done, record in enumerate(loop.rounds(), start=1):
-            expected, log = reference.adpsgd(
+            expected, log = reference_rivals.adpsgd(
                 initial,
                 events=done * workers,
                 train=train,
@@ -300,9 +300,9 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
                         outputs = replica.module(engine.shard.samples.inputs[own])
                     targets = engine.shard.samples.targets[own]
                     losses.append(float(functional.cross_entropy(outputs, targets)))
-                best = reference.pens_selection(sources[worker], losses, 2)
+                best = reference_rivals.pens_selection(sources[worker], losses, 2)
                 assert set(loop.progress.reports.selected[worker].tolist()) == best
-                expected = reference.average_of(trained, [worker, *best])
+                expected = reference_rivals.average_of(trained, [worker, *best])
                 np.testing.assert_allclose(
                     engine.shard.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
                 )
@@ -331,7 +331,7 @@ def test_spec8_pens_second_stage_draws_from_those_kept_more_often_than_by_chance
 
     def proved(worker: int) -> set[int]:
         others = [j for j in range(workers) if j != worker]
-        return reference.pens_proved(
+        return reference_rivals.pens_proved(
             counts[worker].tolist(), others, keep=3, stage_rounds=rounds // 4
         )
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -89,6 +90,13 @@ def _wrong(name: str, error: FedhpError) -> Check:
     return Check(name, "wrong", error.problem, mend)
 
 
+def _graded(name: str, said: str, *, wrong: str = "", warning: str = "") -> Check:
+    """By what there is to mend: the worse first; nothing, and all is well."""
+    if wrong:
+        return Check(name, "wrong", said, wrong)
+    return Check(name, "warning" if warning else "ok", said, warning)
+
+
 def _allowed(error: FedhpError) -> str:
     return f"allowed: {error.allowed}" if error.allowed else ""
 
@@ -117,12 +125,12 @@ def _memory() -> Check:
     from fedhp.engine.memory import available
 
     free = available()
-    words = f"{free / GIGABYTE:.1f} GB free"
-    if free < LEAST_MEMORY:
-        return Check("memory", "wrong", words, "end other programs: torch alone takes 0.3 GB")
-    if free < LOW_MEMORY:
-        return Check("memory", "warning", words, "enough for small models only")
-    return Check("memory", "ok", words)
+    return _graded(
+        "memory",
+        f"{free / GIGABYTE:.1f} GB free",
+        wrong="end other programs: torch alone takes 0.3 GB" if free < LEAST_MEMORY else "",
+        warning="enough for small models only" if free < LOW_MEMORY else "",
+    )
 
 
 def _disk(folder: Path) -> Check:
@@ -135,12 +143,12 @@ def _disk(folder: Path) -> Check:
         free = shutil.disk_usage(place).free
     except OSError as error:
         return Check("disk", "wrong", f"{place}: {error.strerror}", "choose another folder")
-    words = f"{free / GIGABYTE:.1f} GB free at {place}"
-    if free < LEAST_DISK:
-        return Check("disk", "wrong", words, "free some space: models and records must fit")
-    if free < LOW_DISK:
-        return Check("disk", "warning", words, "free some space before a long run")
-    return Check("disk", "ok", words)
+    return _graded(
+        "disk",
+        f"{free / GIGABYTE:.1f} GB free at {place}",
+        wrong="free some space: models and records must fit" if free < LEAST_DISK else "",
+        warning="free some space before a long run" if free < LOW_DISK else "",
+    )
 
 
 def _port(address: str) -> Check:
@@ -194,7 +202,7 @@ def _certificates(folder: Path, name: str | None, *, listen: str | None) -> Iter
     if own is not None:
         yield _clock_by(own, now)
         if listen is not None and "coordinator" in own.roles:
-            yield _serves(own, listen)
+            yield _guarded("host", partial(_serves, own, listen))
 
 
 def _certificate(facts: Facts, now: datetime) -> Check:
@@ -227,10 +235,7 @@ def _clock_by(facts: Facts, now: datetime) -> Check:
 def _serves(facts: Facts, listen: str) -> Check:
     from fedhp.cluster.addresses import parse_listen
 
-    try:
-        place = parse_listen(listen, key="--listen")
-    except FedhpError as error:
-        return _wrong("host", error)
+    place = parse_listen(listen, key="--listen")
     hosts = ", ".join(facts.hosts)
     again = f"fedhp certs issue {facts.name} --role coordinator --host HOST --replace"
     if not hosts:
@@ -302,11 +307,12 @@ def _clock_apart(apart: float, *, doubt: float) -> Check:
     direction = "behind" if apart > 0 else "ahead of"
     words = f"{abs(apart):.2f} s {direction} the coordinator's, known to {doubt:.2f} s by asking it"
     mend = "set both clocks: timedatectl set-ntp true"
-    if abs(apart) > CLOCK_WRONG:
-        return Check("clock", "wrong", words, f"{mend}; certificates would be refused")
-    if abs(apart) > CLOCK_APART + doubt:
-        return Check("clock", "warning", words, mend)
-    return Check("clock", "ok", words)
+    return _graded(
+        "clock",
+        words,
+        wrong=f"{mend}; certificates would be refused" if abs(apart) > CLOCK_WRONG else "",
+        warning=mend if abs(apart) > CLOCK_APART + doubt else "",
+    )
 
 
 def _same_versions(there: dict[str, str]) -> Check:

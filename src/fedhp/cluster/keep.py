@@ -52,7 +52,7 @@ class Keep:
         self.folder = folder
         self._place = folder / run
         self._models: dict[Attempt, Kept] = {}
-        _make(self._place)
+        make_folder(self._place, "the folder for this worker's models")
 
     def load(self, *, width: int, counters: int) -> None:
         """Read what an earlier process left; what is damaged or does not fit is left alone."""
@@ -114,6 +114,18 @@ def last_stands(folder: Path) -> tuple[str, list[Attempt]]:
         return "", []
     newest = max(runs, key=lambda place: (place.stat().st_mtime_ns, place.name))
     return newest.name, sorted(stand for stand, _ in _files(newest))
+
+
+def make_folder(place: Path, what: str) -> None:
+    """Make a folder below --state if it is not there; `what` it is for, in words."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"{place}: {what} cannot be made: {error.strerror}",
+            allowed="a folder that can be written to",
+            fix="choose another one with --state",
+        ) from None
 
 
 def to_wire(stand: Attempt) -> wire.Stand:
@@ -178,14 +190,3 @@ def _digest(model: Kept) -> str:
         for block in array_blocks(array):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _make(place: Path) -> None:
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"{place}: the folder for this worker's models cannot be made: {error.strerror}",
-            allowed="a folder that can be written to",
-            fix="choose another one with --state",
-        ) from None

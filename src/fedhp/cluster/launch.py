@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 
 from fedhp.cluster import logs, operator, processes
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.certs import init_authority, issue, load_identity
 from fedhp.cluster.etcd import LEASE
 from fedhp.cluster.outcome import RoundFacts, final_digests, last_error, rounds_in
-from fedhp.cluster.standby import Seat, announced, check_network
+from fedhp.cluster.standby import Seat, announced, check_network, make_folder
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
 from fedhp.record.reader import RunReader
@@ -80,12 +79,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.stop()
 
     # --- processes ---------------------------------------------------------------------------
@@ -103,14 +97,7 @@ class Cluster:
         """Check the experiment, make the folder and everyone's certificates."""
         check_network(self.experiment, source=self._source)
         processes.warm_up()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(
-                f"--out {self.folder}: cannot be written: {error.strerror or error}",
-                allowed="a path below a folder this user can write to",
-                fix="choose another --out, or mend the permissions",
-            ) from None
+        make_folder(self.folder)
         names = dict.fromkeys(self.workers, ("worker",))
         names |= dict.fromkeys(self.coordinators, ("coordinator",))
         names[operator.OPERATOR] = ("operator",)

@@ -126,7 +126,7 @@ async def coordinate(
 ) -> None:
     """Coordinate until the run is over; Interrupted when `stop` was set before."""
     identity = check_seat(seat)
-    _make(seat.folder)
+    make_folder(seat.folder)
     metrics, current = Metrics(), _Current()
     server = None
     if seat.metrics is not None:
@@ -321,7 +321,8 @@ def _reachable(address: str) -> str:
     return str(replace(place, host="::1" if ":" in place.host else "127.0.0.1"))
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make the folder of --out if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

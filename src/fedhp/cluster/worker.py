@@ -23,7 +23,7 @@ from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.guard import Attempt, Refused
 from fedhp.cluster.history import History
 from fedhp.cluster.identity import load_identity
-from fedhp.cluster.keep import Keep, from_wire, last_stands
+from fedhp.cluster.keep import Keep, from_wire, last_stands, make_folder
 from fedhp.cluster.learner import Learner
 from fedhp.cluster.member import Member
 from fedhp.cluster.peers import PeerService
@@ -100,7 +100,7 @@ class Worker:
             split_address(address)
         if not addresses and settings.finder is None:
             raise ConfigError("it names no coordinator", key="--coordinator", allowed="HOST:PORT")
-        _make_folder(settings.state)
+        make_folder(settings.state, "the folder of this worker")
         self._history = History(settings.state, settings.name)
         self.member = Member(identity, self._history, after=_last_incarnation(settings.state))
         write_atomically(
@@ -352,17 +352,6 @@ def _is_cancelled() -> bool:
 
 def _facts(attempt: Attempt) -> dict[str, int]:
     return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}
-
-
-def _make_folder(state: Path) -> None:
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"{state}: the folder of this worker cannot be made: {error.strerror}",
-            allowed="a folder that can be written to",
-            fix="choose another one with --state",
-        ) from None
 
 
 def _last_incarnation(state: Path) -> int:

@@ -7,7 +7,6 @@ a line now and then instead of bars.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -55,13 +54,8 @@ class RunProgress:
         self._campaign.begin(self._label, self._rounds, done=self._done)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._campaign.__exit__(kind, error, trace)
+    def __exit__(self, *details: object) -> None:
+        self._campaign.__exit__(*details)
 
     def update(self, event: dict[str, Any]) -> None:
         """Show a round."""
@@ -86,12 +80,7 @@ class CampaignProgress:
             self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         if self._live:
             self._bars.stop()
 

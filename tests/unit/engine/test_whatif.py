@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,47 +20,15 @@ from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader
 from fedhp.record.rows import round_columns
-from fedhp.record.store import FILE
 from fedhp.report.export import trace_csv
-from fedhp.report.whatif import whatif_words
 from fedhp.types import RoundRecord
+from unit.engine.whatif_runs import OWN, ROUNDS, WORLDS, recorded, settings_of
 from unit.report.runs import WORLD, make_run
 
 torch.set_num_threads(1)
-ROUNDS = 6
-OWN: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedhp": ("fedhp", {}),
-    "fill": ("fedhp", {"deadline": "fill", "probe_workers": 2, "distance_smoothing": 0.3}),
-    "literal": ("fedhp", {"planner": "literal", "bound": "gradient", "bound_scale": 1.0}),
-    "dpsgd": ("dpsgd", {}),
-    "ldsgd": ("ldsgd", {}),
-    "adpsgd": ("adpsgd", {}),
-    "adpsgd-ring": ("adpsgd", {"neighbors": "ring"}),
-    "pens": ("pens", {"stage_share": 0.5, "peers": 3, "keep": 2}),
-    "pens-symmetric": ("pens", {"stage_share": 0.5, "peers": 3, "keep": 2, "symmetric": True}),
-}
-WORLDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "odd": {
-        "away_probability": 0.2,
-        "monitor_delay": 1,
-        "charge_estimators": True,
-        "bandwidth": {"per": "link", "sharing": True, "latency": 0.3, "interval": 2.0},
-    },
-}
 EVERY_OWN = pytest.mark.parametrize("own", OWN)
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS)
 UNTOLD = {"train_loss", "update_norm", "distance"}  # an asynchronous replay has no use for them
-
-
-def settings_of(world: str) -> dict[str, Any]:
-    training = {"local_steps": 7, **({"decay_by": "time"} if world == "odd" else {})}
-    return {"world": {**WORLD, **WORLDS[world]}, "training": training}
-
-
-def recorded(folder: Path, own: str, kind: str = "plain", **tables: Any) -> Path:
-    name, settings = OWN[own]
-    return make_run(folder, name, settings=settings, **{**settings_of(kind), **tables})
 
 
 @pytest.fixture(scope="module")
@@ -255,15 +221,6 @@ def test_an_unfinished_run_is_replayed_as_far_as_it_went(
         np.testing.assert_array_equal(result.planners[0].rounds.clock, real.clock[:done])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("own", ["fedhp", "dpsgd", "adpsgd", "pens"])
-def test_a_few_workers(own: str, workers: int, tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "run", own, workers=workers, data={"partition": "iid"}, rounds=3)
-    result = whatif(folder)
-    assert result.first_difference is None
-    assert len(result.planners) >= 5
-
-
 def test_a_world_from_a_trace(runs: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     with RunReader(runs["dpsgd", "plain"]) as run:
@@ -304,40 +261,6 @@ def test_distances_are_measured_or_as_the_coordinator_estimated_them(
         outside, found = distances.of(np.array([[4, 1], [1, 4]]), ROUNDS)
         assert outside[0] == outside[1]
         assert found[0] == found[1]
-
-
-def test_a_selection_of_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhp.record.links.LINKS_PER_WORKER", 1)
-    folder = recorded(tmp_path / "run", "fedhp", workers=9)
-    result = whatif(folder, ["fedhp:deadline=fill", "dpsgd"])
-    assert not result.all_links
-    assert result.first_difference is not None
-    told = whatif_words(result)[0]
-    assert f"plans otherwise from round {result.first_difference} on" in told
-    assert "a selection of the links" in told
-    assert any("selection of the links" in text for text in result.planners[0].assumptions)
-    assert result.planners[1].sure == "exact"
-
-
-@pytest.mark.parametrize("column", ["step_time", "bandwidth"])
-def test_another_world_than_recorded_is_refused(column: str, tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "run", "dpsgd", rounds=2)
-    with closing(sqlite3.connect(folder / FILE)) as connection:
-        connection.execute(
-            f"UPDATE workers SET {column} = {column} * 1.001 WHERE round = 2 AND worker = 3"
-        )
-        connection.commit()
-    with pytest.raises(RunError, match=r"round 2, worker 3: its \w+( time)? was") as caught:
-        whatif(folder, ["dpsgd"])
-    assert caught.value.fix
-
-
-def test_a_run_without_rounds_is_refused(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "run", "dpsgd", rounds=0)
-    with pytest.raises(RunError, match="has no round yet") as caught:
-        whatif(folder)
-    assert caught.value.allowed
-    assert caught.value.fix
 
 
 @pytest.mark.parametrize(

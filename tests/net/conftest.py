@@ -1,0 +1,28 @@
+"""What the tests of real handshakes share: two authorities with their identities, and patience."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedhp.cluster import limits
+from net.identities import PATIENCE, make_ours, make_theirs
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our authority and those it issued certificates to, good and out of their time."""
+    return make_ours(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another authority, with a worker of the same name."""
+    return make_theirs(tmp_path_factory.mktemp("theirs"))
