@@ -211,7 +211,7 @@ class ClusterConfig(Section):
     compression: Literal["none", "fp16", "int8", "topk"] = "none"
     topk_share: Annotated[float, Field(gt=0, le=1)] = 0.1  # of the values, with topk
     robust: Literal["none", "clip", "trimmed_mean", "median"] = "none"  # against poisoned peers
-    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share cut at either end, trimmed_mean
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share of workers that may be poisoned
     clip: Annotated[float, Field(gt=0)] = 2.0  # times the median distance of the peers
     emulate: bool = False  # step times of [world] instead of the machine's own
 

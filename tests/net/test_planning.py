@@ -10,6 +10,7 @@ from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.conductor import Member
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.planning import Planned, Planning, sources_of
+from fedhp.cluster.poisoned import least_peers, poisoned_of
 from fedhp.config import parse
 from fedhp.engine.stage import bare_stage
 from fedhp.graph import components_of, mixing_weights
@@ -18,13 +19,19 @@ from fedhp.types import NeighborMixing
 NAN = float("nan")
 
 
-def planning(algorithm: str = "fedhp", workers: int = 5, topology: str = "full") -> Planning:
+def planning(
+    algorithm: str = "fedhp",
+    workers: int = 5,
+    topology: str = "full",
+    cluster: dict[str, object] | None = None,
+) -> Planning:
     experiment = parse(
         {
             "workers": workers,
             "rounds": 10,
             "algorithm": {"name": algorithm},
             "topology": {"name": topology},
+            "cluster": cluster or {},
         }
     )
     return Planning(bare_stage(experiment, model_bits=8e6))
@@ -111,6 +118,30 @@ def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
     assert record.evaluation.mean_accuracy == 0.5
     assert record.final_evaluation is None
     assert record.link_bytes.tolist() == [2_000_000] * len(record.links)
+
+
+@pytest.mark.parametrize(("rule", "least"), [("none", 1), ("trimmed_mean", 4), ("median", 4)])
+def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: int) -> None:
+    brain = planning("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
+    for away in (None, 3):
+        present = np.arange(10) != away
+        planned = brain.plan(1, present, steps(10))
+        exchange = planned.plan.exchange
+        assert isinstance(exchange, NeighborMixing)
+        degrees = exchange.topology.degrees[present]
+        assert degrees.min() >= least
+        assert (degrees.min() == 2) == (rule == "none"), "D-PSGD's ring, unless more is needed"
+        assert away not in exchange.topology.links
+
+
+@pytest.mark.parametrize(
+    ("workers", "share", "poisoned", "peers"),
+    [(10, 0.2, 2, 4), (10, 0.3, 3, 6), (100, 0.29, 29, 58), (4, 0.2, 1, 2), (3, 0.4, 1, 2)],
+)
+def test_so_many_may_be_poisoned(workers: int, share: float, poisoned: int, peers: int) -> None:
+    assert poisoned_of(workers, share) == poisoned
+    assert least_peers(workers, poisoned, rule="median") == peers
+    assert least_peers(workers, poisoned, rule="clip") == 0
 
 
 def test_mixing_testing_and_keeping_is_no_waiting() -> None:

@@ -25,6 +25,7 @@ from fedhp.algorithms import AsyncAlgorithm
 from fedhp.cluster.codec import ModelCodec
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.keep import INITIAL, Keep, Kept
+from fedhp.cluster.poisoned import poisoned_of
 from fedhp.engine.carrier import Turn, check_finite
 from fedhp.engine.holding import Holding
 from fedhp.engine.prepare import Prepared
@@ -305,7 +306,7 @@ class Learner:
                 [weights[peer] for peer in used],
                 weights[self.worker],
                 rule=cluster.robust,
-                trim=cluster.trim,
+                poisoned=poisoned_of(self.prepared.experiment.workers, cluster.trim),
                 clip=cluster.clip,
             )
         return apart

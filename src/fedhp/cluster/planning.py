@@ -17,6 +17,7 @@ from fedhp.algorithms import Algorithm, Observation
 from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.capacity import Transfer
 from fedhp.cluster.links import SLOWEST_GUESS, Links
+from fedhp.cluster.poisoned import least_peers, poisoned_of
 from fedhp.engine.account import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.carrier import travelled
 from fedhp.engine.stage import BareStage
@@ -80,7 +81,7 @@ class Planning:
         )
         reports = self.reports or first_reports(self.step_time)
         state, plan = self.algorithm.plan(self.state, observation, self._filled(reports, present))
-        plan = _joined_up(plan, observation)
+        plan = self._thick_enough(_joined_up(plan, observation), observation)
         if plan.local_steps is not None:
             steps = plan.local_steps
         else:
@@ -166,6 +167,27 @@ class Planning:
         self.clock = float(scalars["clock"])
 
     # --- inside ----------------------------------------------------------------------------
+
+    def _thick_enough(self, plan: Plan, observation: Observation) -> Plan:
+        """The same plan with links added, the fastest first, until everyone has as many peers as
+        mixing needs to withstand poisoned ones."""
+        cluster, exchange = self.stage.experiment.cluster, plan.exchange
+        poisoned = poisoned_of(self.workers, cluster.trim)
+        least = least_peers(int(observation.available.sum()), poisoned, rule=cluster.robust)
+        if not isinstance(exchange, NeighborMixing) or least <= 0:
+            return plan
+        there = np.flatnonzero(observation.available)
+        pairs = np.array([(a, b) for a in there for b in there if a < b], dtype=np.int64)
+        order = np.argsort(observation.network.link_time(pairs), kind="stable")
+        links = {(int(a), int(b)) for a, b in exchange.topology.links}
+        peers = exchange.topology.degrees.copy()
+        for a, b in pairs[order].tolist():
+            if (a, b) not in links and min(peers[a], peers[b]) < least:
+                links.add((a, b))
+                peers[[a, b]] += 1
+        return replace(
+            plan, exchange=replace(exchange, topology=topology_from(self.workers, sorted(links)))
+        )
 
     def _filled(self, reports: Reports, present: BoolArray) -> Reports:
         """Someone who is there but did not report, having just come, is known by its own word."""

@@ -23,15 +23,15 @@ def combine(
     own_weight: float,
     *,
     rule: str,
-    trim: float,
+    poisoned: int,
     clip: float,
 ) -> Tensor:
     """A new row from a worker's own [D] and its peers' [D], which all stay as they are.
 
     clip: the weighted mean, each peer's difference to the own model shortened to at most
     `clip` times the median of the peers' distances (of two middle ones the shorter).
-    trimmed_mean: in each column the mean without a share `trim` of the values at either end,
-    at least one of three or more. median: of each column. These two count all models alike.
+    trimmed_mean: in each column the mean without as many values at either end as there may be
+    `poisoned` peers; one is always left. median: of each column. These two count all alike.
     """
     if len(weights) != len(peers):
         raise ValueError(f"{len(peers)} peers have {len(weights)} weights")
@@ -41,7 +41,7 @@ def combine(
         return _clipped(own, peers, _shares(weights, own_weight), clip)
     count = 1 + len(peers)
     if rule == "trimmed_mean":
-        cut = max(int(trim * count), int(count >= 3))
+        cut = min(poisoned, (count - 1) // 2)
     elif rule == "median":
         cut = (count - 1) // 2
     else:
