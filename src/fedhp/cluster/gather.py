@@ -232,7 +232,7 @@ def _gather(
     }
     if not about:
         raise RunError(
-            f"{_several({term.folder: None for term in terms})}: there is no {FILE}",
+            f"{_several(dict.fromkeys(term.folder for term in terms))}: there is no {FILE}",
             allowed="folders with the records and the histories",
             fix="copy the folders anew with all their files",
         )
