@@ -245,7 +245,7 @@ def test_until_the_last_step_there_is_no_run(
     [
         ("write_atomically", OSError(errno.ENOSPC, "No space left"), "the disk is full"),
         ("_copy", StorageFull("record.sqlite: full"), "the disk is full"),
-        ("_copy", KeyboardInterrupt(), ""),
+        ("_copy", KeyboardInterrupt("stopped"), "stopped"),
     ],
 )
 def test_what_fails_leaves_nothing_behind(
