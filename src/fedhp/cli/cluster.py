@@ -155,6 +155,41 @@ def allow(
     print(operator.command(_target(coordinator, out, certs, name), allow=worker))
 
 
+@app.command()
+def gather(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER...", help="The folders of all coordinators that led."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The new folder.")],
+    as_json: Json = False,
+) -> None:
+    """Make one whole record of a run that several coordinators led, one after another."""
+    from fedhp.cluster.gather import gather as put_together
+
+    whole = put_together(folders, out)
+    if as_json:
+        pieces = [
+            {
+                "first": piece.first,
+                "last": piece.last,
+                "coordinator": piece.coordinator,
+                "epoch": piece.epoch,
+                "folder": str(piece.folder),
+            }
+            for piece in whole.pieces
+        ]
+        facts = {"run": whole.run, "status": whole.status, "rounds": whole.rounds}
+        print(json.dumps({"folder": str(whole.folder), **facts, "pieces": pieces}))
+        return
+    for piece in whole.pieces:
+        print(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
+    print(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {whole.planned} rounds)")
+    if whole.status != "finished":
+        print("by these folders the run is not over; did another coordinator lead afterwards?")
+    print(f"look closer: fedhp show {out}; fedhp report {out}; fedhp cluster verify {out}")
+
+
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
     from fedhp.cluster.operator import Target, target_of
     from fedhp.cluster.tls import split_address

@@ -35,7 +35,12 @@ class History:
 
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
     """The events of a file in order, torn lines left out."""
-    for line in file.read_bytes().splitlines():
+    return events_in(file.read_bytes())
+
+
+def events_in(content: bytes) -> Iterator[dict[str, Any]]:
+    """The same of what was read from a file."""
+    for line in content.splitlines():
         try:
             found = json.loads(line)
         except ValueError:

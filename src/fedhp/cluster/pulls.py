@@ -256,6 +256,29 @@ class Pulls:
             stream.cancel()
 
 
+def link_reports(
+    peers: list[PeerPlace],
+    pulled: dict[int, Pulled],
+    lost: dict[int, str],
+    distances: dict[int, float],
+    *,
+    received: float,
+) -> list[wire.LinkReport]:
+    """What a report says of the links that should have carried a model."""
+    return [
+        wire.LinkReport(worker=peer.worker, distance=float("nan"), lost=lost[peer.worker])
+        if peer.worker in lost
+        else wire.LinkReport(
+            worker=peer.worker,
+            bytes=pulled[peer.worker].took.bytes,
+            seconds=pulled[peer.worker].took.seconds,
+            started=pulled[peer.worker].took.started - received,
+            distance=distances[peer.worker],
+        )
+        for peer in peers
+    ]
+
+
 def _lost(error: grpc.aio.AioRpcError) -> Exception:
     """The reason in an error of the other side, or of the way to it."""
     reason, colon, _ = (error.details() or "").partition(": ")

@@ -13,6 +13,7 @@ from fedhp.errors import RunError
 
 Event = dict[str, Any]
 START = Attempt(0, 0, 0)
+HISTORIES = "history-*.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,23 @@ def attempt_of(event: Event) -> Attempt:
 
 def read_run(folder: Path) -> Recorded:
     """All histories below a folder."""
+    files = sorted(folder.rglob(HISTORIES))
+    run = put_together((file, list(read_history(file))) for file in files)
+    if not run.terms:
+        raise RunError(
+            f"{folder} holds no history of a coordinator",
+            allowed="the folder of a run of `fedhp cluster`",
+            fix="check the path; the coordinator writes history-NAME.jsonl",
+        )
+    return run
+
+
+def put_together(histories: Iterable[tuple[Path, list[Event]]]) -> Recorded:
+    """The events of all files, each with its path."""
     terms: list[Term] = []
     workers: dict[str, list[Event]] = {}
     faults: list[Event] = []
-    for file in sorted(folder.rglob("history-*.jsonl")):
-        events = list(read_history(file))
+    for file, events in histories:
         kinds = {event["event"] for event in events}
         if "fault" in kinds:
             faults.extend(events)
@@ -158,12 +171,6 @@ def read_run(folder: Path) -> Recorded:
             terms.extend(_terms(events, file.parent))
         elif kinds:
             workers.setdefault(str(events[0]["who"]), []).extend(events)
-    if not terms:
-        raise RunError(
-            f"{folder} holds no history of a coordinator",
-            allowed="the folder of a run of `fedhp cluster`",
-            fix="check the path; the coordinator writes history-NAME.jsonl",
-        )
     terms.sort(key=lambda term: (term.epoch, term.at))
     said = {attempt_of(event) for term in terms for event in term.named("commit")}
     begun = {attempt for term in terms for attempt in term.attempts}
@@ -192,7 +199,7 @@ def _terms(events: Iterable[Event], folder: Path) -> Iterator[Term]:
                 at=float(event["at"]),
                 run=str(event["run"]),
                 epoch=int(event["epoch"]),
-                stand=Attempt(*event["stand"]),
+                stand=Attempt(*map(int, event["stand"])),
                 min_workers=int(event["min_workers"]),
                 asynchronous=bool(event["asynchronous"]),
                 folder=folder,

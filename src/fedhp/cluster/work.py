@@ -19,7 +19,7 @@ from fedhp.cluster.guard import Attempt
 from fedhp.cluster.keep import Kept, from_wire
 from fedhp.cluster.learner import Estimated, Learner, Trained
 from fedhp.cluster.member import Member, log
-from fedhp.cluster.pulls import Lost, PeerPlace, Pulled, Pulls
+from fedhp.cluster.pulls import Lost, PeerPlace, Pulled, Pulls, link_reports
 from fedhp.cluster.shelf import Shelf
 from fedhp.engine.carrier import Turn
 from fedhp.errors import Diverged
@@ -127,7 +127,7 @@ class Labor:
         accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
         await learner.run(partial(learner.write, attempt, mixed.model))
         member.note("mixed", {**_facts(attempt), "digest": mixed.digest.hex()})
-        links = _links(peers, pulled, lost, mixed.distances, received=received)
+        links = link_reports(peers, pulled, lost, mixed.distances, received=received)
         took = time.monotonic() - received
         self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
         return wire.RoundReport(
@@ -376,28 +376,6 @@ class Labor:
             link.lost = error.reason
             log.warning("peer lost", extra={"worker": partner.worker, "why": error.reason})
         return link
-
-
-def _links(
-    peers: list[PeerPlace],
-    pulled: dict[int, Pulled],
-    lost: dict[int, str],
-    distances: dict[int, float],
-    *,
-    received: float,
-) -> list[wire.LinkReport]:
-    return [
-        wire.LinkReport(worker=peer.worker, distance=NAN, lost=lost[peer.worker])
-        if peer.worker in lost
-        else wire.LinkReport(
-            worker=peer.worker,
-            bytes=pulled[peer.worker].took.bytes,
-            seconds=pulled[peer.worker].took.seconds,
-            started=pulled[peer.worker].took.started - received,
-            distance=distances[peer.worker],
-        )
-        for peer in peers
-    ]
 
 
 def _facts(attempt: Attempt) -> dict[str, int]:

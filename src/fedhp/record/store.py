@@ -189,6 +189,22 @@ class Store:
                     zip(*columns, strict=True),
                 )
 
+    def copy_rounds(self, source: Store, *, first: int, last: int) -> None:
+        """Append rounds of another record, with all their tables: all of them or nothing."""
+        marks = {table: ", ".join("?" for _ in self.names(table)) for table in ROUND_TABLES}
+        for table in ROUND_TABLES:
+            if source.names(table) != self.names(table):
+                raise _damaged(source.path, f"the table {table} has other columns")
+        with _clear_errors(self.path), self._transaction():
+            self._delete_from(first)
+            for table in ROUND_TABLES:
+                blocks = source.blocks(table, where="round BETWEEN ? AND ?", values=(first, last))
+                next(blocks)  # the header
+                for rows in blocks:
+                    self._connection.executemany(
+                        f"INSERT INTO {table} VALUES ({marks[table]})", rows
+                    )
+
     def truncate(self, last_round: int) -> None:
         """Forget the rounds after this one (they will run again, bit for bit)."""
         with _clear_errors(self.path), self._transaction():
@@ -229,10 +245,12 @@ class Store:
             rows = self._connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
             return dict(rows.fetchall())
 
-    def blocks(self, table: str) -> Iterator[list[tuple[Any, ...]]]:
+    def blocks(
+        self, table: str, *, where: str = "", values: tuple[Any, ...] = ()
+    ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table in the order of its key, many at a time; first its header."""
         with _clear_errors(self.path):
-            cursor = self._select(table)
+            cursor = self._select(table, where=where, values=values)
             yield [tuple(column[0] for column in cursor.description)]
             while rows := cursor.fetchmany(BLOCK):
                 yield rows

@@ -264,6 +264,54 @@ def test_a_full_disk_keeps_the_rounds_before_whole(after: int, folder: Path) -> 
         assert run.digest() == whole
 
 
+def test_rounds_are_copied_with_all_their_tables(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    target.mkdir()
+    source, store = Store.open(folder), Store.create(target)
+    store.commit(record(1))
+    store.copy_rounds(source, first=2, last=2)
+    assert store.last_round() == 2
+    store.copy_rounds(source, first=2, last=3)  # again: what is there is replaced
+    store.set_meta("workers", 3)
+    assert store.digest() == source.digest()
+    assert store.columns("wall") == source.columns("wall")
+    store.copy_rounds(source, first=1, last=1)
+    assert store.last_round() == 1  # rounds only ever come at the end
+    store.close()
+    source.close()
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_rounds_are_copied_whole_or_not_at_all(after: int, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    target.mkdir()
+    source, store = Store.open(folder), Store.create(target)
+    store.commit(record(1))
+    before = store.digest()
+    connection = store._connection
+    store._connection = FullDisk(connection, after)  # type: ignore[assignment]
+    with pytest.raises(StorageFull, match="copy"):
+        store.copy_rounds(source, first=1, last=3)
+    store._connection = connection
+    assert store.digest() == before
+    store.close()
+    source.close()
+
+
+def test_rounds_of_other_columns_are_not_copied(folder: Path, tmp_path: Path) -> None:
+    connection = sqlite3.connect(folder / FILE)
+    connection.execute("ALTER TABLE facts ADD COLUMN more REAL")
+    connection.close()
+    target = tmp_path / "copy"
+    target.mkdir()
+    source, store = Store.open(folder), Store.create(target)
+    with pytest.raises(RunError, match=r"record.sqlite: the record is damaged: the table facts"):
+        store.copy_rounds(source, first=1, last=3)
+    assert store.last_round() == 0
+    store.close()
+    source.close()
+
+
 def test_intervals_of_few_values() -> None:
     assert interval([]) is None
     one = interval([2.0])

@@ -1,0 +1,132 @@
+"""Folders of coordinators without a network, written by Book and History as coordinator.py does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedhp.cluster.book import Book, Content
+from fedhp.cluster.guard import Attempt
+from fedhp.cluster.history import History
+from fedhp.cluster.recorded import START
+from fedhp.config import Experiment
+from fedhp.types import RoundRecord
+from net.clusters import tiny
+from unit.record.rounds import mesh, planned_round
+
+RUN = "a" * 32
+WORKERS = 3
+ROUNDS = 6
+EXPERIMENT = tiny(workers=WORKERS, rounds=ROUNDS)
+
+
+def made(index: int, *, bandwidth: float = 1.0) -> RoundRecord:
+    """A round's record; another bandwidth stands for another try at the same round."""
+    record = planned_round(WORKERS, mesh(WORKERS), round_index=index)
+    whole = record.evaluation if index == ROUNDS else None
+    return replace(record, bandwidth=record.bandwidth * bandwidth, final_evaluation=whole)
+
+
+class Leader:
+    """A coordinator, its record and its history; it may lead again and again."""
+
+    def __init__(self, folder: Path, name: str, *, experiment: Experiment = EXPERIMENT) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.name, self.experiment = folder, name, experiment
+        self.file = folder / f"history-{name}.jsonl"
+        self.epoch = 0
+
+    def lead(
+        self, epoch: int, stand: Attempt = START, *, run: str = RUN, joined: tuple[int, ...] = ()
+    ) -> Leader:
+        """Take up what is committed."""
+        self.epoch = epoch
+        content = Content(
+            run=run,
+            experiment=self.experiment,
+            committed=stand,
+            members=(),
+            model_bytes=4000 if stand != START else 0,
+            brain=b"",
+        )
+        self._book = Book.open(self.folder, content, asynchronous=False)
+        self._history = History(self.folder, self.name)
+        place = [stand.epoch, stand.round_index, stand.number]
+        self._history.note(
+            "lead",
+            {"run": run, "epoch": epoch, "stand": place, "min_workers": 1, "asynchronous": False},
+        )
+        for worker in joined or range(WORKERS):
+            self._book.note_samples(worker, 100 + worker)
+            self._history.note("join", {"worker": worker, "name": f"w{worker}"})
+        if stand == START:
+            self._book.note_model(4000)
+        return self
+
+    def rounds(self, first: int, last: int) -> Leader:
+        """Rounds as they should be."""
+        for index in range(first, last + 1):
+            facts = self.write(made(index))
+            for worker in range(WORKERS):
+                self._history.note("report", {**facts, "worker": worker, "digest": f"{worker}"})
+            self._history.note("commit", {**facts, "reported": list(range(WORKERS))})
+        return self
+
+    def write(self, record: RoundRecord) -> dict[str, int]:
+        """A round on record that nothing is said of afterwards."""
+        facts = {"epoch": self.epoch, "round": record.round_index, "attempt": 1}
+        self._history.note(
+            "attempt", {**facts, "participants": list(range(WORKERS)), "deadline": 5.0}
+        )
+        self._book.write(record)
+        return facts
+
+    def finish(self, status: str = "finished") -> Leader:
+        """The run is over."""
+        self._history.note("finished", {"round": ROUNDS, "why": "done"})
+        self._book.finish(status)
+        return self.end()
+
+    def end(self) -> Leader:
+        """As a kill would: nothing more is written."""
+        self._book.close()
+        self._history.close()
+        return self
+
+    def at(self, index: int) -> Attempt:
+        """The stand after a round it committed."""
+        return Attempt(self.epoch, index, 1)
+
+    def forget(self, *events: tuple[str, int]) -> None:
+        """Take lines out of the history: (event, round)."""
+        lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        for event, index in events:
+            words = f'"event": "{event}"', f'"round": {index},'
+            kept = [line for line in lines if not all(word in line for word in words)]
+            assert len(kept) < len(lines)
+            lines = kept
+        self.file.write_text("".join(lines), encoding="utf-8")
+
+
+def whole_run(folder: Path) -> Path:
+    """The same rounds under one coordinator: what the pieces must come to."""
+    Leader(folder, "only").lead(1).rounds(1, ROUNDS).finish()
+    return folder
+
+
+def two_leaders(folder: Path) -> tuple[Leader, Leader]:
+    """c0 dies with round 4 written, but not committed; c1 goes on from round 3."""
+    first = Leader(folder / "c0", "c0").lead(3).rounds(1, 3)
+    first.write(made(4, bandwidth=9.0))
+    first.end()
+    second = Leader(folder / "c1", "c1").lead(8, first.at(3), joined=(0, 2))
+    return first, second.rounds(4, ROUNDS).finish()
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    """Every file with what is in it; those are left out that come and go with a reader."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.endswith(("-shm", "-wal"))
+    }
