@@ -42,6 +42,8 @@ def test_a_whole_run_of_three_workers(tmp_path: Path) -> None:
     with RunReader(tmp_path / "run") as run:
         assert run.meta("status") == "finished"
         assert run.summary().mean_model_accuracy is None
+        assert sum(run.meta("samples")) == 1438  # the digits that are not for testing
+        assert all(run.meta("samples"))
     assert all((tmp_path / "run" / "logs" / f"{name}.log").is_file() for name in ("w0", "w2"))
 
 

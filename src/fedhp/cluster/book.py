@@ -80,7 +80,8 @@ class Book:
         self.experiment_text = text
         self._store = store
         self._lock = lock
-        self._samples: dict[int, int] = {}
+        self._samples = dict(enumerate(store.meta("samples") or ()))
+        self._model_bytes = store.meta("model_bytes")
 
     @classmethod
     def open(cls, folder: Path, content: Content, *, asynchronous: bool) -> Book:
@@ -109,13 +110,18 @@ class Book:
         self._store.commit(record)
 
     def note_samples(self, worker: int, samples: int) -> None:
-        """How much data a worker says it has."""
+        """How much data a worker says it has; told with every poll, written when it is new."""
+        if self._samples.get(worker) == samples:
+            return
         self._samples[worker] = samples
         most = max(self._samples) + 1
         self._store.set_meta("samples", [self._samples.get(each, 0) for each in range(most)])
 
     def note_model(self, model_bytes: int) -> None:
-        """How large a model is."""
+        """How large a model is; written when it is new."""
+        if model_bytes == self._model_bytes:
+            return
+        self._model_bytes = model_bytes
         self._store.set_meta("model_bytes", model_bytes)
         self._store.set_meta("parameters", model_bytes // 4)
 

@@ -78,6 +78,7 @@ class Clerk:
         if request.model_bytes:
             self.term.think(request.model_bytes)
             self.term.book.note_model(request.model_bytes)
+            self.term.book.note_samples(member.worker, request.samples)
         member.seen = time.monotonic()
         self.term.notify()
         until = time.monotonic() + limits.POLL_SECONDS

@@ -104,13 +104,14 @@ class Uplink:
         return reply
 
     async def next_order(
-        self, stands: Sequence[Attempt], *, step_time: float, model_bytes: int
+        self, stands: Sequence[Attempt], *, step_time: float, model_bytes: int, samples: int
     ) -> wire.Order:
         """What to do next. Refused: an order that must not be obeyed."""
         request = wire.NextRequest(
             stands=[to_wire(stand) for stand in stands[-limits.STANDS :]],
             step_time=step_time,
             model_bytes=model_bytes,
+            samples=samples,
         )
         order: wire.Order = await self._until_answered(
             "Next", request, limits.POLL_SECONDS + limits.POLL_SLACK

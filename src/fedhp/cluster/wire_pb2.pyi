@@ -79,16 +79,18 @@ class JoinReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("envelope", "stands", "step_time", "model_bytes")
+    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     step_time: float
     model_bytes: int
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ...) -> None: ...
+    samples: int
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
     __slots__ = ("worker", "name", "address")

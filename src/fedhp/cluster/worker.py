@@ -258,6 +258,7 @@ class Worker:
                 learner.keep.stands(),
                 step_time=labor.step_time,
                 model_bytes=4 * learner.layout.mixed,
+                samples=learner.samples,
             )
             if order.HasField("work" if learner.asynchronous else "act"):
                 raise Refused("kind", "the order is not for the algorithm of this run")
