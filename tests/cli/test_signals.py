@@ -64,8 +64,11 @@ def test_a_run_that_is_asked_to_stop(
 def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
     fifo = tmp_path / "slow.toml"
     os.mkfifo(fifo)
-    # Opening the other end returns when the command has opened the file to read it.
+    # Opening the other end returns when the command has opened the file. A signal in the instant
+    # before it sleeps in its read would be heard only when there is something to read.
     with running("run", fifo, "--out", tmp_path / "run") as process, fifo.open("w"):
+        stat = Path("/proc") / str(process.pid) / "stat"
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "reading")
         interrupt(process)
         told = ended(process)
     assert told.code == 130
