@@ -32,18 +32,18 @@ def least_capacities(transfers: Sequence[Transfer], *, workers: int) -> FloatArr
     """The least capacity of each worker's connection that explains the transfers, [N]; NaN where
     it had none. Both directions have the same capacity and do not disturb each other."""
     found = np.full(workers, np.nan)
-    for side in ("receiver", "sender"):
-        for worker in range(workers):
-            mine = [each for each in transfers if getattr(each, side) == worker]
-            for each, alone in zip(mine, _alone_seconds(mine), strict=True):
-                found[worker] = np.fmax(found[worker], each.bits / alone)
+    shared: dict[tuple[int, bool], list[Transfer]] = {}  # by worker, and whether it received
+    for each in transfers:
+        shared.setdefault((each.receiver, True), []).append(each)
+        shared.setdefault((each.sender, False), []).append(each)
+    for (worker, _), mine in shared.items():
+        bits = np.array([each.bits for each in mine])
+        found[worker] = np.fmax(found[worker], (bits / _alone_seconds(mine)).max())
     return found
 
 
 def _alone_seconds(transfers: Sequence[Transfer]) -> FloatArray:
     """How long each would have taken alone: an instant shared by n counts as its n-th part."""
-    if not transfers:
-        return np.empty(0)
     starts = np.array([each.started for each in transfers])
     ends = starts + np.maximum([each.seconds for each in transfers], LEAST_SECONDS)
     edges = np.unique(np.concatenate([starts, ends]))
