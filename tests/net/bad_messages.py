@@ -182,7 +182,7 @@ def partner_itself(message: Any, scene: Scene) -> None:
 
 
 def nobody_there(message: Any, scene: Scene) -> None:
-    del message.catch_up.peers[:]
+    del getattr(message, message.WhichOneof("what")).peers[:]
 
 
 def gone(*workers: int) -> Spoil:
@@ -370,6 +370,7 @@ ORDERS = [
     Bad("a turn of no steps", "Act", "range", put("act.local_steps", 0)),
     Bad("a turn of no deadline", "Act", "nan", put("act.deadline", math.nan)),
     Bad("nobody to catch up from", "CatchUp", "missing", nobody_there),
+    Bad("no link to survey", "Survey", "missing", nobody_there),
 ]
 REPLIES = [
     Bad("a place in no run", "JoinReply", "name", put("run", "")),

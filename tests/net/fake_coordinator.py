@@ -47,6 +47,7 @@ class FakeCoordinator:
         self.stands: dict[str, list[Attempt]] = {}
         self.phases: dict[str, set[str]] = defaultdict(set)
         self.left: dict[str, str] = {}
+        self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
         self.beat = Attempt(0, 0, 0)
         self.gone: list[int] = []
         self.receipt: Callable[[wire.RoundReport], wire.Receipt] = lambda report: wire.Receipt(
@@ -179,6 +180,7 @@ class FakeCoordinator:
             Attempt(stand.epoch, stand.round, stand.attempt) for stand in request.stands
         ]
         assert request.step_time > 0
+        self.surveyed[name].extend(request.surveyed)
         await self._tell()
         return await self._orders[name].get()
 

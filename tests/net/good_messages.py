@@ -156,6 +156,13 @@ def _catch_up(scene: Scene) -> wire.Order:
     return order
 
 
+def _survey(scene: Scene) -> wire.Order:
+    order = _order(scene)
+    order.survey.peers.extend(some_peers(scene, 1, 2))
+    order.survey.deadline = 10.0
+    return order
+
+
 def _wait(scene: Scene) -> wire.Order:
     order = _order(scene)
     order.wait.why = "two of six workers are there – waiting"
@@ -232,7 +239,16 @@ def _check_beat_reply(reply: wire.BeatReply, scene: Scene) -> None:
 GOOD: Mapping[str, Kind] = {
     "Join": Kind(_join, _plain(checks.check_join), "Join"),
     "Next": Kind(
-        lambda scene: wire.NextRequest(envelope=envelope(scene), stands=_stands(), step_time=0.1),
+        lambda scene: wire.NextRequest(
+            envelope=envelope(scene),
+            stands=_stands(),
+            step_time=0.1,
+            surveyed=[
+                wire.LinkReport(
+                    worker=other(scene, 1), bytes=49152, seconds=0.1, distance=math.nan, probe=True
+                )
+            ],
+        ),
         _plain(checks.check_next),
         "Next",
     ),
@@ -274,6 +290,7 @@ GOOD: Mapping[str, Kind] = {
     "Scoring": Kind(_scoring, _check_order),
     "Act": Kind(_act, _check_order),
     "CatchUp": Kind(_catch_up, _check_order),
+    "Survey": Kind(_survey, _check_order),
     "Wait": Kind(_wait, _check_order),
     "Finished": Kind(_finished, _check_order),
     "BeatReply": Kind(

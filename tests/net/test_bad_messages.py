@@ -122,7 +122,11 @@ def test_nan_is_taken_only_where_it_says_not_measured(name: str) -> None:
             taken.add(field)
         else:
             assert refusal(message, kind) == "nan", field
-    wanted = {"Report": MEASURED | {"distance"}, "StatusReply": {"accuracy"}}
+    wanted = {
+        "Next": {"distance"},
+        "Report": MEASURED | {"distance"},
+        "StatusReply": {"accuracy"},
+    }
     assert taken == wanted.get(name, set())
 
 

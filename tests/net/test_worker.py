@@ -188,9 +188,32 @@ def test_links_without_a_model_are_probed(certificates: Path, tmp_path: Path) ->
             order.work.probes.extend([there.boss.peer(1), there.boss.peer(2)])
             there.boss.order(0, order)
             near, far = (await there.boss.report(0)).links
-            assert (near.worker, near.bytes, near.probe, near.lost) == (1, 3_000_000, True, "")
+            # Its first quarter, in whole chunks, says nothing of the link.
+            assert (near.worker, near.bytes, near.probe, near.lost) == (1, 2_250_000, True, "")
             assert near.seconds > 0
             assert (far.worker, far.probe, far.lost) == (2, True, "unreachable")
+
+    run(test())
+
+
+def test_a_survey_is_told_once_with_the_next_question(certificates: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with federation(experiment(), certificates, tmp_path) as there:
+            await there.ready([0, 1])
+            peers = [there.boss.peer(1), there.boss.peer(2)]
+            survey = wire.Survey(peers=peers, deadline=10.0)
+            stand = to_wire(INITIAL)
+            there.boss.order(0, wire.Order(epoch=1, committed=stand, survey=survey))
+            await there.boss.until(lambda: len(there.boss.surveyed["w0"]) == 2)
+            near, far = there.boss.surveyed["w0"]
+            assert (near.worker, near.bytes, near.probe, near.lost) == (1, 49152, True, "")
+            assert near.seconds > 0
+            assert near.started >= 0
+            assert (far.worker, far.probe, far.lost) == (2, True, "unreachable")
+            there.boss.order(0, wire.Order(epoch=1, committed=stand, wait=wire.Wait()))
+            alone(there.boss, 0, FIRST)
+            await there.boss.report(0)
+            assert len(there.boss.surveyed["w0"]) == 2
 
     run(test())
 

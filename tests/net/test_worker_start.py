@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedhp.cli import call as main
+from fedhp.cluster.certs import issue
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.keep import INITIAL, Keep, Kept, last_stands
 from fedhp.cluster.share import experiment_of, read_own, share_of
@@ -34,6 +35,19 @@ def test_a_worker_whose_coordinator_is_nowhere_says_so(certificates: Path, tmp_p
         async with federation(experiment(), certificates, tmp_path) as there:
             there.boss.address = "127.0.0.1:1"
             with pytest.raises(FedhpError, match="nobody listens there"):
+                await asyncio.wait_for(there.start(0, give_up=0.3), 20)
+            there.running.clear()
+
+    run(test())
+
+
+def test_a_worker_does_not_believe_one_that_is_no_coordinator(tmp_path: Path) -> None:
+    folder = make_certificates(tmp_path / "certs", 1)
+    issue(folder, "boss", hosts=["127.0.0.1"], replace=True)  # a worker, at the right host
+
+    async def test() -> None:
+        async with federation(experiment(), folder, tmp_path) as there:
+            with pytest.raises(FedhpError, match="is boss, worker by its certificate, but no coo"):
                 await asyncio.wait_for(there.start(0, give_up=0.3), 20)
             there.running.clear()
 

@@ -65,6 +65,7 @@ def check_next(request: wire.NextRequest) -> None:
     _check_envelope(request)
     check_number(request.step_time, "step_time", least=0.0, most=WEEK)
     _check_stands(request.stands)
+    _check_links(request.surveyed, "surveyed", workers=limits.WORKERS)
 
 
 def check_report(
@@ -94,11 +95,7 @@ def check_report(
     check_number(report.accuracy, "accuracy", nan=True)
     check_number(report.whole_accuracy, "whole_accuracy", nan=True)
     check_digest(report.digest, "the model's digest")
-    check_length(len(report.links), "links", most=limits.LINKS)
-    for link in report.links:
-        _check_link(link)
-    ends = [link.worker for link in report.links]
-    _check_workers(ends, "a link", workers=workers, own=worker, asked=asked)
+    _check_links(report.links, "a link", workers=workers, own=worker, asked=asked)
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
 
 
@@ -160,6 +157,11 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         if not order.catch_up.peers:
             raise Refused("missing", "there is nobody to catch up from")
         _check_peers(order.catch_up.peers, "catch_up", workers=workers, own=worker)
+    elif what == "survey":
+        if not order.survey.peers:
+            raise Refused("missing", "there is no link to survey")
+        _check_peers(order.survey.peers, "survey", workers=workers, own=worker)
+        check_positive(order.survey.deadline, "deadline", most=WEEK)
     elif what == "wait":
         check_text(order.wait.why, "why")
     elif what == "finished":
@@ -306,6 +308,20 @@ def _check_peers(
     if len({peer.name for peer in peers}) < len(peers):
         raise Refused("duplicate", f"a name is twice in {what}")
     return indices
+
+
+def _check_links(
+    links: Sequence[wire.LinkReport],
+    what: str,
+    *,
+    workers: int,
+    own: int | None = None,
+    asked: Collection[int] | None = None,
+) -> None:
+    check_length(len(links), "links", most=limits.LINKS)
+    for link in links:
+        _check_link(link)
+    _check_workers([link.worker for link in links], what, workers=workers, own=own, asked=asked)
 
 
 def _check_link(link: wire.LinkReport) -> None:

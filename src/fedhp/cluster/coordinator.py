@@ -29,12 +29,14 @@ from fedhp.cluster.identity import Identity
 from fedhp.cluster.ledger import Ledger, NotLeader, Unreachable
 from fedhp.cluster.office import Clerk
 from fedhp.cluster.planning import Planned, Planning
+from fedhp.cluster.survey import SECONDS as SURVEY_SECONDS
+from fedhp.cluster.survey import Survey
 from fedhp.cluster.term import Term, facts
 from fedhp.cluster.tls import AllowList, server_credentials
 from fedhp.cluster.turns import Turns
 from fedhp.config import Experiment
 from fedhp.errors import RunError
-from fedhp.types import BoolArray, RoundRecord
+from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 LOOK = 0.1  # s between two looks at who is silent
@@ -175,8 +177,9 @@ class Coordinator:
         participants = await self._gather()
         if self.term.stopping:
             return
-        reach("coordinator.planning", coming)
         assert isinstance(self.term.brain, Planning)
+        await self._survey(participants, self.term.brain)
+        reach("coordinator.planning", coming)
         present = np.isin(np.arange(self.experiment.workers), participants)
         planned = await asyncio.to_thread(
             self.term.brain.plan, coming, present, self.term.step_times()
@@ -189,7 +192,7 @@ class Coordinator:
             attempt,
             self.term.conductor.members,
             tests=self.term.tests(coming),
-            probes=self._probes(present, planned),
+            probes=self.term.brain.probes(planned),
             deadline=deadline,
         )
         self.term.asked = {
@@ -211,6 +214,23 @@ class Coordinator:
         record = self.term.brain.finish(planned, reports, seconds=self.term.round_seconds)
         self._learn_accuracy(reports)
         await self._commit_round(record, attempt, sorted(reports))
+
+    async def _survey(self, participants: list[int], brain: Planning) -> None:
+        """Have links timed before the first plan, if nothing is known of any."""
+        if brain.links.known() or not self.experiment.cluster.probe_bytes or len(participants) < 2:
+            return
+        going_on = self.term.survey = Survey(participants)
+        self.term.why = "the links are being timed"
+        started = time.monotonic()
+        self.term.notify()
+        while not going_on.over([member.worker for member in self.term.alive()]):
+            if self.term.stopping or time.monotonic() - started > SURVEY_SECONDS:
+                break
+            await self.term.wait(LOOK)
+        self.term.survey, self.term.why = None, ""
+        brain.survey(going_on.found)
+        took = time.monotonic() - started
+        self.history.note("survey", {"told": sorted(going_on.found), "seconds": took})
 
     async def _turns_round(self) -> None:
         """As many turns as there are members: a round of an asynchronous algorithm."""
@@ -352,17 +372,6 @@ class Coordinator:
         known = max(planned.predicted, self.term.round_seconds)
         least = cluster.least_deadline if self.term.round_seconds else FIRST_DEADLINE
         return max(least, cluster.patience * known)
-
-    def _probes(self, present: BoolArray, planned: Planned) -> list[tuple[int, int]]:
-        """Links to time beside the exchange: those not used for some rounds."""
-        cluster = self.experiment.cluster
-        assert isinstance(self.term.brain, Planning)
-        if not cluster.probe_bytes:
-            return []
-        coming = planned.observation.round_index
-        stale = self.term.brain.links.stale(present, round_index=coming, every=cluster.probe_every)
-        used = set(map(tuple, orders.links_of(planned).tolist()))
-        return [pair for pair in stale if pair not in used]
 
     def _learn_accuracy(self, reports: dict[int, wire.RoundReport]) -> None:
         for worker, report in reports.items():

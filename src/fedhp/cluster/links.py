@@ -39,6 +39,10 @@ class Links:
             measured=np.full(shape, -1, dtype=np.int64),
         )
 
+    def known(self) -> bool:
+        """Whether any link was ever timed."""
+        return bool((self.measured >= 0).any())
+
     def pack(self) -> Arrays:
         """For the committed state; what was measured is not exact anyway."""
         return {

@@ -79,6 +79,8 @@ class Clerk:
             self.term.think(request.model_bytes)
             self.term.book.note_model(request.model_bytes)
             self.term.book.note_samples(member.worker, request.samples)
+        if self.term.survey is not None:
+            self.term.survey.tell(member.worker, request.surveyed)
         member.seen = time.monotonic()
         self.term.notify()
         until = time.monotonic() + limits.POLL_SECONDS
@@ -108,6 +110,11 @@ class Clerk:
                 self.term.catching.setdefault(member.worker, 0)
                 order.catch_up.peers.extend(orders.address(each) for each in ready[:HELPERS])
                 return order
+        if self.term.survey is not None and self.term.survey.wanted(member.worker):
+            order.survey.CopyFrom(
+                orders.survey(self.term.survey, member.worker, self.term.conductor.members)
+            )
+            return order
         running = self.term.conductor.running
         if running is not None and self.term.state != "paused":
             if self.term.asynchronous:

@@ -11,10 +11,11 @@ from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.conductor import Member
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.planning import Planned, sources_of
+from fedhp.cluster.survey import SECONDS as SURVEY_SECONDS
+from fedhp.cluster.survey import Survey
 from fedhp.cluster.turns import Turn
-from fedhp.engine.carrier import travelled
 from fedhp.graph import directed_weights, mixing_weights
-from fedhp.types import IntArray, NeighborMixing, PeerScoring
+from fedhp.types import NeighborMixing, PeerScoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,12 @@ def works(
     return found
 
 
+def survey(going_on: Survey, worker: int, members: Mapping[int, Member]) -> wire.Survey:
+    """The links that this worker is to time before the first plan."""
+    peers = [address(members[each]) for each in going_on.wanted(worker)]
+    return wire.Survey(peers=peers, deadline=SURVEY_SECONDS)
+
+
 def act(
     turn: Turn,
     members: Mapping[int, Member],
@@ -94,11 +101,6 @@ def act(
     if turn.action.partner is not None:
         order.partner.CopyFrom(address(members[turn.action.partner]))
     return order
-
-
-def links_of(planned: Planned) -> IntArray:
-    """The links over which models go, smaller worker first, [E, 2]."""
-    return np.sort(travelled(planned.plan.exchange), axis=1)
 
 
 def address(member: Member) -> wire.PeerAddress:

@@ -29,6 +29,8 @@ from fedhp.cluster.shelf import NotNow, ProbeBudget, Shelf, Streams
 from fedhp.cluster.tls import peer_of
 from fedhp.errors import IdentityError
 
+PROBE_CHUNKS, PROBE_CHUNK_BYTES = 16, 1024  # a probe comes in so many, but none so small
+
 CODES = {
     "unknown": grpc.StatusCode.PERMISSION_DENIED,
     "role": grpc.StatusCode.PERMISSION_DENIED,
@@ -206,9 +208,10 @@ async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk
 
 def _probe(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
     """Bytes that no link can compress."""
-    data = os.urandom(min(size, limits.CHUNK_BYTES))
+    step = min(max(size // PROBE_CHUNKS, PROBE_CHUNK_BYTES), limits.CHUNK_BYTES)
+    data = os.urandom(min(size, step))
     digest = hashlib.sha256()
-    for start in range(0, size, limits.CHUNK_BYTES):
+    for start in range(0, size, step):
         part = data[: size - start]
         digest.update(part)
         chunk = wire.Chunk(data=part)

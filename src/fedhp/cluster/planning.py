@@ -7,7 +7,7 @@ be packed into bytes and taken up again by another coordinator.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,8 +142,24 @@ class Planning:
             selected=_selected(planned.plan, found, self.workers),
         )
         self.state, self.clock = planned.state, record.clock
-        self._learn_links(planned, found)
+        told = {worker: report.links for worker, report in found.items()}
+        self._learn_links(told, round_index=record.round_index)
         return record
+
+    def probes(self, planned: Planned) -> list[tuple[int, int]]:
+        """Links to time beside this plan's: those of which nothing was heard for some rounds."""
+        cluster, seen = self.stage.experiment.cluster, planned.observation
+        if not cluster.probe_bytes:
+            return []
+        stale = self.links.stale(
+            seen.available, round_index=seen.round_index, every=cluster.probe_every
+        )
+        used = set(map(tuple, np.sort(travelled(planned.plan.exchange), axis=1).tolist()))
+        return [pair for pair in stale if pair not in used]
+
+    def survey(self, found: Mapping[int, Sequence[wire.LinkReport]]) -> None:
+        """What was found of links before the first round."""
+        self._learn_links(found, round_index=0)
 
     def pack(self) -> bytes:
         """All of it."""
@@ -232,17 +248,18 @@ class Planning:
             np.array([far for _, _, far in rows], dtype=np.float64),
         )
 
-    def _learn_links(self, planned: Planned, found: Mapping[int, wire.RoundReport]) -> None:
+    def _learn_links(
+        self, found: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    ) -> None:
         """Orders are given to all at once, so the times since then can be compared."""
-        coming = planned.observation.round_index
         transfers = [
             Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
-            for worker, report in sorted(found.items())
-            for link in report.links
+            for worker, links in sorted(found.items())
+            for link in links
             if not link.lost and link.bytes > 0
         ]
         if self.stage.world.sharing:
-            self.links.learn_shared(transfers, round_index=coming)
+            self.links.learn_shared(transfers, round_index=round_index)
             return
         for each in transfers:
             self.links.learn(
@@ -250,7 +267,7 @@ class Planning:
                 each.sender,
                 bits=each.bits,
                 seconds=each.seconds,
-                round_index=coming,
+                round_index=round_index,
             )
 
 

@@ -32,6 +32,7 @@ from fedhp.cluster.tls import open_channel
 
 SWAP_PAUSE = 0.02  # s after the first swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
+PROBE_BURST = 0.25  # of a probe's bytes, which say nothing of the link
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,23 @@ class Pulls:
         return Pulled(await self._judged(peer, receiver.finish), took)
 
     async def probe(self, peer: PeerPlace, size: int, *, patience: float) -> Transfer:
-        """So many bytes over a link that carries no model now."""
+        """So many bytes over a link that carries no model now.
+
+        The first ones are left out where more follow: they come as a burst, out of buffers.
+        """
         request = wire.PullRequest(
             envelope=self._member.envelope(), wanted=wire.PROBE, bytes=size, patience=patience
         )
-        return await self._pull(peer, request, lambda chunk: None, patience=patience, most=size)
+        marks: list[tuple[int, float]] = []  # bytes so far, and when they were here
+
+        def push(chunk: wire.Chunk) -> None:
+            marks.append(((marks[-1][0] if marks else 0) + len(chunk.data), time.monotonic()))
+
+        took = await self._pull(peer, request, push, patience=patience, most=size)
+        burst, then = next((mark for mark in marks if mark[0] >= size * PROBE_BURST), (0, 0.0))
+        if burst in (0, took.bytes):
+            return took
+        return Transfer(took.bytes - burst, then, took.started + took.seconds - then)
 
     async def swap(
         self, peer: PeerPlace, attempt: Attempt, *, learner: Learner, patience: float

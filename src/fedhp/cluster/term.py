@@ -22,6 +22,7 @@ from fedhp.cluster.conductor import Conductor, Member, Status
 from fedhp.cluster.guard import Attempt, Guard
 from fedhp.cluster.history import History
 from fedhp.cluster.planning import Planning
+from fedhp.cluster.survey import Survey
 from fedhp.cluster.turns import Turn, Turns
 from fedhp.config import Experiment
 from fedhp.engine.stage import bare_stage
@@ -47,6 +48,7 @@ class Term:
         self.book: Book
         self.brain: Planning | Turns | None = None  # once the size of a model is known
         self.model_bytes = 0
+        self.survey: Survey | None = None  # while it goes on
         self.works: dict[int, wire.Work] = {}
         self.turns: dict[int, Turn] = {}
         self.asked: dict[int, frozenset[int]] = {}  # whose links a report may tell of

@@ -195,6 +195,22 @@ async def why_refused(
     return f"{address} {found}"
 
 
+async def facts_at(identity: Identity, address: str) -> identities.Facts | None:
+    """What the certificate at an address says; None where there is no handshake."""
+
+    def look() -> identities.Facts | None:
+        try:
+            with (
+                socket.create_connection(split_address(address), limits.CONNECT_SECONDS) as plain,
+                _context(identity).wrap_socket(plain) as connection,
+            ):
+                return _facts(connection.getpeercert(binary_form=True))
+        except OSError:  # TLS's own errors too
+            return None
+
+    return await asyncio.to_thread(look)
+
+
 def _require_tls13() -> None:
     if not TLS13_ONLY:
         raise IdentityError(
@@ -269,10 +285,9 @@ def _context(identity: Identity) -> ssl.SSLContext:
 
 
 def _wrong_side(certificate: bytes | None, host: str, *, name: str | None) -> str:
-    if certificate is None:
+    facts = _facts(certificate)
+    if facts is None:
         return "showed no certificate"
-    file = Path("its certificate")
-    facts = identities.describe(file, x509.load_der_x509_certificate(certificate))
     if facts.may_serve(host if name is None else name):
         return ""
     if name is not None:
@@ -282,6 +297,13 @@ def _wrong_side(certificate: bytes | None, host: str, *, name: str | None) -> st
         f"is {facts.name}, whose certificate is not for {host} but for {served}; "
         f"issue it again with --host {host}"
     )
+
+
+def _facts(certificate: bytes | None) -> identities.Facts | None:
+    if certificate is None:
+        return None
+    file = Path("its certificate")
+    return identities.describe(file, x509.load_der_x509_certificate(certificate))
 
 
 def _verdict(identity: Identity, first: bytes) -> str:

@@ -25,7 +25,7 @@ from fedhp.cluster.guard import Attempt, Refused
 from fedhp.cluster.keep import to_wire
 from fedhp.cluster.member import Member
 from fedhp.cluster.services import call
-from fedhp.cluster.tls import open_channel, why_refused
+from fedhp.cluster.tls import facts_at, open_channel, why_refused
 from fedhp.errors import RunError
 
 log = logging.getLogger("fedhp.worker")
@@ -52,6 +52,10 @@ class MustJoin(Exception):
     """The coordinator does not take this worker for a member (any more)."""
 
 
+class NoCoordinator(Exception):
+    """Somebody is there who must not coordinate."""
+
+
 class Uplink:
     """Calls to whoever coordinates."""
 
@@ -73,9 +77,11 @@ class Uplink:
         self._channel: grpc.aio.Channel | None = None
         self.address = addresses[0] if addresses else ""
         self.joined = False  # at least once
+        self._vetted = False  # that who answers over this connection may coordinate
 
     async def close(self) -> None:
         """Close the connection."""
+        self._vetted = False
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
@@ -104,7 +110,13 @@ class Uplink:
         return reply
 
     async def next_order(
-        self, stands: Sequence[Attempt], *, step_time: float, model_bytes: int, samples: int
+        self,
+        stands: Sequence[Attempt],
+        *,
+        step_time: float,
+        model_bytes: int,
+        samples: int,
+        surveyed: Sequence[wire.LinkReport] = (),
     ) -> wire.Order:
         """What to do next. Refused: an order that must not be obeyed."""
         request = wire.NextRequest(
@@ -112,6 +124,7 @@ class Uplink:
             step_time=step_time,
             model_bytes=model_bytes,
             samples=samples,
+            surveyed=surveyed,
         )
         order: wire.Order = await self._until_answered(
             "Next", request, limits.POLL_SECONDS + limits.POLL_SLACK
@@ -130,7 +143,7 @@ class Uplink:
 
     async def beat(self, seconds: float) -> wire.BeatReply:
         """A sign of life, once: the next one comes anyway."""
-        if self._finder is not None and self._channel is None:
+        if not self._vetted:
             # To call the last address again would keep the finder from being asked.
             raise Refused("attempt", "who coordinates is just being found out")
         request = wire.BeatRequest(envelope=self._member.envelope(), phase=self._member.phase)
@@ -161,11 +174,13 @@ class Uplink:
                 await self._find()
                 # Every sending is a message of its own: an envelope is never used twice.
                 request.envelope.CopyFrom(self._envelope(method, attempt))
-                return await self._call(method)(request, timeout=timeout)
+                reply = await self._call(method)(request, timeout=timeout)
+                await self._vet()
+                return reply
             except grpc.aio.AioRpcError as error:
                 self._judge(method, error)
                 why = await self._cause(error)
-            except OSError as error:  # of the finder
+            except (OSError, NoCoordinator) as error:  # of the finder, or who is there
                 why = str(error)
             log.warning(
                 "coordinator not reached",
@@ -205,6 +220,21 @@ class Uplink:
         if self._finder is None or self._channel is not None:
             return
         self.address = await self._finder()
+
+    async def _vet(self) -> None:
+        """Nobody's answer is believed who is no coordinator by its certificate: gRPC looks only
+        for the host in it."""
+        if self._vetted:
+            return
+        facts = await facts_at(self._member.identity, self.address)
+        if facts is None:
+            raise NoCoordinator(f"{self.address} does not show its certificate again")
+        if "coordinator" not in facts.roles:
+            has = " and ".join(facts.roles) or "nothing"
+            raise NoCoordinator(
+                f"{self.address} is {facts.name}, {has} by its certificate, but no coordinator"
+            )
+        self._vetted = True
 
     async def distrust(self) -> None:
         """Ask another one: this one is not, or not any more, who coordinates."""

@@ -59,6 +59,7 @@ class Labor:
         self._born = time.monotonic()
         self.gone: frozenset[int] = frozenset()
         self._waiting: dict[int, asyncio.Task[Pulled | Lost]] = {}
+        self._surveyed: list[wire.LinkReport] = []
         self.step_time = 0.0
         self.last: RoundLine | None = None
 
@@ -76,6 +77,18 @@ class Labor:
             await self._emulate(0, 1, started)
             seconds = time.monotonic() - started
         self.step_time = max(seconds, SHORTEST_STEP)
+
+    async def survey(self, survey: wire.Survey, *, received: float) -> None:
+        """Time links before the first round; `tell_survey` has what was found."""
+        self._member.enter("surveying")
+        self._surveyed, found = [], list[wire.LinkReport]()
+        await self._probe(survey.peers, found, received=received, until=received + survey.deadline)
+        self._surveyed = found
+
+    def tell_survey(self) -> list[wire.LinkReport]:
+        """What the last survey found, once."""
+        found, self._surveyed = self._surveyed, []
+        return found
 
     # --- a synchronous round ---------------------------------------------------------------
 

@@ -259,6 +259,7 @@ class Worker:
                 step_time=labor.step_time,
                 model_bytes=4 * learner.layout.mixed,
                 samples=learner.samples,
+                surveyed=labor.tell_survey(),
             )
             if order.HasField("work" if learner.asynchronous else "act"):
                 raise Refused("kind", "the order is not for the algorithm of this run")
@@ -290,6 +291,8 @@ class Worker:
         if kind == "catch_up":
             if not await labor.catch_up(order):
                 await asyncio.sleep(BEHIND_PAUSE)
+        elif kind == "survey":
+            await labor.survey(order.survey, received=self._ordered)
         elif kind in ("work", "act") and not standing:
             log.warning("behind", extra=_facts(stand))
             await asyncio.sleep(BEHIND_PAUSE)

@@ -1,0 +1,92 @@
+"""The survey: who times which links before the first plan, and what the plan makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.planning import Planning
+from fedhp.cluster.survey import PEERS, Survey
+from fedhp.config import parse
+from fedhp.engine.stage import bare_stage
+
+NAN = float("nan")
+
+
+def link(worker: int, *, megabits: float = 8.0, lost: str = "") -> wire.LinkReport:
+    """One megabyte over a link of this speed."""
+    size = 0 if lost else 1_000_000
+    return wire.LinkReport(
+        worker=worker, bytes=size, seconds=8.0 / megabits, distance=NAN, probe=True, lost=lost
+    )
+
+
+@pytest.mark.parametrize("there", [[0, 1], [0, 2, 3, 7], list(range(40))])
+def test_everyone_times_some_links_and_is_timed_as_often(there: list[int]) -> None:
+    survey = Survey(there)
+    count = min(PEERS, len(there) - 1)
+    for worker in there:
+        asked = survey.wanted(worker)
+        assert len(set(asked)) == count
+        assert worker not in asked
+    timed = [peer for worker in there for peer in survey.wanted(worker)]
+    assert np.bincount(timed, minlength=max(there) + 1)[there].tolist() == [count] * len(there)
+
+
+def test_it_is_over_when_all_have_told_that_are_alive() -> None:
+    survey = Survey([0, 1, 2])
+    assert not survey.over([0, 1, 2])
+    survey.tell(0, [link(1), link(2)])
+    assert survey.wanted(0) == survey.wanted(5) == ()
+    assert not survey.over([0, 1])
+    assert survey.over([0, 5])  # who came since was not asked
+    survey.tell(1, [link(0, lost="unreachable")])
+    assert survey.over([0, 1])
+
+
+def test_links_that_were_not_asked_for_are_not_taken() -> None:
+    survey = Survey(range(30))
+    survey.tell(0, [link(20)])
+    assert survey.wanted(0)
+    survey.tell(0, [link(20), link(3)])
+    assert [each.worker for each in survey.found[0]] == [3]
+    survey.tell(0, [link(4)])  # once only
+    assert [each.worker for each in survey.found[0]] == [3]
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
+    experiment = parse(
+        {
+            "workers": 4,
+            "rounds": 10,
+            "algorithm": {"name": "fedhp", "deadline": "fill"},
+            "topology": {"name": "ring"},
+            "world": {"bandwidth": {"sharing": sharing}},
+        }
+    )
+    everyone, step_time = np.ones(4, dtype=np.bool_), np.full(4, 0.01)
+
+    def first_steps(slow: float) -> list[int]:
+        brain = Planning(bare_stage(experiment, model_bits=8e6))
+        speed = [slow, 8.0, 8.0, 8.0]
+        assert not brain.links.known()
+        brain.survey(
+            {
+                worker: [
+                    link(peer, megabits=min(speed[worker], speed[peer]))
+                    for peer in range(4)
+                    if peer != worker
+                ]
+                for worker in range(4)
+            }
+        )
+        assert brain.links.known()
+        planned = brain.plan(1, everyone, step_time)
+        assert brain.probes(planned) == []  # all were timed just now
+        return [int(each) for each in planned.local_steps]
+
+    even, uneven = first_steps(8.0), first_steps(2.0)
+    assert len(set(even)) == 1
+    assert uneven[2] > max(uneven[worker] for worker in (0, 1, 3))  # not beside the slow one
