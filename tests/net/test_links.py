@@ -19,13 +19,23 @@ def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:
 
 
 def test_transfers_that_shared_a_connection_tell_its_capacity() -> None:
-    """Worker 0 has 10, 1 has 2 and 2 has 8 bits per second; 0 pulls 12 bits from 1 and from 2."""
+    """Worker 0 has 10, 1 has 2 and 2 has 9 bits per second; 0 pulls 12 bits from 1 and from 2."""
     slow = Transfer(receiver=0, sender=1, bits=12.0, started=3.0, seconds=6.0)
-    # It had half of the 10 all the time, since the slow one was there, too.
-    quick = Transfer(receiver=0, sender=2, bits=12.0, started=5.0, seconds=2.4)
+    quick = Transfer(receiver=0, sender=2, bits=12.0, started=5.0, seconds=1.5)  # 8: what is left
     found = least_capacities([slow, quick], workers=4)
-    assert found[:3].tolist() == pytest.approx([10.0, 2.0, 5.0])
+    assert found[:3].tolist() == pytest.approx([10.0, 2.0, 8.0])
     assert np.isnan(found[3])
+
+
+def test_an_uneven_share_does_not_make_a_connection_look_faster() -> None:
+    """Three transfers through worker 0, which has 6 bits per second: 4, 1 and 1 of them."""
+    transfers = [Transfer(0, peer, 2.0 * rate, 0.0, 2.0) for peer, rate in ((1, 4), (2, 1), (3, 1))]
+    assert least_capacities(transfers, workers=4).tolist() == pytest.approx([6.0, 4.0, 1.0, 1.0])
+
+
+def test_transfers_one_after_the_other_do_not_add_up() -> None:
+    transfers = [Transfer(1, 0, 6.0, start, 1.0) for start in (0.0, 1.0, 5.0)]
+    assert least_capacities(transfers, workers=2).tolist() == pytest.approx([6.0, 6.0])
 
 
 def test_a_connection_that_does_more_counts_at_once_and_one_that_does_less_by_and_by() -> None:

@@ -1,8 +1,8 @@
 """What connections can do, from transfers that shared them.
 
-While n transfers share a connection of capacity C, each gets C / n at most; a transfer goes at
-the lesser of what its two ends give it. So bits / integral of dt / n(t), taken at one end, never
-exceeds that end's capacity, and is that capacity where this end held the transfer up.
+Whatever share each of them got, all that went through a connection at a time is no more than its
+capacity, and is the capacity where this end held them up. Real transfers do not share evenly, and
+take what others leave, so a single one tells little.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def least_capacities(transfers: Sequence[Transfer], *, workers: int) -> FloatArr
         shared.setdefault((each.receiver, True), []).append(each)
         shared.setdefault((each.sender, False), []).append(each)
     for (worker, _), mine in shared.items():
-        bits = np.array([each.bits for each in mine])
-        found[worker] = np.fmax(found[worker], (bits / _alone_seconds(mine)).max())
+        found[worker] = np.fmax(found[worker], _throughput(mine).max())
     return found
 
 
-def _alone_seconds(transfers: Sequence[Transfer]) -> FloatArray:
-    """How long each would have taken alone: an instant shared by n counts as its n-th part."""
+def _throughput(transfers: Sequence[Transfer]) -> FloatArray:
+    """All that went through one connection while each of the transfers took place, in bits per
+    second; each is taken to go evenly."""
+    seconds = np.maximum([each.seconds for each in transfers], LEAST_SECONDS)
     starts = np.array([each.started for each in transfers])
-    ends = starts + np.maximum([each.seconds for each in transfers], LEAST_SECONDS)
-    edges = np.unique(np.concatenate([starts, ends]))
-    inside = (starts[:, None] <= edges[:-1]) & (edges[1:] <= ends[:, None])
-    parts = np.diff(edges) / np.maximum(inside.sum(axis=0), 1)
-    seconds: FloatArray = np.maximum(inside @ parts, LEAST_SECONDS)
-    return seconds
+    ends = starts + seconds
+    rates = np.array([each.bits for each in transfers]) / seconds
+    both = np.minimum(ends[:, None], ends) - np.maximum(starts[:, None], starts)
+    found: FloatArray = np.maximum(both, 0.0) @ rates / seconds
+    return found
