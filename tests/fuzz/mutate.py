@@ -26,7 +26,9 @@ def _change(message: Any, rng: random.Random) -> None:
     if chosen and rng.random() < 0.9:  # another branch would throw away all that is in this one
         field = message.DESCRIPTOR.fields_by_name[chosen]
     inner = field.type == field.TYPE_MESSAGE
-    if field.is_repeated:
+    if inner and field.message_type.GetOptions().map_entry:
+        _change_map(getattr(message, field.name), field.message_type.fields_by_name, rng)
+    elif field.is_repeated:
         _change_list(getattr(message, field.name), field, rng)
     elif rng.random() < 0.05:
         message.ClearField(field.name)
@@ -58,6 +60,16 @@ def _change_list(values: Any, field: Any, rng: random.Random) -> None:
         values[:] = [_value(field, values[0], rng)] * len(values)
     else:
         values[rng.randrange(len(values))] = _value(field, rng.choice(values), rng)
+
+
+def _change_map(values: Any, fields: Any, rng: random.Random) -> None:
+    key = rng.choice(sorted(values)) if values else ""
+    if values and rng.random() < 0.2:
+        del values[key]
+        return
+    if rng.random() < 0.5:
+        key = _value(fields["key"], key, rng)
+    values[key] = _value(fields["value"], values.get(key, ""), rng)
 
 
 def _value(field: Any, now: Any, rng: random.Random) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedhp.cluster import limits
@@ -52,15 +54,27 @@ def parse_listen(address: str, *, key: str) -> Listen:
 
 def check_free(listen: Listen, *, key: str) -> None:
     """Refuse a place where this machine cannot listen; the port is free again afterwards."""
+    with held(listen, key=key, listening=True):
+        pass
+
+
+@contextmanager
+def held(listen: Listen, *, key: str, listening: bool = False) -> Iterator[Listen]:
+    """Keep a port, any free one for 0, from everybody else until a server of this process has it
+    (which can bind to it meanwhile, as nobody listens). Refuse one that cannot be had."""
+    holder = socket.socket(listen.family, socket.SOCK_STREAM)
     try:
-        with socket.socket(listen.family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((listen.host, listen.port))
-            probe.listen(1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((listen.host, listen.port))
+        if listening:
+            holder.listen(1)
     except OSError as error:
+        holder.close()
         raise ConfigError(
             f"cannot listen at {listen}: {error.strerror or error}",
             key=key,
             allowed="an address of this machine and a port that nobody uses",
             fix="choose another port, or end the process that uses it",
         ) from None
+    with holder:
+        yield Listen(listen.host, int(holder.getsockname()[1]))

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedhp.cluster import limits, orders, services
 from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.addresses import held, parse_listen
 from fedhp.cluster.book import Book, Content
 from fedhp.cluster.conductor import START, Conductor, Member, Rules, Verdict
 from fedhp.cluster.desk import Desk
@@ -77,16 +78,17 @@ class Coordinator:
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when somebody else leads."""
         server = grpc.aio.server(options=services.OPTIONS)
-        credentials = server_credentials(self.settings.identity)
-        port = server.add_secure_port(self.settings.listen, credentials)
-        host = self.settings.listen.rpartition(":")[0]
-        self.address = self.settings.advertise or f"{host}:{port}"
+        listen = parse_listen(self.settings.listen, key="--listen")
         try:
-            await self._lead()
-            server.add_generic_rpc_handlers(
-                [services.handler("Coordinator", Desk(Clerk(self.term), self.settings.allowed))]
-            )
-            await server.start()
+            # A server that was never started would not let go of its port: it has none before.
+            with held(listen, key="--listen") as place:
+                self.address = self.settings.advertise or str(place)
+                await self._lead()
+                server.add_generic_rpc_handlers(
+                    [services.handler("Coordinator", Desk(Clerk(self.term), self.settings.allowed))]
+                )
+                server.add_secure_port(str(place), server_credentials(self.settings.identity))
+                await server.start()
             LOG.info("coordinating at %s, epoch %d", self.address, self.term.conductor.epoch)
             drive = asyncio.create_task(self._drive())
             lost = asyncio.create_task(self.ledger.lost.wait())
