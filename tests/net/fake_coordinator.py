@@ -47,6 +47,8 @@ class FakeCoordinator:
         self.stands: dict[str, list[Attempt]] = {}
         self.phases: dict[str, set[str]] = defaultdict(set)
         self.left: dict[str, str] = {}
+        self.asked: dict[str, int] = defaultdict(int)  # how often for an order
+        self.frozen = False  # it answers nothing at all
         self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
         self.beat = Attempt(0, 0, 0)
         self.gone: list[int] = []
@@ -180,6 +182,7 @@ class FakeCoordinator:
             Attempt(stand.epoch, stand.round, stand.attempt) for stand in request.stands
         ]
         assert request.step_time > 0
+        self.asked[name] += 1
         self.surveyed[name].extend(request.surveyed)
         await self._tell()
         return await self._orders[name].get()
@@ -192,6 +195,8 @@ class FakeCoordinator:
     async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
         self.phases[peer_of(context).name].add(request.phase)
         await self._tell()
+        while self.frozen:
+            await asyncio.sleep(0.01)
         return wire.BeatReply(
             epoch=max(self.epoch, self.beat.epoch),
             round=self.beat.round_index,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedhp.cli import call as main
+from fedhp.cluster import uplink
 from fedhp.cluster.certs import issue
 from fedhp.cluster.guard import Attempt
 from fedhp.cluster.keep import INITIAL, Keep, Kept, last_stands
@@ -50,6 +51,22 @@ def test_a_worker_does_not_believe_one_that_is_no_coordinator(tmp_path: Path) ->
             with pytest.raises(FedhpError, match="is boss, worker by its certificate, but no coo"):
                 await asyncio.wait_for(there.start(0, give_up=0.3), 20)
             there.running.clear()
+
+    run(test())
+
+
+def test_a_call_to_a_frozen_coordinator_is_tried_again(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uplink, "SILENT", 0.3)
+
+    async def test() -> None:
+        async with federation(experiment(), certificates, tmp_path) as there:
+            await there.ready([0])
+            await asyncio.sleep(1.0)  # beats are answered: it waits for its order
+            assert there.boss.asked["w0"] == 1
+            there.boss.frozen = True
+            await there.boss.until(lambda: there.boss.asked["w0"] > 1)
 
     run(test())
 

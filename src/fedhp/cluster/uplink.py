@@ -31,6 +31,7 @@ from fedhp.errors import RunError
 log = logging.getLogger("fedhp.worker")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # s between two tries
+SILENT = 3.0  # s without an answer, not even to a beat, until a call is tried elsewhere
 GIVE_UP = 60.0  # s without a coordinator before the first join; later ones are waited for
 # What can pass: the coordinator is not there, not leading, or busy.
 PASSING = frozenset(
@@ -53,7 +54,7 @@ class MustJoin(Exception):
 
 
 class NoCoordinator(Exception):
-    """Somebody is there who must not coordinate."""
+    """Nobody is there, or somebody who must not coordinate."""
 
 
 class Uplink:
@@ -78,6 +79,8 @@ class Uplink:
         self.address = addresses[0] if addresses else ""
         self.joined = False  # at least once
         self._vetted = False  # that who answers over this connection may coordinate
+        self._pending: Any = None  # the call that waits for its answer
+        self._sign = 0.0  # when it was made, or since then something was heard
 
     async def close(self) -> None:
         """Close the connection."""
@@ -150,7 +153,14 @@ class Uplink:
         timeout = min(limits.BEAT_SECONDS, max(seconds, 0.5))
         reply: wire.BeatReply = await self._call("Beat")(request, timeout=timeout)
         check_beat_reply(reply, workers=self._member.workers or limits.WORKERS)
+        self._sign = time.monotonic()
         return reply
+
+    def break_silence(self) -> None:
+        """Give up a call to one that does not even answer beats: it may be frozen, and another
+        one lead."""
+        if self._pending is not None and time.monotonic() - self._sign > SILENT:
+            self._pending.cancel()
 
     async def leave(self, why: str, *, within: float) -> None:
         """Say goodbye, if there is somebody to hear it."""
@@ -174,9 +184,7 @@ class Uplink:
                 await self._find()
                 # Every sending is a message of its own: an envelope is never used twice.
                 request.envelope.CopyFrom(self._envelope(method, attempt))
-                reply = await self._call(method)(request, timeout=timeout)
-                await self._vet()
-                return reply
+                return await self._answer(self._call(method)(request, timeout=timeout))
             except grpc.aio.AioRpcError as error:
                 self._judge(method, error)
                 why = await self._cause(error)
@@ -196,6 +204,20 @@ class Uplink:
             await self._move_on()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _answer(self, call: Any) -> Any:
+        self._pending, self._sign = call, time.monotonic()
+        try:
+            reply = await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not call.cancelled():
+                raise
+            raise NoCoordinator(f"{self.address} is silent") from None
+        finally:
+            self._pending = None
+        await self._vet()
+        return reply
 
     def _envelope(self, method: str, attempt: Attempt | None) -> wire.Envelope:
         if method == "Join":

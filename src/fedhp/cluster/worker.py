@@ -236,6 +236,7 @@ class Worker:
                     raise
             except (grpc.aio.AioRpcError, Refused) as error:
                 log.debug("beat not heard", extra={"why": str(error)})
+                self._uplink.break_silence()
             await asyncio.sleep(max(0.0, sent + self._beat_seconds - time.monotonic()))
 
     def _hear(self, reply: wire.BeatReply, sent: float) -> None:
