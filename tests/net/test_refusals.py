@@ -56,7 +56,7 @@ def test_the_words_of_a_server_that_says_why(ours: Path, theirs: Path) -> None:
     with plain_server(server, asks_for(ours)) as (address, _):
         host, port = tls.split_address(address)
         old = load_identity(ours, "old", now=LONG_AGO)
-        told = tls._try_handshake(old, host, port=port, name="server")
+        told = tls._try_handshake(old, host, port=port, name="server").text
         assert "says that the certificate expired" in told
         bare = ssl.create_default_context(cafile=ours / "ca.crt")
         bare.check_hostname = False

@@ -23,7 +23,10 @@ app = typer.Typer(
 
 _SOON = 30  # days until an end that is warned of
 
-Folder = Annotated[Path, typer.Option(metavar="FOLDER", help="Where keys and certificates are.")]
+Folder = Annotated[
+    Path,
+    typer.Option("--folder", "--certs", metavar="FOLDER", help="Where keys and certificates are."),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace what is already there.")]
 
 

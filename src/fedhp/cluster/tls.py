@@ -174,6 +174,14 @@ async def admit(
     return peer
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a call failed, in words, and whether it will fail until somebody mends a certificate."""
+
+    text: str
+    final: bool = False
+
+
 async def why_refused(
     identity: Identity,
     address: str,
@@ -182,17 +190,28 @@ async def why_refused(
     error: grpc.aio.AioRpcError | None = None,
 ) -> str:
     """In words, why a call to this address failed; `error` is what gRPC made of it."""
+    return (await cause_of(identity, address, name=name, error=error)).text
+
+
+async def cause_of(
+    identity: Identity,
+    address: str,
+    *,
+    name: str | None,
+    error: grpc.aio.AioRpcError | None = None,
+) -> Cause:
+    """The same, and whether trying again is in vain."""
     host, port = split_address(address)
     if error is not None and error.code() in _REFUSALS:
         told = "".join(c if c.isprintable() else " " for c in str(error.details() or "no reason"))
-        return f"{address} refused the call: {told[: limits.TEXT_LENGTH]}"
+        return Cause(f"{address} refused the call: {told[: limits.TEXT_LENGTH]}")
     try:
         identities.recheck(identity)
         identities.load_identity(identity.folder, identity.name)
     except IdentityError as wrong:
-        return "; ".join(part for part in (wrong.problem, wrong.fix) if part)
+        return Cause("; ".join(part for part in (wrong.problem, wrong.fix) if part), final=True)
     found = await asyncio.to_thread(_try_handshake, identity, host, port=port, name=name)
-    return f"{address} {found}"
+    return Cause(f"{address} {found.text}", found.final)
 
 
 async def facts_at(identity: Identity, address: str) -> identities.Facts | None:
@@ -236,19 +255,21 @@ async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
     raise AssertionError("gRPC's abort raises")
 
 
-def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None) -> str:
+def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None) -> Cause:
     """What comes of a handshake with the identity's files, outside gRPC."""
     patience = limits.CONNECT_SECONDS
     try:
         plain = socket.create_connection((host, port), timeout=patience)
     except ConnectionRefusedError:
-        return "refused the connection: nobody listens there; is the program running?"
+        return Cause("refused the connection: nobody listens there; is the program running?")
     except TimeoutError:
-        return f"did not answer within {patience:g} s: the machine is off, or a firewall is between"
+        return Cause(
+            f"did not answer within {patience:g} s: the machine is off, or a firewall is between"
+        )
     except socket.gaierror:
-        return "cannot be found: this machine knows no host of that name"
+        return Cause("cannot be found: this machine knows no host of that name")
     except OSError as error:
-        return f"cannot be reached: {error.strerror or error}"
+        return Cause(f"cannot be reached: {error.strerror or error}")
     with plain:
         shown = False
         try:
@@ -257,20 +278,22 @@ def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None
                 stranger = _wrong_side(connection.getpeercert(binary_form=True), host, name=name)
                 # With TLS 1.3 a handshake ends here before the other side has judged our
                 # certificate: its verdict, or HTTP/2's first frame, is in the first read.
-                return stranger or _verdict(identity, connection.recv(1))
+                if stranger:
+                    return Cause(stranger, final=True)
+                return Cause(_verdict(identity, connection.recv(1)))
         except ssl.SSLCertVerificationError as error:
             other = f"has a bad certificate: {error.verify_message}"
-            return _VERDICTS.get(error.verify_code, other)
+            return Cause(_VERDICTS.get(error.verify_code, other), final=True)
         except TimeoutError:
-            return f"took the connection but said nothing for {patience:g} s: is it stuck?"
+            return Cause(f"took the connection but said nothing for {patience:g} s: is it stuck?")
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             if shown:
-                return _verdict(identity, b"")
-            return "broke off in the handshake: it speaks no TLS 1.3, or is another program"
+                return Cause(_verdict(identity, b""))
+            return Cause("broke off in the handshake: it speaks no TLS 1.3, or is another program")
         except ssl.SSLError as error:
-            return _alert(identity, error.reason or "")
+            return Cause(_alert(identity, error.reason or ""), final=True)
         except OSError as error:
-            return f"broke the connection: {error.strerror or error}"
+            return Cause(f"broke the connection: {error.strerror or error}")
 
 
 def _context(identity: Identity) -> ssl.SSLContext:

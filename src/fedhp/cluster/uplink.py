@@ -25,7 +25,7 @@ from fedhp.cluster.guard import Attempt, Refused
 from fedhp.cluster.keep import to_wire
 from fedhp.cluster.member import Member
 from fedhp.cluster.services import call
-from fedhp.cluster.tls import facts_at, open_channel, why_refused
+from fedhp.cluster.tls import Cause, cause_of, facts_at, open_channel
 from fedhp.errors import RunError
 
 log = logging.getLogger("fedhp.worker")
@@ -55,6 +55,10 @@ class MustJoin(Exception):
 
 class NoCoordinator(Exception):
     """Nobody is there, or somebody who must not coordinate."""
+
+    def __init__(self, why: str, *, final: bool = False) -> None:
+        super().__init__(why)
+        self.final = final
 
 
 class Uplink:
@@ -188,16 +192,21 @@ class Uplink:
             except grpc.aio.AioRpcError as error:
                 self._judge(method, error)
                 why = await self._cause(error)
-            except (OSError, NoCoordinator) as error:  # of the finder, or who is there
-                why = str(error)
+            except NoCoordinator as error:
+                why = Cause(str(error), error.final)
+            except OSError as error:  # of the finder
+                why = Cause(str(error))
             log.warning(
                 "coordinator not reached",
-                extra={"call": method, "address": self.address, "why": why},
+                extra={"call": method, "address": self.address, "why": why.text},
             )
             waited = time.monotonic() - started
+            in_vain = why.final and len(self._addresses) <= 1 and self._finder is None
+            if not self.joined and in_vain:
+                raise RunError(why.text, fix="mend that certificate, and start this worker again")
             if not self.joined and waited + pause > self._give_up:
                 raise RunError(
-                    f"no coordinator answered within {waited:.0f} s: {why}",
+                    f"no coordinator answered within {waited:.0f} s: {why.text}",
                     allowed="the host and port of a coordinator that is running",
                     fix="start it, or mend what is said above, and start this worker again",
                 )
@@ -254,7 +263,8 @@ class Uplink:
         if "coordinator" not in facts.roles:
             has = " and ".join(facts.roles) or "nothing"
             raise NoCoordinator(
-                f"{self.address} is {facts.name}, {has} by its certificate, but no coordinator"
+                f"{self.address} is {facts.name}, {has} by its certificate, but no coordinator",
+                final=True,
             )
         self._vetted = True
 
@@ -270,9 +280,9 @@ class Uplink:
             self._turn += 1
             self.address = self._addresses[self._turn % len(self._addresses)]
 
-    async def _cause(self, error: grpc.aio.AioRpcError) -> str:
+    async def _cause(self, error: grpc.aio.AioRpcError) -> Cause:
         """The true one: gRPC says the same of a wrong certificate and of a closed port."""
         if self.joined or error.code() != grpc.StatusCode.UNAVAILABLE:
-            return f"{self.address}: {error.details() or error.code().name.lower()}"
+            return Cause(f"{self.address}: {error.details() or error.code().name.lower()}")
         identity = self._member.identity
-        return await why_refused(identity, self.address, name=self._name, error=error)
+        return await cause_of(identity, self.address, name=self._name, error=error)
