@@ -18,7 +18,6 @@ import grpc.aio
 import numpy as np
 
 from fedhp.cluster import limits, orders, services
-from fedhp.cluster import wire_pb2 as wire
 from fedhp.cluster.addresses import held, parse_listen
 from fedhp.cluster.book import Book, Content
 from fedhp.cluster.conductor import START, Conductor, Member, Rules, Verdict
@@ -72,6 +71,7 @@ class Coordinator:
         self.history = History(settings.folder, settings.identity.name)
         self.term = Term(settings.experiment, history=self.history, leads=ledger.leads)
         self.address = ""
+        self._surveyed = False
 
     # --- a term of office ------------------------------------------------------------------
 
@@ -214,13 +214,15 @@ class Coordinator:
         reports = self.term.conductor.seal()
         self.term.round_seconds = time.monotonic() - started
         record = self.term.brain.finish(planned, reports, seconds=self.term.round_seconds)
-        self._learn_accuracy(reports)
+        self.term.learn_step_times(reports)
         await self._commit_round(record, attempt, sorted(reports))
 
     async def _survey(self, participants: list[int], brain: Planning) -> None:
-        """Have links timed before the first plan, if nothing is known of any."""
-        if brain.links.known() or not self.experiment.cluster.probe_bytes or len(participants) < 2:
+        """Have links timed before the first plan, once, if nothing is known of any."""
+        wanted = self.experiment.cluster.probe_bytes > 0 and not brain.links.known()
+        if self._surveyed or not wanted or len(participants) < 2:
             return
+        self._surveyed = True
         going_on = self.term.survey = Survey(participants)
         self.term.why = "the links are being timed"
         started = time.monotonic()
@@ -374,12 +376,6 @@ class Coordinator:
         known = max(planned.predicted, self.term.round_seconds)
         least = cluster.least_deadline if self.term.round_seconds else FIRST_DEADLINE
         return max(least, cluster.patience * known)
-
-    def _learn_accuracy(self, reports: dict[int, wire.RoundReport]) -> None:
-        for worker, report in reports.items():
-            member = self.term.conductor.members[worker]
-            if report.step_time > 0:
-                member.step_time = report.step_time
 
     def _note_attempt(self, attempt: Attempt, participants: list[int], deadline: float) -> None:
         self.history.note(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,12 @@ class Term:
         for worker, member in self.conductor.members.items():
             times[worker] = member.step_time
         return times
+
+    def learn_step_times(self, reports: Mapping[int, wire.RoundReport]) -> None:
+        """As the workers measured them in a round."""
+        for worker, report in reports.items():
+            if report.step_time > 0:
+                self.conductor.members[worker].step_time = report.step_time
 
     def tests(self, coming: int) -> orders.Tests:
         """Whether models are tested after this round."""
