@@ -67,6 +67,11 @@ def test_a_call_to_a_frozen_coordinator_is_tried_again(
             assert there.boss.asked["w0"] == 1
             there.boss.frozen = True
             await there.boss.until(lambda: there.boss.asked["w0"] > 1)
+            there.boss.frozen = False
+            await asyncio.sleep(0.5)  # over a new connection
+            asked = there.boss.asked["w0"]
+            await asyncio.sleep(1.0)
+            assert there.boss.asked["w0"] == asked
 
     run(test())
 

@@ -150,12 +150,16 @@ class Uplink:
 
     async def beat(self, seconds: float) -> wire.BeatReply:
         """A sign of life, once: the next one comes anyway."""
-        if not self._vetted:
+        if self._channel is None:
             # To call the last address again would keep the finder from being asked.
             raise Refused("attempt", "who coordinates is just being found out")
         request = wire.BeatRequest(envelope=self._member.envelope(), phase=self._member.phase)
         timeout = min(limits.BEAT_SECONDS, max(seconds, 0.5))
         reply: wire.BeatReply = await self._call("Beat")(request, timeout=timeout)
+        try:
+            await self._vet()
+        except NoCoordinator as error:
+            raise Refused("role", str(error)) from None
         check_beat_reply(reply, workers=self._member.workers or limits.WORKERS)
         self._sign = time.monotonic()
         return reply
