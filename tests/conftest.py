@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import fedhp.cluster  # noqa: F401 - sets what gRPC reads when it is imported
+
+# A shell starts a background job with Ctrl-C ignored, and so would be every command of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
