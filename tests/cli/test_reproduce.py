@@ -56,6 +56,7 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     assert (other / "data" / "runs.csv").read_text() == digests
 
 
+@pytest.mark.slow
 def test_a_changed_setting_runs_its_own_cells_anew(
     command: Command, files: Path, tmp_path: Path
 ) -> None:

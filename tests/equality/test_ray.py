@@ -130,7 +130,7 @@ class Killer:
         pytest.param("fedhp", "exchange", 2, marks=SLOW),
         pytest.param("fedhp", "keep", 3, marks=SLOW),
         pytest.param("pens", "deliver", 2, marks=SLOW),
-        ("adpsgd", "apply", 9),
+        pytest.param("adpsgd", "apply", 9, marks=SLOW),
     ],
 )
 def test_an_actor_is_killed(
@@ -143,7 +143,8 @@ def test_an_actor_is_killed(
     assert killer.killed, "the actor was not killed: the test would show nothing"
 
 
-@pytest.mark.parametrize("algorithm", ["fedhp", pytest.param("adpsgd", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd"])
 def test_the_kept_state_is_lost_as_well(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

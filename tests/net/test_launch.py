@@ -148,6 +148,7 @@ def test_nothing_is_left_to_go_on_is_told_with_the_reason(tmp_path: Path) -> Non
             cluster.check_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_no_process_survives_the_launcher(tmp_path: Path) -> None:
     file, out = tmp_path / "tiny.toml", tmp_path / "run"
