@@ -114,6 +114,7 @@ def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -
     check_digests(tmp_path, file, places)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
     """The run it worked on is told, the others are carried out by another job."""
     file, out = write(tmp_path, **LONG), tmp_path / "out"

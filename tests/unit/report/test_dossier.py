@@ -34,6 +34,7 @@ from unit.report.conftest import Runs
 from unit.report.markup import Markup, check_page, read_markup
 from unit.report.runs import make_run, query, wide_run
 
+pytestmark = pytest.mark.xdist_group("dossier")  # the report is made once
 ANCHORS = ["result", "world", "topology", "round", "steps", "decisions", "settings"]
 
 
@@ -188,6 +189,7 @@ def test_a_run_of_one_round(tmp_path: Path) -> None:
     assert len(markup.all("svg")) >= 4
 
 
+@pytest.mark.slow
 def test_settings_that_differ_are_told_apart(runs: Runs, tmp_path: Path) -> None:
     files = save_report([*runs.dpsgd, runs.away], tmp_path)
     text = files[0].read_text(encoding="utf-8")
