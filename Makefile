@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedhp needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install --no-compile "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	@$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
+	@$(PIP) install "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 demo: setup

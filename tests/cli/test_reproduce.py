@@ -85,6 +85,7 @@ def test_a_changed_setting_runs_its_own_cells_anew(
     assert len(after) == len(before) + 2
 
 
+@pytest.mark.slow
 def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> None:
     text = (files / "sets" / "emnist.toml").read_text()
     (files / "sets" / "emnist.toml").write_text(text.replace("rounds = 3", "rounds = 12"))

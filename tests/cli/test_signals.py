@@ -100,6 +100,7 @@ def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) ->
     check_digests(tmp_path, file, places)
 
 
+@pytest.mark.slow
 def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -> None:
     file, out = write(tmp_path, **LONG), tmp_path / "out"
     options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
