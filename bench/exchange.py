@@ -25,10 +25,10 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from fedhp.cluster import limits, services
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.codec import Encoded, ModelCodec
-from fedhp.cluster.compress import Row
+from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.codec import Encoded, ModelCodec
+from fedhp.cluster.protocol.compression import Row
 from fedhp.learn.params import Layout, Slot
 
 VALUES = (1_690_046, 6_750_000)  # of the models: 6.8 and 27 MB

@@ -17,7 +17,7 @@ _HOMES = {
     "start": "fedhp.api",
     "compare": "fedhp.api",
     "open_run": "fedhp.api",
-    "whatif": "fedhp.engine.whatif",
+    "whatif": "fedhp.engine.replay.whatif",
     "Experiment": "fedhp.config",
     "FedhpError": "fedhp.errors",
     "Dataset": "fedhp.types",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fedhp.algorithms import Federation, Observation
     from fedhp.api import compare, load_experiment, make_experiment, open_run, run, start
     from fedhp.config import Experiment
-    from fedhp.engine.whatif import whatif
+    from fedhp.engine.replay.whatif import whatif
     from fedhp.errors import FedhpError
     from fedhp.learn.task import Task
     from fedhp.types import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedhp.config import Experiment, load, parse, to_tables
 from fedhp.console.campaign import run_shown
-from fedhp.engine.campaign import check_cells, plan_cells, run_cells
-from fedhp.engine.run import Run, start_run
+from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
+from fedhp.engine.runs.run import Run, start_run
 from fedhp.record.reader import RunReader
 from fedhp.tables import read_toml
 

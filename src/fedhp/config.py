@@ -16,9 +16,9 @@ from fedhp.components import from_validation, wrong_setting
 from fedhp.tables import (
     COMMAND_LINE,
     anchor_paths,
-    beneath,
     copied,
     flat,
+    merge_defaults,
     parse_override,
     read_toml,
     set_key,
@@ -324,7 +324,7 @@ def _apply_profile(tree: dict[str, Any]) -> None:
     world = tree.get("world", {})
     profile = world.get("profile", "paper") if isinstance(world, dict) else None
     if isinstance(profile, str) and profile in PROFILES:
-        tree["world"] = beneath(PROFILES[profile], world)
+        tree["world"] = merge_defaults(PROFILES[profile], world)
 
 
 def _swap_parts(tree: dict[str, Any], given: list[tuple[str, Any]]) -> None:

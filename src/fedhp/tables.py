@@ -93,13 +93,13 @@ def copied(value: Any) -> Any:
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
-def beneath(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def merge_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given tables, with these values where they say nothing."""
     merged = dict(defaults)
     for key, value in given.items():
         base = merged.get(key)
         if isinstance(base, Mapping) and isinstance(value, Mapping):
-            merged[key] = beneath(base, value)
+            merged[key] = merge_defaults(base, value)
         else:
             merged[key] = value
     return merged

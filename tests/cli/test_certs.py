@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command
-from fedhp.cluster.certs import init_authority, issue, load_identity
+from fedhp.cluster.security.certificates import init_authority, issue, load_identity
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_no_key_is_ever_shown(command: Command, folder: Path) -> None:
 def test_without_the_extra_it_says_what_to_install(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "fedhp.cluster.certs")
-    monkeypatch.delattr("fedhp.cluster.certs")
+    monkeypatch.delitem(sys.modules, "fedhp.cluster.security.certificates")
+    monkeypatch.delattr("fedhp.cluster.security.certificates")
     monkeypatch.setitem(sys.modules, "cryptography", None)
     told = command("certs", "inspect")
     assert told.code == 2

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command, ended, start, wait_until, write
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.launch import Cluster
-from fedhp.cluster.operator import status, target_of
+from fedhp.cluster.ops.launch import Cluster
+from fedhp.cluster.ops.operator import status, target_of
+from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny

@@ -14,8 +14,8 @@ import pytest
 import fedhp
 from cli.support import Command, digest_of, write
 from disks import mounted
-from fedhp.engine import run as engine_run
-from fedhp.engine.run import start_run
+from fedhp.engine.runs import run as engine_run
+from fedhp.engine.runs.run import start_run
 from fedhp.errors import StorageFull
 from fedhp.record.checkpoint import write_checkpoint
 from fedhp.record.store import Store

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from cli.support import Command, wait_until, write
-from fedhp.cluster import doctor
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.launch import Cluster
-from fedhp.cluster.operator import target_of
-from fedhp.cluster.versions import installed
+from fedhp.cluster.ops import doctor
+from fedhp.cluster.ops.launch import Cluster
+from fedhp.cluster.ops.operator import target_of
+from fedhp.cluster.protocol.versions import installed
+from fedhp.cluster.security.certificates import init_authority, issue
 from net.clusters import status_of, tiny
 
 pytestmark = pytest.mark.xdist_group("processes")

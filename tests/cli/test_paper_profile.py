@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhp.engine.campaign import run_cells
-from fedhp.engine.suite import check_suite, read_suite
+from fedhp.engine.runs.campaign import run_cells
+from fedhp.engine.runs.suite import check_suite, read_suite
 from fedhp.record.reader import RunReader
 
 SHORT = (  # only how long it takes; the model, the data and the federation are the paper's

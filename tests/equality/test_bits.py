@@ -9,7 +9,7 @@ import pytest
 
 import fedhp
 from fedhp.config import Experiment
-from fedhp.engine.run import start_run
+from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted
 
 ALGORITHMS = ["fedhp", "dpsgd", "ldsgd", "adpsgd", "pens"]

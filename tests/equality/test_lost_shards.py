@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedhp.engine.carrier import Answer, ShardLost
-from fedhp.engine.engine import Engine
-from fedhp.engine.holding import holding_of
+from fedhp.engine.executor import Answer, ShardLost
 from fedhp.engine.local import LocalEngine, LocalShards
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
+from fedhp.engine.shard_spec import shard_spec_of
+from fedhp.engine.sharded import Engine
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, loop_of, prepared_of
@@ -37,7 +37,7 @@ class Fragile(LocalShards):
     """
 
     def __init__(self, prepared: Prepared, groups: list[IntArray], fatal: int, late: bool) -> None:
-        super().__init__([Shard(holding_of(prepared, group)) for group in groups])
+        super().__init__([Shard(shard_spec_of(prepared, group)) for group in groups])
         self.prepared, self.fatal, self.late = prepared, fatal, late
         self.calls, self.recovered, self.armed = 0, 0, False
         self.states = self._copies(flying=False)
@@ -85,7 +85,7 @@ class Fragile(LocalShards):
         """New shards: whatever the old ones knew is gone."""
         self.recovered += 1
         self.close()
-        self.shards = [Shard(holding_of(self.prepared, group)) for group in self.groups]
+        self.shards = [Shard(shard_spec_of(self.prepared, group)) for group in self.groups]
         for shard, state in zip(self.shards, self.states, strict=True):
             shard.load(state)
 

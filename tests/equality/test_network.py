@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.check_history import check
-from fedhp.cluster.launch import Cluster
-from fedhp.cluster.share import experiment_of
-from fedhp.cluster.verify import Verified, verify
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.verify import Verified, verify
+from fedhp.cluster.ops.launch import Cluster
+from fedhp.cluster.worker.data import experiment_of
 from fedhp.config import Experiment, parse
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
@@ -68,7 +68,7 @@ def test_thirty_rounds_of_eight_workers(
 
 def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: one number of the experiment is not what was run."""
-    import fedhp.cluster.again as again
+    import fedhp.cluster.audit.replay as again
 
     settings = experiment("dpsgd", workers=2, rounds=2, hidden=[4])
 

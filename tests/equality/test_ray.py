@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedhp.config import Experiment, parse
-from fedhp.engine.carrier import StateLost
-from fedhp.engine.run import start_run
+from fedhp.engine.executor import StateLost
+from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.drill import Case, Drill, experiment
-from fedhp.cluster.etcd import LEASE
 from fedhp.cluster.failpoints import COORDINATOR as COORDINATOR_PHASES
 from fedhp.cluster.failpoints import WORKER as WORKER_PHASES
+from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.config import Experiment
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import running_etcd

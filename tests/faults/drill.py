@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.check_history import check, longest_pause
+from fedhp.cluster.audit.invariants import check, longest_pause
 from fedhp.cluster.failpoints import VARIABLE
 from fedhp.cluster.history import History, read_history
-from fedhp.cluster.launch import COORDINATOR, Cluster
+from fedhp.cluster.ops.launch import COORDINATOR, Cluster
 from fedhp.config import Experiment, parse
 
 # All rounds about as long.

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedhp import __version__
-from fedhp.cluster import limits, services
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.guard import Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.coordinator.orders import from_stand, stand
 from fedhp.cluster.history import History
-from fedhp.cluster.identity import Identity, load_identity
-from fedhp.cluster.orders import from_stand, stand
-from fedhp.cluster.tls import open_channel
+from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import Identity, load_identity
+from fedhp.cluster.security.tls import open_channel
 
 MODEL_BYTES = 400_000
 NAN = float("nan")

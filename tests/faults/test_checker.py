@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from faults.story import DEADLINE, RUN, Story
-from fedhp.cluster import check_history
-from fedhp.cluster.check_history import check, longest_pause
+from fedhp.cluster.audit import invariants
+from fedhp.cluster.audit.invariants import check, longest_pause
 from fedhp.errors import RunError
 
 
@@ -308,12 +308,12 @@ def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
     assert found(story, tmp_path) == set()
 
 
-@pytest.mark.parametrize("rule", check_history.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", invariants.RULES, ids=lambda rule: rule.__name__)
 def test_no_rule_is_idle(
-    rule: check_history.Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rule: invariants.Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = tuple(each for each in check_history.RULES if each is not rule)
-    monkeypatch.setattr(check_history, "RULES", others)
+    others = tuple(each for each in invariants.RULES if each is not rule)
+    monkeypatch.setattr(invariants, "RULES", others)
     missed = 0
     for index, (plant, rules) in enumerate(PLANTED):
         story = good()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.check_history import check
-from fedhp.cluster.launch import Cluster
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import parse
 from fedhp.record.reader import RunReader, summarize
 

@@ -11,13 +11,13 @@ import pytest
 
 from faults.scripted import make_certificates
 from faults.together import Office, experiment, office, run, until
-from fedhp.cluster.check_history import check
-from fedhp.cluster.conductor import Conductor, Rules, Verdict
-from fedhp.cluster.guard import RULES, Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Rules
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History
-from fedhp.cluster.ledger import JournalLedger
-from fedhp.cluster.office import Clerk
-from fedhp.cluster.term import Term
+from fedhp.cluster.ledger.base import JournalLedger
+from fedhp.cluster.protocol.guard import RULES, Attempt, Envelopes, Guard, Refused
 
 NAMES = ["w0", "w1", "w2"]
 
@@ -103,7 +103,7 @@ def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
         boss.join(name, "h:1", incarnation=1, stands=(), now=0.0)
     attempt = boss.begin([0, 1], deadline=0.5)
     boss.report(0, attempt, "a")
-    assert boss.verdict(0.6) is Verdict.COMMIT
+    assert boss.verdict(0.6) is AttemptVerdict.COMMIT
     assert boss.seal() == {0: "a"}
     with pytest.raises(Refused, match="being committed") as refused:
         boss.report(1, attempt, "b")
@@ -144,9 +144,9 @@ def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
 ) -> None:
     real = Conductor.verdict
 
-    def judged(self: Conductor[Any], now: float) -> Verdict:
+    def judged(self: Conductor[Any], now: float) -> AttemptVerdict:
         found = real(self, now)
-        return Verdict.COMMIT if found is Verdict.GIVE_UP else found
+        return AttemptVerdict.COMMIT if found is AttemptVerdict.GIVE_UP else found
 
     monkeypatch.setattr(Conductor, "verdict", judged)
     one_of_two_dies(certificates, tmp_path)
@@ -163,27 +163,27 @@ def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:
     boss.report(0, attempt, "a")
     boss.report(1, attempt, "b")
     boss.join("w2", "h:1", incarnation=2, stands=(), now=0.5)
-    assert boss.verdict(0.5) is Verdict.GIVE_UP
+    assert boss.verdict(0.5) is AttemptVerdict.GIVE_UP
 
 
 # --- who is late is not bad ----------------------------------------------------------------
 
 
 def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path: Path) -> None:
-    term = Term(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
+    term = CoordinatorState(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
     term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=9), epoch=1)
     member = term.conductor.join("w0", "h:1", incarnation=1, stands=(), now=0.0)
     term.conductor.begin([0], deadline=9.0)
-    assert Clerk(term).expected(member).attempt == Attempt(1, 1, 1)
+    assert CoordinatorHandlers(term).expected(member).attempt == Attempt(1, 1, 1)
     term.conductor.give_up()
     with pytest.raises(Refused, match="given up") as refused:
-        Clerk(term).expected(member)
+        CoordinatorHandlers(term).expected(member)
     assert not refused.value.bad
     term.history.close()
 
 
 def test_who_is_silent_just_now_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:
-    term = Term(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
+    term = CoordinatorState(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
     term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=60), epoch=1)
     now = time.monotonic()
     for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):

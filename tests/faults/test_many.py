@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from faults.scripted import Scripted, make_certificates
-from fedhp.cluster import processes
-from fedhp.cluster.check_history import check
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
-from fedhp.cluster.processes import Surroundings
-from fedhp.cluster.standby import Seat
+from fedhp.cluster.ops import processes
+from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.config import parse
 
 WORKERS, ROUNDS = 300, 4
@@ -45,8 +45,8 @@ def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
             },
         }
     )
-    seat = Seat(experiment, certificates, folder, name="boss")
-    boss = processes.start_coordinator(seat, Surroundings(tmp_path / "boss.log"))
+    seat = CoordinatorProcessSettings(experiment, certificates, folder, name="boss")
+    boss = processes.start_coordinator(seat, ProcessEnvironment(tmp_path / "boss.log"))
     try:
         asyncio.run(asyncio.wait_for(everyone(names, certificates, folder), PATIENCE))
         status = Path(f"/proc/{boss.pid}/status").read_text(encoding="ascii")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faults.yard import Yard
-from fedhp.cluster.check_history import check
+from fedhp.cluster.audit.invariants import check
 from fedhp.config import Experiment, parse
 from fedhp.record.reader import RunReader
 

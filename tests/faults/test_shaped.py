@@ -15,12 +15,12 @@ import pytest
 
 from faults.namespaces import Net, needs_namespaces
 from faults.yard import BOSS, Yard
-from fedhp.cluster.check_history import check
-from fedhp.cluster.recorded import read_run
-from fedhp.cluster.verify import RoundDone, rounds_of
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.timeline import read_run
+from fedhp.cluster.audit.verify import RoundDone, rounds_of
 from fedhp.config import Experiment, parse
-from fedhp.engine.account import _slowest_pull
-from fedhp.engine.stage import bare_stage
+from fedhp.engine.accounting import _slowest_pull
+from fedhp.engine.context import bare_stage
 from fedhp.record.reader import RunReader
 from fedhp.timing import slowest_link
 from fedhp.types import FloatArray

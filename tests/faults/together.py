@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from faults.scripted import Scripted
-from fedhp.cluster.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.identity import load_identity
-from fedhp.cluster.ledger import JournalLedger
-from fedhp.cluster.tls import AllowList
+from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
+from fedhp.cluster.ledger.base import JournalLedger
+from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, parse
 
 SOON = 60.0  # s: nothing here takes longer, even on a busy machine

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from faults.namespaces import Net, enter
-from fedhp.cluster import processes
-from fedhp.cluster.certs import init_authority, issue
+from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import History, read_history
-from fedhp.cluster.processes import Surroundings
-from fedhp.cluster.standby import Seat
-from fedhp.cluster.worker import WorkerSettings
+from fedhp.cluster.ops import processes
+from fedhp.cluster.ops.processes import ProcessEnvironment
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.worker.worker import WorkerSettings
 from fedhp.config import Experiment
 
 BOSS = "coordinator"
@@ -80,7 +80,7 @@ class Yard:
             issue(certificates, name, hosts=[self.host(name)])
         processes.warm_up()
         port = PORT if self._net is not None else 0
-        seat = Seat(
+        seat = CoordinatorProcessSettings(
             experiment=self.settings,
             certificates=certificates,
             folder=self.folder,
@@ -151,7 +151,7 @@ class Yard:
             namespace=None if self._net is None else self._net.namespace(name),
             poison=name.startswith("w") and int(name[1:]) in self._poisoned,
         )
-        around = Surroundings(self.folder / "logs" / f"{name}.log")
+        around = ProcessEnvironment(self.folder / "logs" / f"{name}.log")
         context = multiprocessing.get_context("forkserver")
         process = context.Process(target=target, args=(task, around, nature), daemon=True)
         process.start()
@@ -161,13 +161,15 @@ class Yard:
 # --- inside the new process ----------------------------------------------------------------
 
 
-def _coordinate(seat: Seat, around: Surroundings, nature: Nature) -> None:
+def _coordinate(
+    seat: CoordinatorProcessSettings, around: ProcessEnvironment, nature: Nature
+) -> None:
     if nature.namespace is not None:
         enter(nature.namespace)
     processes._coordinator(seat, around)
 
 
-def _work(settings: WorkerSettings, around: Surroundings, nature: Nature) -> None:
+def _work(settings: WorkerSettings, around: ProcessEnvironment, nature: Nature) -> None:
     if nature.namespace is not None:
         enter(nature.namespace)
     if nature.poison:
@@ -176,7 +178,7 @@ def _work(settings: WorkerSettings, around: Surroundings, nature: Nature) -> Non
     async def main() -> int:
         import torch
 
-        from fedhp.cluster.worker import run_worker
+        from fedhp.cluster.worker.worker import run_worker
 
         torch.set_num_threads(1)
         return await run_worker(settings)
@@ -186,7 +188,7 @@ def _work(settings: WorkerSettings, around: Surroundings, nature: Nature) -> Non
 
 def _turn_signs() -> None:
     """From now on this process gives away its model with all signs turned; its own stays."""
-    from fedhp.cluster.compress import Outgoing
+    from fedhp.cluster.protocol.compression import Outgoing
 
     honest = Outgoing.offer
 

@@ -17,12 +17,14 @@ from typing import Any
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["fedhp.cluster.codec", "fedhp.cluster.compress"]):
-    from fedhp.cluster import codec as module
-    from fedhp.cluster.compress import Delta, Row
+with atheris.instrument_imports(
+    include=["fedhp.cluster.protocol.codec", "fedhp.cluster.protocol.compression"]
+):
+    from fedhp.cluster.protocol import codec as module
+    from fedhp.cluster.protocol.compression import Delta, Row
 
-from fedhp.cluster import limits
-from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.learn.params import Layout, Slot
 
 SLOTS = (

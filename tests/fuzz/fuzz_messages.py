@@ -19,11 +19,11 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["fedhp.cluster"]):
-    from fedhp.cluster import checks, fields, guard, limits  # noqa: F401
+    from fedhp.cluster.protocol import field_checks, guard, limits, message_checks  # noqa: F401
 
 from google.protobuf.message import DecodeError
 
-from fedhp.cluster.guard import Guard, Refused
+from fedhp.cluster.protocol.guard import Guard, Refused
 from fuzz.mutate import mutate
 from net.bad_messages import BAD_MESSAGES
 from net.good_messages import GOOD, SCENE, Kind, new_guard, take
@@ -134,7 +134,7 @@ def _fields_alone(message: Any, kind: Kind) -> None:
     try:
         kind.check(message, SCENE)
     except Refused as refused:
-        fields.check_text(refused.text, "the text of a refusal")
+        field_checks.check_text(refused.text, "the text of a refusal")
 
 
 def write_seeds(folder: Path, names: list[str]) -> None:

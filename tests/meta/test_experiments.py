@@ -8,8 +8,8 @@ import pytest
 
 from fedhp.algorithms import load_algorithm
 from fedhp.config import load
-from fedhp.engine.campaign import plan_cells
 from fedhp.engine.prepare import prepare
+from fedhp.engine.runs.campaign import plan_cells
 from fedhp.engine.trial import try_algorithm
 from fedhp.tables import read_toml
 

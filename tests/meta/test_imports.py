@@ -73,7 +73,7 @@ def test_a_name_brings_only_what_it_needs() -> None:
 
 
 def test_a_replay_needs_no_torch() -> None:
-    assert "torch" not in loaded_after("import fedhp.engine.whatif, fedhp.report.whatif")
+    assert "torch" not in loaded_after("import fedhp.engine.replay.whatif, fedhp.report.whatif")
     assert "torch" not in loaded_after("import fedhp\nfedhp.whatif")
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedhp.cluster import limits
-from fedhp.cluster import wire_pb2 as wire
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
 from net.good_messages import Scene, address_of, other
 
 Spoil = Callable[[Any, Scene], None]

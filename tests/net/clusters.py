@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.launch import Cluster
+from fedhp.cluster.ops.launch import Cluster
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import Experiment, parse
 from fedhp.errors import RunError
 

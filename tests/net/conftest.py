@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.cluster import limits
+from fedhp.cluster.protocol import limits
 from net.identities import PATIENCE, make_ours, make_theirs
 
 

@@ -131,8 +131,8 @@ def running_etcd(folder: Path, members: int, *, extra: tuple[str, ...] = ()) -> 
 LEADER = """
 import asyncio, os, sys
 from hashlib import sha512
-from fedhp.cluster.etcd import EtcdLedger
-from fedhp.cluster.ledger import Unreachable
+from fedhp.cluster.ledger.etcd import EtcdLedger
+from fedhp.cluster.ledger.base import Unreachable
 from fedhp.errors import FedhpError
 
 def say(text):

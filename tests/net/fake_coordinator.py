@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.guard import Attempt
-from fedhp.cluster.identity import load_identity
-from fedhp.cluster.keep import to_wire
-from fedhp.cluster.services import OPTIONS, handler
-from fedhp.cluster.tls import peer_of, server_credentials
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.services import OPTIONS, handler
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.tls import peer_of, server_credentials
+from fedhp.cluster.worker.model_store import to_wire
 from fedhp.config import Experiment, to_tables
 from fedhp.graph import mixing_weights
 from fedhp.types import NeighborMixing

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.cluster.history import read_history
-from fedhp.cluster.worker import WorkerSettings, run_worker
+from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalEngine
 from fedhp.graph import topology_from

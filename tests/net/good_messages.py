@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedhp.cluster import checks, limits
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.guard import OPERATOR, RULES, WORKER, Attempt, Guard
+from fedhp.cluster.protocol import limits, message_checks
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import OPERATOR, RULES, WORKER, Attempt, Guard
 
 NOW = Attempt(epoch=3, round_index=7, number=2)
 
@@ -219,7 +219,7 @@ def _plain(check: Callable[[Any], None]) -> Callable[[Any, Scene], None]:
 
 
 def _check_report(report: wire.RoundReport, scene: Scene) -> None:
-    checks.check_report(
+    message_checks.check_report(
         report,
         workers=scene.workers,
         worker=scene.worker,
@@ -229,15 +229,15 @@ def _check_report(report: wire.RoundReport, scene: Scene) -> None:
 
 
 def _check_order(order: wire.Order, scene: Scene) -> None:
-    checks.check_order(order, workers=scene.workers, worker=scene.worker)
+    message_checks.check_order(order, workers=scene.workers, worker=scene.worker)
 
 
 def _check_beat_reply(reply: wire.BeatReply, scene: Scene) -> None:
-    checks.check_beat_reply(reply, workers=scene.workers)
+    message_checks.check_beat_reply(reply, workers=scene.workers)
 
 
 GOOD: Mapping[str, Kind] = {
-    "Join": Kind(_join, _plain(checks.check_join), "Join"),
+    "Join": Kind(_join, _plain(message_checks.check_join), "Join"),
     "Next": Kind(
         lambda scene: wire.NextRequest(
             envelope=envelope(scene),
@@ -249,42 +249,46 @@ GOOD: Mapping[str, Kind] = {
                 )
             ],
         ),
-        _plain(checks.check_next),
+        _plain(message_checks.check_next),
         "Next",
     ),
     "Report": Kind(_report, _check_report, "Report"),
     "Beat": Kind(
         lambda scene: wire.BeatRequest(envelope=envelope(scene), phase="training"),
-        _plain(checks.check_beat),
+        _plain(message_checks.check_beat),
         "Beat",
     ),
     "Leave": Kind(
         lambda scene: wire.LeaveRequest(envelope=envelope(scene), why="going home"),
-        _plain(checks.check_leave),
+        _plain(message_checks.check_leave),
         "Leave",
     ),
     "Status": Kind(
         lambda scene: wire.StatusRequest(envelope=envelope(scene)),
-        _plain(checks.check_status),
+        _plain(message_checks.check_status),
         "Status",
     ),
     "Command": Kind(
         lambda scene: wire.CommandRequest(envelope=envelope(scene), drain="worker-4"),
-        _plain(checks.check_command),
+        _plain(message_checks.check_command),
         "Command",
         OPERATOR,
     ),
-    "Pull": Kind(lambda scene: _pull(scene, wire.TRAINED), _plain(checks.check_pull), "Pull"),
-    "Pull committed": Kind(
-        lambda scene: _pull(scene, wire.COMMITTED), _plain(checks.check_pull), "Pull"
+    "Pull": Kind(
+        lambda scene: _pull(scene, wire.TRAINED), _plain(message_checks.check_pull), "Pull"
     ),
-    "Pull probe": Kind(lambda scene: _pull(scene, wire.PROBE), _plain(checks.check_pull), "Pull"),
-    "Chunk": Kind(_chunk, _plain(checks.check_first_chunk), "Swap"),
+    "Pull committed": Kind(
+        lambda scene: _pull(scene, wire.COMMITTED), _plain(message_checks.check_pull), "Pull"
+    ),
+    "Pull probe": Kind(
+        lambda scene: _pull(scene, wire.PROBE), _plain(message_checks.check_pull), "Pull"
+    ),
+    "Chunk": Kind(_chunk, _plain(message_checks.check_first_chunk), "Swap"),
     "JoinReply": Kind(
         lambda scene: wire.JoinReply(
             run=scene.run, epoch=3, worker=2, experiment="rounds = 9\n", beat_seconds=1.0
         ),
-        _plain(checks.check_join_reply),
+        _plain(message_checks.check_join_reply),
     ),
     "Work": Kind(_work, _check_order),
     "Scoring": Kind(_scoring, _check_order),
@@ -298,9 +302,9 @@ GOOD: Mapping[str, Kind] = {
         _check_beat_reply,
     ),
     "Receipt": Kind(
-        lambda scene: wire.Receipt(why="the attempt is over"), _plain(checks.check_receipt)
+        lambda scene: wire.Receipt(why="the attempt is over"), _plain(message_checks.check_receipt)
     ),
-    "StatusReply": Kind(_status_reply, _plain(checks.check_status_reply)),
+    "StatusReply": Kind(_status_reply, _plain(message_checks.check_status_reply)),
 }
 
 

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from fedhp.cluster import tls
-from fedhp.cluster.certs import Identity, init_authority, issue
-from fedhp.cluster.tls import AllowList, admit, open_channel
+from fedhp.cluster.security import tls
+from fedhp.cluster.security.certificates import Identity, init_authority, issue
+from fedhp.cluster.security.tls import AllowList, admit, open_channel
 
 TODAY = datetime.now(UTC)
 LONG_AGO, FAR_AHEAD = TODAY - timedelta(days=400), TODAY + timedelta(days=400)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedhp.cluster.book import Book, Content
-from fedhp.cluster.guard import Attempt
+from fedhp.cluster.audit.timeline import START
+from fedhp.cluster.coordinator.run_record import Content, RunRecordWriter
 from fedhp.cluster.history import History
-from fedhp.cluster.recorded import START
+from fedhp.cluster.protocol.guard import Attempt
 from fedhp.config import Experiment
 from fedhp.types import RoundRecord
 from net.clusters import tiny
@@ -47,9 +47,9 @@ class Leader:
             committed=stand,
             members=(),
             model_bytes=4000 if stand != START else 0,
-            brain=b"",
+            planner=b"",
         )
-        self._book = Book.open(self.folder, content, asynchronous=False)
+        self._book = RunRecordWriter.open(self.folder, content, asynchronous=False)
         self._history = History(self.folder, self.name)
         place = [stand.epoch, stand.round_index, stand.number]
         self._history.note(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhp.cluster import limits, services
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.checks import check_report
-from fedhp.cluster.fields import check_address, check_text, one_line
-from fedhp.cluster.guard import BAD, LATE, RULES, Refused
+from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.field_checks import check_address, check_text, one_line
+from fedhp.cluster.protocol.guard import BAD, LATE, RULES, Refused
+from fedhp.cluster.protocol.message_checks import check_report
 from net.bad_messages import BAD_MESSAGES, Bad
 from net.good_messages import GOOD, SCENE, Kind, Scene, new_guard, take
 

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedhp.cluster.certs import init_authority, inspect, issue, load_identity
-from fedhp.cluster.identity import Facts, recheck
+from fedhp.cluster.security.certificates import init_authority, inspect, issue, load_identity
+from fedhp.cluster.security.identity import Facts, recheck
 from fedhp.errors import FedhpError, IdentityError, StorageFull
 from net.identities import certificate, sign
 

@@ -14,10 +14,10 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhp.cluster import limits
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.codec import BadModel, Encoded, ModelCodec, Receiver
-from fedhp.cluster.compress import Delta, Row, to_half, to_int8
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, Receiver
+from fedhp.cluster.protocol.compression import Delta, Row, to_half, to_int8
 from fedhp.errors import FedhpError
 from fedhp.learn.params import Layout, Slot
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedhp.cluster import compress
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.codec import BadModel, Encoded, ModelCodec, Receiver
-from fedhp.cluster.compress import (
+from fedhp.cluster.protocol import compression
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, Receiver
+from fedhp.cluster.protocol.compression import (
     LARGEST,
     LARGEST_HALF,
     Copies,
@@ -284,7 +284,7 @@ def test_a_failure_of_the_sender_does_not_spoil_what_it_knows(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(compress, "largest", no_memory)
+        patch.setattr(compression, "largest", no_memory)
         with pytest.raises(MemoryError):
             outgoing.take("reader", incoming.begin("peer")[0])
     for _ in range(2):

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.etcd import DRIFT, PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
-from fedhp.cluster.etcd_client import EtcdClient
-from fedhp.cluster.etcd_forms import delete
-from fedhp.cluster.ledger import NotLeader, Unreachable
+from fedhp.cluster.ledger.base import NotLeader, Unreachable
+from fedhp.cluster.ledger.etcd import DRIFT, PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
+from fedhp.cluster.ledger.etcd_client import EtcdClient
+from fedhp.cluster.ledger.etcd_messages import delete
 from fedhp.seeds import Purpose, generator
 from net import etcd_support
 from net.etcd_support import Etcd, needs_etcd, running_etcd

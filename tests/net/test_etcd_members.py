@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trustme
 
-from fedhp.cluster.etcd import EtcdLedger, find_leader
-from fedhp.cluster.etcd_client import EtcdClient, Login, TlsFiles, parse_address
-from fedhp.cluster.etcd_forms import EtcdRefused, coded
-from fedhp.cluster.ledger import Unreachable
+from fedhp.cluster.ledger.base import Unreachable
+from fedhp.cluster.ledger.etcd import EtcdLedger, find_leader
+from fedhp.cluster.ledger.etcd_client import EtcdClient, Login, TlsFiles, parse_address
+from fedhp.cluster.ledger.etcd_messages import EtcdRefused, coded
 from fedhp.errors import ConfigError, StorageFull
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import Etcd, free_ports, needs_etcd, running_etcd

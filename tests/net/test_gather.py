@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.support import caller
-from fedhp.cluster.check_history import check
+from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.merge import Gathered, gather
+from fedhp.cluster.audit.timeline import read_run
 from fedhp.cluster.failpoints import VARIABLE
-from fedhp.cluster.gather import Gathered, gather
 from fedhp.cluster.history import History
-from fedhp.cluster.launch import Cluster
-from fedhp.cluster.recorded import read_run
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import load, to_tables
 from fedhp.record.reader import RunReader
 from fedhp.record.store import FILE

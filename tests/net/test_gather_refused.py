@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster import gather as module
-from fedhp.cluster.gather import gather
-from fedhp.cluster.guard import Attempt
+from fedhp.cluster.audit import merge as module
+from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.history import History
+from fedhp.cluster.protocol.guard import Attempt
 from fedhp.errors import FedhpError, RunError, StorageFull
 from fedhp.record.reader import find_runs
 from fedhp.record.store import FILE
@@ -233,7 +233,7 @@ def test_until_the_last_step_there_is_no_run(
         seen.append(sorted(below(source)))
         os.replace(source, target)
 
-    monkeypatch.setattr("fedhp.cluster.gather.os.rename", rename)
+    monkeypatch.setattr("fedhp.cluster.audit.merge.os.rename", rename)
     gather([tmp_path / "in"], out)
     assert seen == [sorted(below(out))]
     assert find_runs(out.parent) == [out]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedhp.cluster import guard as module
-from fedhp.cluster import limits
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.guard import (
+from fedhp.cluster.protocol import guard as module
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import (
     BAD,
     LATE,
     OPERATOR,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from disks import mounted
-from fedhp.cluster.journal import Journal, JournalBusy, JournalDamaged, Record
+from fedhp.cluster.ledger.journal import Journal, JournalBusy, JournalDamaged, Record
 from fedhp.errors import RunError, StorageFull
 from fedhp.seeds import Purpose, generator
 
@@ -330,7 +330,7 @@ def test_a_record_is_on_the_disk_before_append_returns(
 WRITER = """
 import sys
 from pathlib import Path
-from fedhp.cluster.journal import Journal, Record
+from fedhp.cluster.ledger.journal import Journal, Record
 journal = Journal(Path(sys.argv[1]))
 number = int.from_bytes(journal.read()[-1].body[:8]) if journal.read() else 0
 while True:

@@ -15,10 +15,10 @@ import pytest
 import tomli_w
 
 from cli.support import is_alive, wait_until
-from fedhp.cluster import operator
-from fedhp.cluster.certs import init_authority, issue, load_identity
-from fedhp.cluster.launch import Cluster, ensure_certificates
-from fedhp.cluster.outcome import final_digests, last_error
+from fedhp.cluster.audit.outcome import final_digests, last_error
+from fedhp.cluster.ops import operator
+from fedhp.cluster.ops.launch import Cluster, ensure_certificates
+from fedhp.cluster.security.certificates import init_authority, issue, load_identity
 from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.etcd import EtcdLedger
-from fedhp.cluster.journal import Journal, JournalDamaged
-from fedhp.cluster.ledger import EPOCH, FILE, GROWTH, ROOM, JournalLedger, Ledger, NotLeader
+from fedhp.cluster.ledger.base import EPOCH, FILE, GROWTH, ROOM, JournalLedger, Ledger, NotLeader
+from fedhp.cluster.ledger.etcd import EtcdLedger
+from fedhp.cluster.ledger.journal import Journal, JournalDamaged
 from fedhp.errors import RunError
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import Etcd, needs_etcd, running_etcd

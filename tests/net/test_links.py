@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.capacity import Transfer, least_capacities
-from fedhp.cluster.links import Links
+from fedhp.cluster.coordinator.capacity import Transfer, least_capacities
+from fedhp.cluster.coordinator.link_estimates import Links
 
 
 def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:

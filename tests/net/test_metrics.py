@@ -15,10 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
-from fedhp.cluster import logs, metrics
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.metrics import Metrics, MetricsServer, Snapshot, health
-from fedhp.cluster.standby import Seat, coordinate
+from fedhp.cluster.coordinator import metrics
+from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, coordinate
+from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, Snapshot, health
+from fedhp.cluster.ops import logs
+from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import ConfigError, Interrupted
 from net.clusters import PATIENCE, tiny
 from unit.record.rounds import mesh, planned_round
@@ -162,7 +163,7 @@ def test_a_taken_port_is_told() -> None:
 def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
     init_authority(tmp_path)
     issue(tmp_path, "coordinator", hosts=("127.0.0.1",), roles=("coordinator",))
-    seat = Seat(
+    seat = CoordinatorProcessSettings(
         experiment=tiny(),
         certificates=tmp_path,
         folder=tmp_path / "run",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster import orders
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.conductor import Member
-from fedhp.cluster.guard import Attempt
-from fedhp.cluster.planning import Planned, Planning, sources_of
-from fedhp.cluster.poisoned import least_peers, poisoned_of
+from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.conductor import Member
+from fedhp.cluster.coordinator.planning import Planned, Planning, sources_of
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
 from fedhp.config import parse
-from fedhp.engine.stage import bare_stage
+from fedhp.engine.context import bare_stage
 from fedhp.graph import components_of, mixing_weights
 from fedhp.types import NeighborMixing
 
@@ -66,30 +66,30 @@ def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire
     )
 
 
-def finish(brain: Planning, planned: Planned, there: list[int]) -> None:
+def finish(planner: Planning, planned: Planned, there: list[int]) -> None:
     found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in there}
-    brain.finish(planned, found, seconds=2.0)
+    planner.finish(planned, found, seconds=2.0)
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
 def test_rounds_follow_each_other_when_some_are_missing(algorithm: str) -> None:
-    brain = planning(algorithm)
+    planner = planning(algorithm)
     for round_index, away in enumerate((None, 2, 2, None), start=1):
         present = np.arange(5) != away
-        planned = brain.plan(round_index, present, steps(5))
+        planned = planner.plan(round_index, present, steps(5))
         there = np.flatnonzero(present).tolist()
         assert (planned.local_steps[present] >= 1).all()
         assert (planned.local_steps[~present] == 0).all()
         for worker in there:
             assert set(sources_of(planned.plan, worker)) <= set(there) - {worker}
-        finish(brain, planned, there)
-    assert brain.clock == pytest.approx(8.0)
+        finish(planner, planned, there)
+    assert planner.clock == pytest.approx(8.0)
 
 
 def test_those_that_are_there_stay_connected_when_the_base_topology_falls_apart() -> None:
-    brain = planning("fedhp", workers=6, topology="ring")
+    planner = planning("fedhp", workers=6, topology="ring")
     present = np.isin(np.arange(6), [0, 1, 3, 4])
-    planned = brain.plan(1, present, steps(6))
+    planned = planner.plan(1, present, steps(6))
     exchange = planned.plan.exchange
     assert isinstance(exchange, NeighborMixing)
     labels = components_of(exchange.topology)[present]
@@ -98,16 +98,16 @@ def test_those_that_are_there_stay_connected_when_the_base_topology_falls_apart(
 
 
 def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
-    brain = planning()
+    planner = planning()
     present = np.ones(5, dtype=np.bool_)
-    planned = brain.plan(1, present, steps(5))
+    planned = planner.plan(1, present, steps(5))
     found = {
         worker: report(
             worker, sources_of(planned.plan, worker), lost=(4,) if worker != 4 else (0, 1, 2, 3)
         )
         for worker in range(4)
     }
-    record = brain.finish(planned, found, seconds=3.0)
+    record = planner.finish(planned, found, seconds=3.0)
     assert record.timing.round_time == 3.0
     assert set(record.links.ravel().tolist()) == {0, 1, 2, 3}
     assert np.isnan(record.timing.worker_time[4])
@@ -122,10 +122,10 @@ def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
 
 @pytest.mark.parametrize(("rule", "least"), [("none", 1), ("trimmed_mean", 4), ("median", 4)])
 def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: int) -> None:
-    brain = planning("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
+    planner = planning("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
     for away in (None, 3):
         present = np.arange(10) != away
-        planned = brain.plan(1, present, steps(10))
+        planned = planner.plan(1, present, steps(10))
         exchange = planned.plan.exchange
         assert isinstance(exchange, NeighborMixing)
         degrees = exchange.topology.degrees[present]
@@ -145,24 +145,24 @@ def test_so_many_may_be_poisoned(workers: int, share: float, poisoned: int, peer
 
 
 def test_mixing_testing_and_keeping_is_no_waiting() -> None:
-    brain = planning()
-    planned = brain.plan(1, np.ones(5, dtype=np.bool_), steps(5))
+    planner = planning()
+    planned = planner.plan(1, np.ones(5, dtype=np.bool_), steps(5))
     found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in range(5)}
     found[2].other_seconds = 0.75
-    timing = brain.finish(planned, found, seconds=9.0).timing
+    timing = planner.finish(planned, found, seconds=9.0).timing
     idle = 9.0 - timing.compute_time - timing.communication_time
     assert timing.waiting_time[2] == pytest.approx(idle[2] - 0.75)
     assert timing.waiting_time[1] == pytest.approx(idle[1])
 
 
 def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
-    brain = planning()
+    planner = planning()
     present = np.ones(5, dtype=np.bool_)
     for round_index in (1, 2):
-        finish(brain, brain.plan(round_index, present, steps(5)), [0, 1, 2, 3, 4])
+        finish(planner, planner.plan(round_index, present, steps(5)), [0, 1, 2, 3, 4])
     other = planning()
-    other.unpack(brain.pack())
-    mine, theirs = (each.plan(3, present, steps(5)) for each in (brain, other))
+    other.unpack(planner.pack())
+    mine, theirs = (each.plan(3, present, steps(5)) for each in (planner, other))
     assert mine.local_steps.tolist() == theirs.local_steps.tolist()
     for worker in range(5):
         assert sources_of(mine.plan, worker) == sources_of(theirs.plan, worker)
@@ -171,9 +171,9 @@ def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "pens"])
 def test_orders_say_what_the_plan_says(algorithm: str) -> None:
-    brain = planning(algorithm)
+    planner = planning(algorithm)
     present = np.ones(5, dtype=np.bool_)
-    planned = brain.plan(1, present, steps(5))
+    planned = planner.plan(1, present, steps(5))
     members = {worker: Member(worker, f"w{worker}", f"h:{worker + 1}") for worker in range(5)}
     found = orders.works(
         planned,

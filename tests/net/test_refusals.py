@@ -18,9 +18,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster import limits, tls
-from fedhp.cluster.certs import load_identity
-from fedhp.cluster.tls import AllowList, open_channel, why_refused
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.security import tls
+from fedhp.cluster.security.certificates import load_identity
+from fedhp.cluster.security.tls import AllowList, open_channel, why_refused
 from fedhp.errors import ConfigError, IdentityError
 from net.identities import (
     DENIED,

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedhp.cluster.conductor import START, Conductor, Rules, Status, Verdict
-from fedhp.cluster.guard import Attempt, Refused
+from fedhp.cluster.coordinator.conductor import START, AttemptVerdict, Conductor, Rules, Status
+from fedhp.cluster.protocol.guard import Attempt, Refused
 
 WORKERS = 4
 RULES = Rules(workers=WORKERS, min_workers=2, suspect_after=3.0, dead_after=8.0)
@@ -157,9 +157,9 @@ class Protocol(RuleBasedStateMachine):
     @rule(dies=st.booleans())
     def decide(self, dies: bool) -> None:
         verdict = self.boss.verdict(self.now)
-        if verdict is Verdict.GIVE_UP:
+        if verdict is AttemptVerdict.GIVE_UP:
             self.boss.give_up()
-        if verdict is Verdict.COMMIT:
+        if verdict is AttemptVerdict.COMMIT:
             assert self.boss.running is not None
             attempt = self.boss.running.attempt
             assert len(self.boss.running.reports) >= 1
@@ -213,10 +213,10 @@ def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
     attempt = boss.begin([0, 1, 2], deadline=100.0)
     boss.report(0, attempt, "a")
     boss.report(1, attempt, "b")
-    assert boss.verdict(1.0) is Verdict.WAIT
+    assert boss.verdict(1.0) is AttemptVerdict.WAIT
     for index in (0, 1):
         boss.beat(boss.members[index], "waiting", 5.0)
-    assert boss.verdict(5.0) is Verdict.COMMIT  # the third was silent for too long
+    assert boss.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
     assert boss.commit() == Attempt(1, 1, 1)
     assert boss.status(boss.members[2], 2.0) is Status.BEHIND
 
@@ -225,7 +225,7 @@ def test_too_few_reports_give_the_attempt_up_and_the_next_has_another_number() -
     boss = conductor()
     attempt = boss.begin([0, 1, 2], deadline=2.0)
     boss.report(0, attempt, "a")
-    assert boss.verdict(2.5) is Verdict.GIVE_UP
+    assert boss.verdict(2.5) is AttemptVerdict.GIVE_UP
     boss.give_up()
     again = boss.begin([0, 1, 2], deadline=9.0)
     assert (again.round_index, again.number) == (1, 2)
@@ -249,7 +249,7 @@ def test_a_process_that_came_anew_is_not_waited_for_in_the_attempt_of_its_earlie
     boss.report(0, attempt, "a")
     boss.report(1, attempt, "b")
     boss.join("w2", "h:2", incarnation=2, stands=(), now=1.0)
-    assert boss.verdict(1.0) is Verdict.COMMIT
+    assert boss.verdict(1.0) is AttemptVerdict.COMMIT
 
 
 def test_an_index_belongs_to_its_name() -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.cluster import operator
-from fedhp.cluster.certs import init_authority, issue
-from fedhp.cluster.launch import Cluster
-from fedhp.cluster.standby import Seat, check_standby, leader_finder
+from fedhp.cluster.coordinator.leadership import (
+    CoordinatorProcessSettings,
+    check_standby,
+    leader_finder,
+)
+from fedhp.cluster.ops import operator
+from fedhp.cluster.ops.launch import Cluster
+from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import ConfigError
 from net.clusters import ENDLESS, round_of, status_of, tiny, until
 from net.etcd_support import needs_etcd, running_etcd
@@ -73,10 +77,12 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
 def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
     init_authority(tmp_path)
     issue(tmp_path, "w0", roles=("worker", "coordinator"))
-    seat = Seat(experiment=None, certificates=tmp_path, folder=tmp_path / "run", name="w0")
+    seat = CoordinatorProcessSettings(
+        experiment=None, certificates=tmp_path, folder=tmp_path / "run", name="w0"
+    )
     with pytest.raises(ConfigError, match="needs etcd"):
         check_standby(seat)
-    seat = Seat(
+    seat = CoordinatorProcessSettings(
         experiment=None,
         certificates=tmp_path,
         folder=tmp_path / "run",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.planning import Planning
-from fedhp.cluster.survey import PEERS, Survey
+from fedhp.cluster.coordinator.planning import Planning
+from fedhp.cluster.coordinator.survey import PEERS, Survey
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import parse
-from fedhp.engine.stage import bare_stage
+from fedhp.engine.context import bare_stage
 
 NAN = float("nan")
 
@@ -69,10 +69,10 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
     everyone, step_time = np.ones(4, dtype=np.bool_), np.full(4, 0.01)
 
     def first_steps(slow: float) -> list[int]:
-        brain = Planning(bare_stage(experiment, model_bits=8e6))
+        planner = Planning(bare_stage(experiment, model_bits=8e6))
         speed = [slow, 8.0, 8.0, 8.0]
-        assert not brain.links.known()
-        brain.survey(
+        assert not planner.links.known()
+        planner.survey(
             {
                 worker: [
                     link(peer, megabits=min(speed[worker], speed[peer]))
@@ -82,9 +82,9 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
                 for worker in range(4)
             }
         )
-        assert brain.links.known()
-        planned = brain.plan(1, everyone, step_time)
-        assert brain.probes(planned) == []  # all were timed just now
+        assert planner.links.known()
+        planned = planner.plan(1, everyone, step_time)
+        assert planner.probes(planned) == []  # all were timed just now
         return [int(each) for each in planned.local_steps]
 
     even, uneven = first_steps(8.0), first_steps(2.0)

@@ -17,9 +17,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster import tls
-from fedhp.cluster.certs import load_identity
-from fedhp.cluster.tls import AllowList, open_channel, peer_of, why_refused
+from fedhp.cluster.security import tls
+from fedhp.cluster.security.certificates import load_identity
+from fedhp.cluster.security.tls import AllowList, open_channel, peer_of, why_refused
 from fedhp.errors import IdentityError
 from net.identities import (
     DENIED,

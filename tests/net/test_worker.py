@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.guard import Attempt
-from fedhp.cluster.keep import INITIAL, to_wire
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.worker.model_store import INITIAL, to_wire
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from fedhp.types import PeerScoring

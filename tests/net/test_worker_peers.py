@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.codec import ModelCodec
-from fedhp.cluster.guard import Attempt, Envelopes
-from fedhp.cluster.identity import load_identity
-from fedhp.cluster.keep import INITIAL, to_wire
-from fedhp.cluster.services import PEER, call, handler
-from fedhp.cluster.tls import open_channel, server_credentials
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.codec import ModelCodec
+from fedhp.cluster.protocol.guard import Attempt, Envelopes
+from fedhp.cluster.protocol.services import PEER, call, handler
+from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.tls import open_channel, server_credentials
+from fedhp.cluster.worker.model_store import INITIAL, to_wire
 from fedhp.config import Experiment
-from fedhp.engine.carrier import Turn
+from fedhp.engine.executor import Turn
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from net.fake_coordinator import FakeCoordinator, make_certificates
@@ -50,7 +50,7 @@ def act(boss: FakeCoordinator, worker: int, *, turn: int, partner: int) -> None:
 def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) -> None:
     settings = acting()
     engine = LocalEngine(prepare(settings))
-    engine.fly()
+    engine.enable_in_flight_state()
     engine.snapshot(0)
     engine.train_snapshots({0: Turn(1, 3, 0.1)})
     engine.apply(0)
@@ -144,7 +144,7 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
 ) -> None:
     settings = acting()
     engine = LocalEngine(prepare(settings))
-    engine.fly()
+    engine.enable_in_flight_state()
     engine.snapshot(0)
     engine.train_snapshots({0: Turn(1, 3, 0.1)})
     engine.apply(0)

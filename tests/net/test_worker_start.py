@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from fedhp.cli import call as main
-from fedhp.cluster import uplink
-from fedhp.cluster.certs import issue
-from fedhp.cluster.guard import Attempt
-from fedhp.cluster.keep import INITIAL, Keep, Kept, last_stands
-from fedhp.cluster.share import experiment_of, read_own, share_of
+from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.security.certificates import issue
+from fedhp.cluster.worker import coordinator_client
+from fedhp.cluster.worker.data import experiment_of, read_own, share_of
+from fedhp.cluster.worker.model_store import INITIAL, Kept, ModelStore, last_stands
 from fedhp.errors import DataError, FedhpError
 from fedhp.seeds import Purpose, generator
 from net.fake_coordinator import RUN, FakeCoordinator, make_certificates
@@ -58,7 +58,7 @@ def test_a_worker_does_not_believe_one_that_is_no_coordinator(tmp_path: Path) ->
 def test_a_call_to_a_frozen_coordinator_is_tried_again(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uplink, "SILENT", 0.3)
+    monkeypatch.setattr(coordinator_client, "SILENT", 0.3)
 
     async def test() -> None:
         async with federation(experiment(), certificates, tmp_path) as there:
@@ -77,7 +77,7 @@ def test_a_call_to_a_frozen_coordinator_is_tried_again(
 
 
 def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
-    keep = Keep(tmp_path, RUN)
+    keep = ModelStore(tmp_path, RUN)
     models = {
         Attempt(1, index, 1): Kept(np.full(7, index, np.float32), np.arange(2)) for index in (1, 2)
     }
@@ -90,13 +90,13 @@ def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    again = Keep(tmp_path, RUN)
+    again = ModelStore(tmp_path, RUN)
     again.load(width=7, counters=2)
     assert again.stands() == [Attempt(1, 1, 1)]
     kept = again.get(Attempt(1, 1, 1))
     assert kept is not None
     np.testing.assert_array_equal(kept.row, models[Attempt(1, 1, 1)].row)
-    other = Keep(tmp_path, RUN)
+    other = ModelStore(tmp_path, RUN)
     other.load(width=8, counters=2)
     assert other.stands() == []
 

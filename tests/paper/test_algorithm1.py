@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhp.algorithms import Algorithm
-from fedhp.engine.account import ESTIMATE_STEPS
+from fedhp.engine.accounting import ESTIMATE_STEPS
 from fedhp.learn.local import Samples, estimate, sample_variance
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.task import Classification, initial_model

@@ -14,8 +14,8 @@ from fedhp.algorithms import AsyncAlgorithm, Federation, Observation, load_algor
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Algorithm
 from fedhp.algorithms.pens import PENS
-from fedhp.engine.carrier import Turn
 from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import Turn
 from fedhp.engine.local import LocalEngine
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.params import Replica

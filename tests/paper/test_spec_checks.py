@@ -15,8 +15,8 @@ from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.pace import opt
 from fedhp.algorithms.search import search
 from fedhp.config import WorldConfig, parse
-from fedhp.engine.account import calibration
-from fedhp.engine.run import start_run
+from fedhp.engine.accounting import calibration
+from fedhp.engine.runs.run import start_run
 from fedhp.graph import topology_from
 from fedhp.record.reader import RunReader
 from fedhp.timing import Network

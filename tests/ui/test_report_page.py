@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.report.dossier import save_report
+from fedhp.report.pages.run_report import save_report
 from ui.browser import Browser, find_browser
 from unit.report.runs import make_run
 

@@ -32,7 +32,7 @@ def test_own_algorithm_example(tmp_path: Path) -> None:
 
 
 def test_every_word_of_a_refusal_is_explained() -> None:
-    from fedhp.cluster.guard import BAD, LATE
+    from fedhp.cluster.protocol.guard import BAD, LATE
 
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     table = text.partition("## What is refused")[2].partition("## What is assumed")[0]

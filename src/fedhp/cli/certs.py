@@ -14,7 +14,7 @@ from fedhp.cli.parameters import Json, table_console
 from fedhp.errors import FedhpError, IdentityError
 
 if TYPE_CHECKING:
-    from fedhp.cluster.identity import Facts
+    from fedhp.cluster.security.identity import Facts
 
 app = typer.Typer(
     help="Identities of machines: make an authority, issue certificates, see when they end.",
@@ -116,13 +116,13 @@ def inspect(
 def _certs() -> Any:
     """The module that makes certificates, or how to get what it needs."""
     try:
-        from fedhp.cluster import certs
+        from fedhp.cluster.security import certificates
     except ModuleNotFoundError as error:
         raise FedhpError(
             f"certificates need a package that is not installed: {error.name}",
             fix="pip install 'fedhp[cluster]'",
         ) from None
-    return certs
+    return certificates
 
 
 def _as_json(facts: Facts, now: datetime) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fedhp.cli.parameters import (
     Json,
     Overrides,
     choose_folder,
-    own_prints_aside,
+    redirect_user_prints,
     table_console,
 )
 from fedhp.cli.verify import verify
@@ -23,8 +23,8 @@ from fedhp.errors import ConfigError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
-    from fedhp.cluster.launch import Cluster
-    from fedhp.cluster.operator import Target
+    from fedhp.cluster.ops.launch import Cluster
+    from fedhp.cluster.ops.operator import Target
 
 app = typer.Typer(
     help="A federation of processes: start one here, look at one, stop it.", no_args_is_help=True
@@ -71,8 +71,8 @@ def up(
     The same command with the same --out goes on with the run.
     """
     from fedhp.cli.stopping import StopRequest
-    from fedhp.cluster import processes
-    from fedhp.cluster.launch import Cluster
+    from fedhp.cluster.ops import processes
+    from fedhp.cluster.ops.launch import Cluster
     from fedhp.config import load
     from fedhp.engine.prepare import prepare
 
@@ -81,7 +81,7 @@ def up(
     settings = load(experiment, changes)
     folder = choose_folder(out, experiment, resume=False)
     stop = StopRequest()
-    with own_prints_aside(as_json), stop:
+    with redirect_user_prints(as_json), stop:
         processes.warm_up()
         prepare(settings, source=str(experiment))
         began = time.monotonic()
@@ -104,7 +104,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how a run stands and who takes part."""
-    from fedhp.cluster import operator
+    from fedhp.cluster.ops import operator
     from fedhp.console.cluster import status_line, status_table
 
     reply = operator.status(_target(coordinator, out, certs, name))
@@ -122,7 +122,7 @@ def stop(
     coordinator: Where = None, out: Folder = None, certs: Certs = None, name: Name = "operator"
 ) -> None:
     """End a run after its present round; the workers end too. It can be gone on with."""
-    from fedhp.cluster import operator
+    from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), stop=True))
 
@@ -136,7 +136,7 @@ def drain(
     name: Name = "operator",
 ) -> None:
     """Let a worker leave after its present round; the others go on."""
-    from fedhp.cluster import operator
+    from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), drain=worker))
 
@@ -150,7 +150,7 @@ def allow(
     name: Name = "operator",
 ) -> None:
     """End the quarantine of a worker that had sent too many bad messages."""
-    from fedhp.cluster import operator
+    from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), allow=worker))
 
@@ -165,7 +165,7 @@ def gather(
     as_json: Json = False,
 ) -> None:
     """Make one whole record of a run that several coordinators led, one after another."""
-    from fedhp.cluster.gather import gather as put_together
+    from fedhp.cluster.audit.merge import gather as put_together
 
     whole = put_together(folders, out)
     if as_json:
@@ -191,8 +191,8 @@ def gather(
 
 
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
-    from fedhp.cluster.operator import Target, target_of
-    from fedhp.cluster.tls import split_address
+    from fedhp.cluster.ops.operator import Target, target_of
+    from fedhp.cluster.security.tls import split_address
 
     if (address is None) == (out is None):
         raise ConfigError(

@@ -15,14 +15,14 @@ from fedhp.cli.parameters import (
     Overrides,
     Resume,
     choose_folder,
-    own_prints_aside,
+    redirect_user_prints,
     table_console,
 )
 from fedhp.errors import ConfigError, joined
 from fedhp.tables import COMMAND_LINE, read_toml
 
 if TYPE_CHECKING:
-    from fedhp.engine.campaign import Cell
+    from fedhp.engine.runs.campaign import Cell
     from fedhp.record.reader import RunSummary
 
 
@@ -45,8 +45,8 @@ def compare(
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_shown
-    from fedhp.engine.campaign import check_cells, plan_cells
-    from fedhp.engine.variants import split_algorithms
+    from fedhp.engine.runs.campaign import check_cells, plan_cells
+    from fedhp.engine.runs.variants import split_algorithms
 
     folder = choose_folder(out, experiment, resume=resume)
     cells = plan_cells(
@@ -57,7 +57,7 @@ def compare(
         out=folder,
         source=str(experiment),
     )
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
         errors = run_shown(cells, source=str(experiment), jobs=jobs, stop=stop)
@@ -67,7 +67,7 @@ def compare(
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
-    from fedhp.engine.run import is_run, unwritable
+    from fedhp.engine.runs.run import is_run, unwritable
     from fedhp.record.checkpoint import write_atomically
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
@@ -88,7 +88,7 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
             write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
             write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
         if folders and figures:
-            from fedhp.report.figures import save_comparison_figures
+            from fedhp.report.figures.comparison import save_comparison_figures
 
             pictures = save_comparison_figures(folders, folder / "figures")
     except OSError as error:

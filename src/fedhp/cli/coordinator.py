@@ -12,7 +12,7 @@ from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
-    from fedhp.cluster.logs import Format
+    from fedhp.cluster.ops.logs import Format
     from fedhp.types import RoundRecord
 
 Certs = Annotated[
@@ -68,8 +68,12 @@ def coordinator(
     import asyncio
     import signal
 
-    from fedhp.cluster import logs
-    from fedhp.cluster.standby import Seat, check_seat, coordinate
+    from fedhp.cluster.coordinator.leadership import (
+        CoordinatorProcessSettings,
+        check_seat,
+        coordinate,
+    )
+    from fedhp.cluster.ops import logs
     from fedhp.components import make_importable
     from fedhp.config import load
 
@@ -79,7 +83,7 @@ def coordinator(
     changes += [] if max_workers is None else [f"workers={max_workers}"]
     changes += [] if min_workers is None else [f"cluster.min_workers={min_workers}"]
     settings = load(experiment, changes)
-    seat = Seat(
+    seat = CoordinatorProcessSettings(
         experiment=settings,
         certificates=certs,
         folder=choose_folder(out, experiment, resume=False),
@@ -107,7 +111,7 @@ def coordinator(
 
 def check_log_format(word: str) -> Format:
     """text or json."""
-    from fedhp.cluster.logs import FORMATS
+    from fedhp.cluster.ops.logs import FORMATS
 
     for form in FORMATS:
         if form == word:

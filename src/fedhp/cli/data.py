@@ -130,7 +130,7 @@ def split(
         f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}"
     )
     if plot is not None:
-        from fedhp.data.plot import plot_split
+        from fedhp.report.figures.split import plot_split
 
         plot_split(sizes, counts, path=plot, title=title, names=dataset.class_names)
         console.print(f"plot: {plot}", soft_wrap=True)

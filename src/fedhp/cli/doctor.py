@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, own_prints_aside, table_console
+from fedhp.cli.parameters import Json, redirect_user_prints, table_console
 
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
@@ -43,7 +43,7 @@ def doctor(
 
     from rich.markup import escape
 
-    from fedhp.cluster.doctor import Questions, examine
+    from fedhp.cluster.ops.doctor import Questions, examine
 
     looked = certs is not None or name is not None or Path("certs").is_dir()
     ask = Questions(
@@ -56,7 +56,7 @@ def doctor(
         folder=out,
     )
     found, console = [], table_console()
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         for check in examine(ask):
             found.append(check)
             if as_json:

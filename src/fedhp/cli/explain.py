@@ -20,8 +20,8 @@ def explain(
     from rich.text import Text
 
     from fedhp.record.reader import RunReader
+    from fedhp.report.explain import explain_round
     from fedhp.report.rounds import check_round
-    from fedhp.report.words import explain_round
 
     console = Console(highlight=False)
     width = min(console.width, 92)  # lines longer than this are hard to read

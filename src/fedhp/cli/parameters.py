@@ -31,7 +31,7 @@ Resume = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
-def own_prints_aside(as_json: bool) -> AbstractContextManager[object]:
+def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
     """What a part of one's own prints goes to standard error, where JSON must stand alone."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 

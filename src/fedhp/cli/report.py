@@ -32,8 +32,8 @@ def report(
     from rich.console import Console
 
     from fedhp.record.reader import find_runs
-    from fedhp.report.dossier import save_report
-    from fedhp.report.numbers import count, data_size
+    from fedhp.report.formatting import count, data_size
+    from fedhp.report.pages.run_report import save_report
 
     folders = [folder for run in runs for folder in find_runs(run)]
     place = default_folder(runs) if out is None else out

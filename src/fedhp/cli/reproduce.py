@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, own_prints_aside, table_console
+from fedhp.cli.parameters import Json, redirect_user_prints, table_console
 from fedhp.errors import ConfigError, joined
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
-    from fedhp.engine.suite import Suite
+    from fedhp.engine.runs.suite import Suite
 
 
 def reproduce(
@@ -46,8 +46,8 @@ def reproduce(
     """
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_shown
-    from fedhp.engine.suite import check_suite, read_suite
-    from fedhp.report.reproduction import save_reproduction
+    from fedhp.engine.runs.suite import check_suite, read_suite
+    from fedhp.report.pages.reproduction import save_reproduction
 
     folder = _check_profile(profile, out)
     suite = read_suite(
@@ -57,7 +57,7 @@ def reproduce(
         overrides=changes or [],
         folder=files,
     )
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         suite = check_suite(suite)
     _announce(suite)
     cells = suite.cells()
@@ -82,7 +82,7 @@ def reproduce(
 
 def _announce(suite: Suite) -> None:
     """What is going to be run, on standard error."""
-    from fedhp.engine.suite import finished_cells
+    from fedhp.engine.runs.suite import finished_cells
 
     cells = suite.cells()
     done = len(finished_cells(cells))
@@ -100,7 +100,7 @@ def _announce(suite: Suite) -> None:
 
 def _check_profile(profile: str, out: Path | None) -> Path:
     """The folder for a profile that exists."""
-    from fedhp.engine.suite import PROFILES
+    from fedhp.engine.runs.suite import PROFILES
 
     if profile not in PROFILES:
         raise ConfigError(
@@ -115,7 +115,7 @@ def _check_profile(profile: str, out: Path | None) -> Path:
 
 def _chosen(what: list[str], files: Path | None) -> list[str]:
     """The names asked for, in the order of the files."""
-    from fedhp.engine.suite import FIGURES, figures_in
+    from fedhp.engine.runs.suite import FIGURES, figures_in
 
     there = FIGURES if files is None else figures_in(files)
     names = [name for word in what for name in (there if word == "all" else (word,))]

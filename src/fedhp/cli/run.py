@@ -11,7 +11,7 @@ from fedhp.cli.parameters import (
     Overrides,
     Resume,
     choose_folder,
-    own_prints_aside,
+    redirect_user_prints,
     table_console,
 )
 
@@ -27,8 +27,8 @@ def run(
     from fedhp.cli.stopping import StopRequest
     from fedhp.config import load
     from fedhp.console import RunProgress
-    from fedhp.engine.job import round_event
-    from fedhp.engine.run import start_run
+    from fedhp.engine.runs.job import round_event
+    from fedhp.engine.runs.run import start_run
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
     from fedhp.report.cost import cost_of
@@ -36,7 +36,7 @@ def run(
     folder = choose_folder(out, experiment, resume=resume)
     settings = load(experiment, overrides or [])
     stop = StopRequest()
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
         label = settings.algorithm.name
         with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:

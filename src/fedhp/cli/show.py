@@ -55,8 +55,8 @@ def show(
 
 
 def _show_run(console: Console, run: RunReader) -> None:
+    from fedhp.report.explain import describe_run
     from fedhp.report.tables import round_table
-    from fedhp.report.words import describe_run
 
     facts = [("run", str(run.folder)), *describe_run(run)]
     _print_facts(console, facts)
@@ -72,7 +72,7 @@ def _show_run(console: Console, run: RunReader) -> None:
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
-    from fedhp.report.numbers import data_size, number, score, seconds, target_name
+    from fedhp.report.formatting import data_size, number, score, seconds, target_name
 
     reached = [
         (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
@@ -113,7 +113,7 @@ def _show_round(console: Console, run: RunReader, round_index: int) -> None:
 
 def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
     from fedhp.record.reader import RunReader
-    from fedhp.report.numbers import count, score, seconds
+    from fedhp.report.formatting import count, score, seconds
     from fedhp.report.tables import comparison_table
 
     summaries = []
@@ -154,7 +154,7 @@ def _print_json(folders: Sequence[Path]) -> None:
 
 
 def _draw(folders: Sequence[Path], out: Path) -> list[Path]:
-    from fedhp.report.figures import save_comparison_figures, save_run_figures
+    from fedhp.report.figures.comparison import save_comparison_figures, save_run_figures
 
     if len(folders) > 1:
         return save_comparison_figures(folders, out)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import Json, own_prints_aside
+from fedhp.cli.parameters import Json, redirect_user_prints
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
-    from fedhp.cluster.recorded import Violation
-    from fedhp.cluster.verify import Verified
+    from fedhp.cluster.audit.timeline import Violation
+    from fedhp.cluster.audit.verify import Verified
 
 
 class NotVerified(FedhpError):
@@ -29,11 +29,11 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check what a run of the network promised, and that a simulation gives the same bits."""
-    from fedhp.cluster.check_history import check
-    from fedhp.cluster.verify import verify as do_again
+    from fedhp.cluster.audit.invariants import check
+    from fedhp.cluster.audit.verify import verify as do_again
 
     violations = check(folder)
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         verified = do_again(folder)
     if as_json:
         print(json.dumps(_as_json(verified, violations)))

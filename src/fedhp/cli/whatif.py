@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, own_prints_aside, table_console
+from fedhp.cli.parameters import Json, redirect_user_prints, table_console
 
 
 def whatif(
@@ -27,9 +27,9 @@ def whatif(
     as_json: Json = False,
 ) -> None:
     """Replay a run through other planners: how long would rounds and waiting have been?"""
-    from fedhp.engine.whatif import whatif as replayed
+    from fedhp.engine.replay.whatif import whatif as replayed
 
-    with own_prints_aside(as_json):
+    with redirect_user_prints(as_json):
         result = replayed(run, planners or (), overrides=overrides or ())
     if as_json:
         import json

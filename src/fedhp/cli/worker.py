@@ -11,7 +11,7 @@ from fedhp.cli.coordinator import LogFormat, check_log_format
 from fedhp.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedhp.cluster.work import RoundLine
+    from fedhp.cluster.worker.rounds import RoundLine
 
 
 def worker(
@@ -62,10 +62,14 @@ def worker(
     import asyncio
     import signal
 
-    from fedhp.cluster import logs
-    from fedhp.cluster.processes import Surroundings, beside
-    from fedhp.cluster.standby import Seat, check_standby, leader_finder
-    from fedhp.cluster.worker import WorkerSettings, run_worker
+    from fedhp.cluster.coordinator.leadership import (
+        CoordinatorProcessSettings,
+        check_standby,
+        leader_finder,
+    )
+    from fedhp.cluster.ops import logs
+    from fedhp.cluster.ops.processes import ProcessEnvironment, beside
+    from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 
     folder = Path("workers") / name if state is None else state
     settings = WorkerSettings(
@@ -82,7 +86,7 @@ def worker(
     form = check_log_format(log_format)
     seat = None
     if standby is not None:
-        seat = Seat(
+        seat = CoordinatorProcessSettings(
             experiment=None,
             certificates=certs,
             folder=folder / "coordinator",
@@ -101,7 +105,7 @@ def worker(
             loop.add_signal_handler(number, stop.set)
         return await run_worker(settings, stop=stop, on_round=_print)
 
-    with beside(seat, Surroundings(None, form)) as patience:
+    with beside(seat, ProcessEnvironment(None, form)) as patience:
         code = asyncio.run(live())
         if not code:
             patience.let_all_hear()

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedhp.console.forecast import Forecast, in_words
 from fedhp.console.progress import CampaignProgress
-from fedhp.engine.campaign import Cell, run_cells
 from fedhp.engine.prepare import cores
+from fedhp.engine.runs.campaign import Cell, run_cells
 from fedhp.errors import FedhpError
 
 

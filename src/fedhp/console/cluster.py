@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedhp.cluster import limits
-from fedhp.cluster import wire_pb2 as wire
-from fedhp.cluster.outcome import RoundFacts
+from fedhp.cluster.audit.outcome import RoundFacts
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.types import RoundRecord
 
 MOST_ROWS = 40  # workers in the table; the others are counted

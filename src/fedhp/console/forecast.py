@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedhp.config import to_tables
-from fedhp.engine.campaign import Cell
+from fedhp.engine.runs.campaign import Cell
 
 # Local steps per round against those of the fixed-step algorithms; only to weigh runs.
 USUAL_WORK = {"fedhp": 1.8, "ldsgd": 0.53, "pens": 1.2}

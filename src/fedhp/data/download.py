@@ -37,7 +37,7 @@ def free_bytes(folder: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class RetryPolicy:
     """Patience with a server, and the world's hooks that tests replace."""
 
     timeout: float = 30.0  # s, for connecting and for every single read
@@ -57,11 +57,11 @@ def download(
     target: Path,
     *,
     md5: str,
-    manners: Manners | None = None,
+    manners: RetryPolicy | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Bring a file here, or raise; an existing .part is continued."""
-    job = _Job(url, target, manners or Manners(), progress or (lambda *_: None))
+    job = _Job(url, target, manners or RetryPolicy(), progress or (lambda *_: None))
     with _alone(job.part):
         continued = job.part.stat().st_size > 0
         job.run()
@@ -88,7 +88,7 @@ def download(
 class _Job:
     url: str
     target: Path
-    manners: Manners
+    manners: RetryPolicy
     progress: Progress
 
     @property

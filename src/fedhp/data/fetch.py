@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fedhp.data.download import Manners, Progress, download, unwritable
+from fedhp.data.download import Progress, RetryPolicy, download, unwritable
 from fedhp.data.files import file_md5
 from fedhp.data.places import cache_folder
 from fedhp.data.unpack import unpack
@@ -73,7 +73,7 @@ def fetch(
     *,
     to: Path | None = None,
     mirror: str | None = None,
-    manners: Manners | None = None,
+    manners: RetryPolicy | None = None,
     progress: Progress | None = None,
     source: Source | None = None,
 ) -> Fetched:
@@ -104,7 +104,7 @@ def _fetch_archive(
     source: Source,
     *,
     folder: Path,
-    manners: Manners | None,
+    manners: RetryPolicy | None,
     progress: Progress | None,
 ) -> Fetched:
     (file, md5), archive = source.files[0], folder / source.files[0][0]

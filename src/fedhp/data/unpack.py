@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedhp.data.download import Manners, no_room, unwritable
+from fedhp.data.download import RetryPolicy, no_room, unwritable
 from fedhp.errors import DataError
 
 _SYMLINK = 0o120000
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveEntry:
     """One file of an archive, with its path checked and the top folder taken off."""
 
     path: PurePosixPath
@@ -30,9 +30,9 @@ class Member:
     open: Callable[[], IO[bytes]]
 
 
-def unpack(archive: Path, target: Path, *, manners: Manners | None = None) -> list[Path]:
+def unpack(archive: Path, target: Path, *, manners: RetryPolicy | None = None) -> list[Path]:
     """Write an archive's files below target; all of them, or none is left half-written."""
-    manners = manners or Manners()
+    manners = manners or RetryPolicy()
     target.mkdir(parents=True, exist_ok=True)
     written = []
     try:
@@ -67,7 +67,7 @@ def unpack(archive: Path, target: Path, *, manners: Manners | None = None) -> li
     return written
 
 
-def _extract(member: Member, path: Path, *, archive: Path) -> None:
+def _extract(member: ArchiveEntry, path: Path, *, archive: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with member.open() as stream, path.open("xb") as sink:
         shutil.copyfileobj(stream, sink, 1 << 20)
@@ -78,9 +78,9 @@ def _extract(member: Member, path: Path, *, archive: Path) -> None:
 
 
 @contextmanager
-def _members(archive: Path) -> Iterator[list[Member]]:
+def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
     """The files of an archive; anything that is not a plain file inside is refused."""
-    found: list[Member] = []
+    found: list[ArchiveEntry] = []
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             for entry in zipped.infolist():
@@ -88,7 +88,7 @@ def _members(archive: Path) -> Iterator[list[Member]]:
                     raise _unsafe(archive, entry.filename, "is a link")
                 if not entry.is_dir():
                     path = _inside(archive, entry.filename)
-                    found.append(Member(path, entry.file_size, _opener(zipped, entry)))
+                    found.append(ArchiveEntry(path, entry.file_size, _opener(zipped, entry)))
             yield _without_top(found, archive)
         return
     with tarfile.open(archive, "r:*") as tarred:
@@ -98,7 +98,7 @@ def _members(archive: Path) -> Iterator[list[Member]]:
             if not info.isreg():
                 raise _unsafe(archive, info.name, "is a link or a device")
             path = _inside(archive, info.name)
-            found.append(Member(path, info.size, _tar_opener(tarred, info)))
+            found.append(ArchiveEntry(path, info.size, _tar_opener(tarred, info)))
         yield _without_top(found, archive)
 
 
@@ -125,12 +125,12 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     return path
 
 
-def _without_top(members: list[Member], archive: Path) -> list[Member]:
+def _without_top(members: list[ArchiveEntry], archive: Path) -> list[ArchiveEntry]:
     """Members without the folder that they all share, as official archives have one."""
     tops = {member.path.parts[0] for member in members}
     if len(tops) == 1 and all(len(member.path.parts) > 1 for member in members):
         members = [
-            Member(PurePosixPath(*member.path.parts[1:]), member.size, member.open)
+            ArchiveEntry(PurePosixPath(*member.path.parts[1:]), member.size, member.open)
             for member in members
         ]
     if len({member.path for member in members}) != len(members):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
-from fedhp.engine.account import mean_bandwidth, rate_at
-from fedhp.engine.carrier import Carrier, ShardLost, Turn, check_finite
+from fedhp.engine.accounting import mean_bandwidth, rate_at
+from fedhp.engine.executor import RoundExecutor, ShardLost, Turn, check_finite
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.packing import pack, unpack
@@ -67,7 +67,7 @@ class _Tally:
 class EventLoop:
     """Drives an asynchronous algorithm."""
 
-    def __init__(self, engine: Carrier, algorithm: AsyncAlgorithm) -> None:
+    def __init__(self, engine: RoundExecutor, algorithm: AsyncAlgorithm) -> None:
         self.engine = engine
         self.algorithm = algorithm
         self.world = engine.prepared.world
@@ -87,7 +87,7 @@ class EventLoop:
             untrained=np.zeros(n, dtype=np.bool_),
             loss=np.full(n, np.nan),
         )
-        engine.fly()
+        engine.enable_in_flight_state()
         self._safe = self._capture()
 
     def rounds(self) -> Iterator[RoundRecord]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.engine.engine import Engine
-from fedhp.engine.executors import Evaluating
-from fedhp.engine.holding import holding_of
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
+from fedhp.engine.shard_spec import shard_spec_of
+from fedhp.engine.sharded import Engine
+from fedhp.engine.threads import Evaluating
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
 
@@ -107,6 +107,8 @@ class LocalEngine(Engine):
         groups: list[IntArray | None] = [None]
         if shards > 1:
             groups = list(np.array_split(np.arange(prepared.experiment.workers), shards))
-        held = [Shard(holding_of(prepared, group, scratch=scratch), stop=stop) for group in groups]
+        held = [
+            Shard(shard_spec_of(prepared, group, scratch=scratch), stop=stop) for group in groups
+        ]
         self.shard = held[0]  # all workers, unless there are more
         super().__init__(prepared, LocalShards(held))

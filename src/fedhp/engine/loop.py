@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
-from fedhp.engine.account import (
+from fedhp.engine.accounting import (
     Work,
     account,
     calibration,
@@ -22,7 +22,7 @@ from fedhp.engine.account import (
     rate_at,
     reports_of,
 )
-from fedhp.engine.carrier import Carrier, ShardLost, Testing
+from fedhp.engine.executor import RoundExecutor, ShardLost, Testing
 from fedhp.engine.stopwatch import Stopwatch
 from fedhp.errors import Interrupted
 from fedhp.record.checkpoint import Checkpoint
@@ -44,7 +44,7 @@ class Progress:
 class RoundLoop:
     """Drives a synchronous algorithm."""
 
-    def __init__(self, engine: Carrier, algorithm: Algorithm) -> None:
+    def __init__(self, engine: RoundExecutor, algorithm: Algorithm) -> None:
         self.engine = engine
         self.algorithm = algorithm
         self.world = engine.prepared.world
@@ -197,7 +197,7 @@ class _Testing:
         self._part: Testing | None = None
         self._whole: Testing | None = None
 
-    def begin(self, engine: Carrier) -> None:
+    def begin(self, engine: RoundExecutor) -> None:
         """Start them, unless they are under way."""
         if self._part is None:
             last = self.record.round_index == engine.prepared.experiment.rounds

@@ -15,8 +15,8 @@ from fedhp import components
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
+from fedhp.engine.context import federation_of, world_of
 from fedhp.engine.memory import Memory, plan_memory
-from fedhp.engine.stage import federation_of, world_of
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.stacked import dense_stack

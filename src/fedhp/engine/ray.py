@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from fedhp import components
-from fedhp.engine.carrier import ShardLost, StateLost
-from fedhp.engine.engine import Engine
-from fedhp.engine.holding import Holding, holding_of
+from fedhp.engine.executor import ShardLost, StateLost
 from fedhp.engine.prepare import Prepared
+from fedhp.engine.shard_spec import ShardSpec, shard_spec_of
+from fedhp.engine.sharded import Engine
 from fedhp.errors import ConfigError, RunError
 from fedhp.learn.local import check
 from fedhp.record.packing import Arrays
@@ -43,7 +43,7 @@ class Host:
 
         from fedhp.engine.shard import Shard
 
-        unpacked: Holding = cloudpickle.loads(holding)
+        unpacked: ShardSpec = cloudpickle.loads(holding)
         self.shard = Shard(unpacked)
 
     def process(self) -> int:
@@ -198,7 +198,7 @@ class RayShards:
     def _start(self, group: IntArray) -> Any:
         from ray import cloudpickle
 
-        holding = cloudpickle.dumps(holding_of(self._prepared, group))  # type: ignore[no-untyped-call]
+        holding = cloudpickle.dumps(shard_spec_of(self._prepared, group))  # type: ignore[no-untyped-call]
         gpus = 1 if self._prepared.device.type == "cuda" else 0
         remote = self._ray.remote(num_cpus=self._prepared.executors, num_gpus=gpus, max_restarts=0)(
             Host

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedhp.engine.carrier import Estimates, Turn
-from fedhp.engine.executors import Evaluating, Executors
-from fedhp.engine.holding import Holding
+from fedhp.engine.executor import Estimates, Turn
+from fedhp.engine.shard_spec import ShardSpec
+from fedhp.engine.threads import Evaluating, Executors
 from fedhp.learn.evaluate import score, score_peers
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
@@ -38,7 +38,7 @@ EVALUATION_IMAGES = 512  # at a time, where models are stacked
 class Shard:
     """Trains, mixes and tests its workers."""
 
-    def __init__(self, holding: Holding, *, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, holding: ShardSpec, *, stop: Callable[[], bool] = lambda: False) -> None:
         self.holding = holding
         self.stop = stop
         self.workers = holding.workers.tolist()

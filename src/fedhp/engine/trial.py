@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
-from fedhp.engine.account import calibration, rate_at
-from fedhp.engine.stage import Stage
+from fedhp.engine.accounting import calibration, rate_at
+from fedhp.engine.context import Stage
 from fedhp.errors import ConfigError, FedhpError, RunError
 from fedhp.record.packing import pack
 from fedhp.types import Action, Plan

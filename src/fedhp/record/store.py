@@ -155,7 +155,7 @@ class Store:
         """Close the file."""
         self._connection.close()
 
-    def fold(self) -> None:
+    def leave_wal_mode(self) -> None:
         """Leave one plain file behind, readable from a read-only folder, if nobody reads now."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA journal_mode=DELETE")

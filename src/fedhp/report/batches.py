@@ -15,8 +15,8 @@ from typing import Any
 from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
+from fedhp.report.formatting import count, listed
 from fedhp.report.groups import FINISHED
-from fedhp.report.numbers import count, listed
 from fedhp.report.rounds import check_round
 from fedhp.tables import flat
 
@@ -57,7 +57,7 @@ class Batch:
     @property
     def folders(self) -> list[Path]:
         """Where the runs are, label by label in the order of the speakers."""
-        order = [run.label for run in self.speakers()]
+        order = [run.label for run in self.representative_runs()]
         return [run.folder for run in sorted(self.runs, key=lambda run: order.index(run.label))]
 
     @property
@@ -65,7 +65,7 @@ class Batch:
         """The labels, in the order the runs were given."""
         return list(dict.fromkeys(run.label for run in self.runs))
 
-    def speakers(self) -> list[Entry]:
+    def representative_runs(self) -> list[Entry]:
         """One run per label, of one seed where all have it: FedHP, a rival, then the others."""
         first = [self._speaker(label) for label in self.labels]
         first.sort(key=lambda run: (run.label != FAVOURITE, run.base != FAVOURITE))

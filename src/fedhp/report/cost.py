@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhp.record.reader import RunReader
-from fedhp.report.numbers import data_size
+from fedhp.report.formatting import data_size
 
 PHASES = ("plan", "train", "estimate", "mix", "account", "evaluate")
 

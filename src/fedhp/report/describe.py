@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedhp.record.reader import RunReader
-from fedhp.report.numbers import count, data_size, target_name
+from fedhp.report.formatting import count, data_size, target_name
 
 
 def describe_run(run: RunReader) -> list[tuple[str, str]]:

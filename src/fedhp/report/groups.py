@@ -11,7 +11,7 @@ import numpy as np
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import interval
-from fedhp.report.numbers import label_name
+from fedhp.report.formatting import label_name
 from fedhp.types import FloatArray
 
 FINISHED = "finished"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
-from fedhp.report.groups import FINISHED
-from fedhp.report.numbers import (
+from fedhp.report.formatting import (
     ACCURACY,
     MISSING,
     count,
@@ -21,11 +20,12 @@ from fedhp.report.numbers import (
     fixed,
     target_name,
 )
+from fedhp.report.groups import FINISHED
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedhp.engine.whatif import WhatIf
+    from fedhp.engine.replay.whatif import WhatIf
 
 ROWS = 20  # of a run's rounds
 BEST = "bold: best of the column"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedhp.engine.whatif import WhatIf
-from fedhp.report.numbers import count, listed, number, seconds
+from fedhp.engine.replay.whatif import WhatIf
+from fedhp.report.formatting import count, listed, number, seconds
 
 SURE = {
     "recorded": "as recorded",

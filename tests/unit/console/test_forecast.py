@@ -8,7 +8,7 @@ import pytest
 
 from fedhp.config import parse
 from fedhp.console.forecast import Forecast, in_words, kind, work_of_round
-from fedhp.engine.campaign import Cell
+from fedhp.engine.runs.campaign import Cell
 
 
 def cell(name: str, *, rounds: int = 10, model: str = "mlp", algorithm: str = "dpsgd") -> Cell:

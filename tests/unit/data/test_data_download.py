@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.data.download import Manners, download
+from fedhp.data.download import RetryPolicy, download
 from fedhp.errors import DataError, StorageFull
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -113,9 +113,9 @@ class Patience:
 
     pauses: list[float] = field(default_factory=list)
 
-    def manners(self, **settings: Any) -> Manners:
+    def manners(self, **settings: Any) -> RetryPolicy:
         settings = {"timeout": 5.0, "sleep": self.pauses.append, "attempts": 3, **settings}
-        return Manners(**settings)
+        return RetryPolicy(**settings)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 from fedhp.config import DataConfig
 from fedhp.data import load_data
-from fedhp.data.download import Manners
+from fedhp.data.download import RetryPolicy
 from fedhp.data.fetch import SOURCES, Source, fetch
 from fedhp.data.unpack import unpack
 from fedhp.errors import ConfigError, DataError, StorageFull
@@ -199,7 +199,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_no_room_to_unpack(tmp_path: Path) -> None:
     make_zip(tmp_path / "a.zip", {"x": bytes(5000)})
     with pytest.raises(StorageFull):
-        unpack(tmp_path / "a.zip", tmp_path / "target", manners=Manners(free=lambda _: 4000))
+        unpack(tmp_path / "a.zip", tmp_path / "target", manners=RetryPolicy(free=lambda _: 4000))
     assert list((tmp_path / "target").iterdir()) == []
 
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from fedhp.algorithms import Algorithm
 from fedhp.config import parse
-from fedhp.engine.engine import Engine
 from fedhp.engine.events import EventLoop
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
+from fedhp.engine.sharded import Engine
 from fedhp.record.packing import Arrays
 from fedhp.types import RoundRecord
 from paper.tiny import BASE, merged

@@ -11,9 +11,9 @@ import torch
 
 import fedhp
 from fedhp.config import parse
-from fedhp.engine.carrier import Testing as UnderWay
-from fedhp.engine.carrier import Training
 from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import Testing as UnderWay
+from fedhp.engine.executor import Training
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared

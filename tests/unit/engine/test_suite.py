@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.engine.suite import (
+from fedhp.engine.runs.suite import (
     FIGURES,
     PROFILES,
     Suite,
@@ -70,7 +70,7 @@ def test_finished_runs_are_shown_without_their_data(
 ) -> None:
     monkeypatch.setenv("FEDHP_DATA", str(folder / "nothing"))
     monkeypatch.setenv("FEDHP_CACHE", str(folder / "nothing"))
-    monkeypatch.setattr("fedhp.engine.suite.is_finished", lambda place: "mnist-" in str(place))
+    monkeypatch.setattr("fedhp.engine.runs.suite.is_finished", lambda place: "mnist-" in str(place))
     suite = check_suite(suite_of(folder, "fig2"))
     assert not suite.missing
     assert {each.data for each in suite.cells()} == {"emnist", "mnist"}

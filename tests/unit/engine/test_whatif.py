@@ -13,9 +13,9 @@ import torch
 
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse
-from fedhp.engine.replay import Replay
-from fedhp.engine.stage import bare_stage
-from fedhp.engine.whatif import PLANNERS, whatif
+from fedhp.engine.context import bare_stage
+from fedhp.engine.replay.executor import Replay
+from fedhp.engine.replay.whatif import PLANNERS, whatif
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader

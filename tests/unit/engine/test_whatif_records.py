@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedhp.engine.whatif import whatif
+from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import RunError
 from fedhp.record.store import FILE
 from fedhp.report.whatif import whatif_words

@@ -57,7 +57,7 @@ def stored(folder: Path, record: RoundRecord) -> RunReader:
     store = Store.create(folder)
     store.set_meta("workers", len(record.local_steps))
     store.commit(record)
-    store.fold()
+    store.leave_wal_mode()
     store.close()
     return RunReader(folder)
 
@@ -181,7 +181,7 @@ def test_a_full_mesh_of_a_thousand_takes_less_than_a_megabyte_a_round(tmp_path: 
     links = mesh(1000)
     for index in (1, 2, 3):
         store.commit(planned_round(1000, links, round_index=index))
-    store.fold()
+    store.leave_wal_mode()
     store.close()
     each = (tmp_path / FILE).stat().st_size / 3
     assert each < 1e6
@@ -194,7 +194,7 @@ def test_the_estimate_of_a_round_is_near(workers: int, links: int, tmp_path: Pat
     chosen = np.sort(np.random.default_rng(0).permutation(len(mesh(workers)))[:links])
     for index in range(1, 21):
         store.commit(planned_round(workers, mesh(workers)[chosen], round_index=index))
-    store.fold()
+    store.leave_wal_mode()
     store.close()
     each = (tmp_path / FILE).stat().st_size / 20
     assert 0.6 * each < round_bytes(workers, links) < 1.7 * each

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedhp.engine.suite import Suite
-from fedhp.report.claims import acceptance_verdicts, paper_verdicts
-from fedhp.report.pool import Pool
-from fedhp.report.verdicts import Verdict
+from fedhp.engine.runs.suite import Suite
+from fedhp.report.claims.pool import Pool
+from fedhp.report.claims.table import acceptance_verdicts, paper_verdicts
+from fedhp.report.claims.verdicts import Verdict
 from unit.report.pools import full_pool, full_suite
 
 ALL = ("emnist", "cifar10", "image100")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedhp.config import Experiment, parse
-from fedhp.engine.campaign import Cell
-from fedhp.engine.suite import PaperCell, PaperFigure, PaperSet, Suite
+from fedhp.engine.runs.campaign import Cell
+from fedhp.engine.runs.suite import PaperCell, PaperFigure, PaperSet, Suite
 from fedhp.record.reader import RunSummary, target_key
+from fedhp.report.claims.pool import Pool, make_pool
 from fedhp.report.groups import RunCurves
-from fedhp.report.pool import Pool, make_pool
 
 FILL, OPT, TUNED = "fedhp:deadline=fill", "fedhp:deadline=opt", "adpsgd:steps=100"
 LABELS = (FILL, OPT, "dpsgd", "ldsgd", "pens", "adpsgd", TUNED)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.config import parse
-from fedhp.engine.run import start_run
+from fedhp.engine.runs.run import start_run
 from fedhp.record.store import FILE, Store
 from unit.record.rounds import mesh, planned_round
 

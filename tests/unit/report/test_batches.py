@@ -33,17 +33,22 @@ def test_a_comparison_is_one_batch_without_a_name(runs: Runs) -> None:
 
 def test_fedhp_speaks_first_then_a_rival_with_a_barrier(runs: Runs) -> None:
     [batch] = sort_runs([runs.adpsgd, runs.pens, *reversed(runs.fedhp), *runs.dpsgd]).batches
-    speakers = batch.speakers()
-    assert labels_and_seeds(speakers) == [("fedhp", 0), ("pens", 0), ("adpsgd", 0), ("dpsgd", 0)]
+    representative_runs = batch.representative_runs()
+    assert labels_and_seeds(representative_runs) == [
+        ("fedhp", 0),
+        ("pens", 0),
+        ("adpsgd", 0),
+        ("dpsgd", 0),
+    ]
     assert batch.folders[0] in runs.fedhp
     assert sorted(batch.folders) == sorted(run.folder for run in batch.runs)
 
 
 def test_a_finished_seed_that_all_have_is_preferred(runs: Runs) -> None:
     [batch] = sort_runs([runs.stopped, runs.dpsgd[1], *runs.fedhp]).batches
-    assert labels_and_seeds(batch.speakers()) == [("fedhp", 1), ("dpsgd", 1)]
+    assert labels_and_seeds(batch.representative_runs()) == [("fedhp", 1), ("dpsgd", 1)]
     [alone] = sort_runs([runs.stopped]).batches
-    assert labels_and_seeds(alone.speakers()) == [("dpsgd", 2)]
+    assert labels_and_seeds(alone.representative_runs()) == [("dpsgd", 2)]
 
 
 def test_other_settings_are_another_batch_named_by_what_differs(runs: Runs, tmp_path: Path) -> None:

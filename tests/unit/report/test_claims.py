@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fedhp.record.statistics import interval
-from fedhp.report.paired import PERCENT, POINTS, SHARE, Sample
-from fedhp.report.pool import Pool, make_pool
-from fedhp.report.verdicts import judge
+from fedhp.report.claims.paired import PERCENT, POINTS, SHARE, Sample
+from fedhp.report.claims.pool import Pool, make_pool
+from fedhp.report.claims.verdicts import judge
 from unit.report.claimed import ALL, FASTER, PEAKED, RISING, changed, own, paper
 from unit.report.pools import (
     FILL,

@@ -12,17 +12,9 @@ import pytest
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import ROUND_TABLES
-from fedhp.report.album import Album
 from fedhp.report.datasets import has_parquet
-from fedhp.report.decisions import ROUNDS, decision_log, round_line
-from fedhp.report.dossier import run_sections, save_report
-from fedhp.report.findings import result_words, step_words, topology_words, world_words
-from fedhp.report.groups import read_comparison
-from fedhp.report.numbers import seconds
-from fedhp.report.page import Section, render_page
-from fedhp.report.rounds import read_round
-from fedhp.report.words import explain_round
-from fedhp.report.world_figures import (
+from fedhp.report.explain import explain_round
+from fedhp.report.figures.world import (
     link_maps,
     read_roster,
     step_map,
@@ -30,6 +22,14 @@ from fedhp.report.world_figures import (
     timelines,
     world,
 )
+from fedhp.report.formatting import seconds
+from fedhp.report.groups import read_comparison
+from fedhp.report.pages.album import Album
+from fedhp.report.pages.decisions import ROUNDS, decision_log, round_line
+from fedhp.report.pages.findings import result_words, step_words, topology_words, world_words
+from fedhp.report.pages.page import Section, render_page
+from fedhp.report.pages.run_report import run_sections, save_report
+from fedhp.report.rounds import read_round
 from unit.report.conftest import Runs
 from unit.report.markup import Markup, check_page, read_markup
 from unit.report.runs import make_run, query, wide_run
@@ -367,7 +367,7 @@ def test_very_many_workers(tmp_path: Path) -> None:
 
 def test_names_are_never_shared(tmp_path: Path) -> None:
     album = Album()
-    from fedhp.report.style import new_figure
+    from fedhp.report.figures.style import new_figure
 
     shown = [
         album.show(new_figure(1, 1), name=name, caption="c", alt="a")

@@ -14,7 +14,7 @@ from PIL import Image
 import fedhp.report
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.report.figures import (
+from fedhp.report.figures.comparison import (
     accuracy_over_rounds,
     overview,
     save_comparison_figures,
@@ -24,8 +24,8 @@ from fedhp.report.figures import (
     topology,
     waiting_time,
 )
+from fedhp.report.figures.style import KNOWN, VERMILLION, device_looks, looks, save_figure
 from fedhp.report.groups import mean_curve, read_comparison
-from fedhp.report.style import KNOWN, VERMILLION, device_looks, looks, save_figure
 from unit.report.conftest import Runs
 from unit.report.runs import query
 

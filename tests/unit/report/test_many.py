@@ -13,12 +13,12 @@ from matplotlib.collections import LineCollection
 from rich.console import Console
 
 from fedhp.record.reader import RunReader
-from fedhp.report.figures import save_run_figures, timeline, topology
-from fedhp.report.numbers import seconds
+from fedhp.report.explain import explain_round
+from fedhp.report.figures.comparison import save_run_figures, timeline, topology
+from fedhp.report.figures.run_panels import DOTS, DRAWN
+from fedhp.report.formatting import seconds
 from fedhp.report.rounds import selection_note
-from fedhp.report.run_panels import DOTS, DRAWN
 from fedhp.report.tables import worker_table
-from fedhp.report.words import explain_round
 from fedhp.types import LinkVerdict, RoundRecord
 from unit.record.rounds import mesh, planned_round
 from unit.report.runs import wide_run

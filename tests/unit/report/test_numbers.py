@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedhp.report.numbers import (
+from fedhp.report.formatting import (
     count,
     data_size,
     decimals_for,

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from fedhp.engine.suite import Suite
-from fedhp.report.claims import (
+from fedhp.engine.runs.suite import Suite
+from fedhp.report.claims.paper import paper_claims
+from fedhp.report.claims.table import (
     acceptance_verdicts,
     claims_json,
     claims_markdown,
     paper_verdicts,
     verdict_rows,
 )
-from fedhp.report.paper_claims import paper_claims
-from fedhp.report.verdict_page import verdicts_html
+from fedhp.report.pages.verdicts import verdicts_html
 from unit.report.claimed import ALL, FASTER, PEAKED, RISING, changed, own, paper
 from unit.report.pools import (
     FILL,

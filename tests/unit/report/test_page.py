@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedhp.report.page import (
+from fedhp.report.figures.style import new_figure, paper_style
+from fedhp.report.pages.page import (
     Section,
     details_html,
     figure_html,
@@ -17,7 +18,6 @@ from fedhp.report.page import (
     table_html,
     text_html,
 )
-from fedhp.report.style import new_figure, paper_style
 from unit.report.markup import check_page, read_markup
 
 EVIL = "<script>alert('x')</script> & \"more\" <img src=http://example.org/x.png>"

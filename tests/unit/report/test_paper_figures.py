@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedhp.engine.suite import PaperFigure, Suite
-from fedhp.report.paper_figures import Drawing, draw_figure
-from fedhp.report.paper_panels import paper_looks
-from fedhp.report.pool import Pool, make_pool, read_pool
-from fedhp.report.style import KNOWN, PAGE, save_figure
+from fedhp.engine.runs.suite import PaperFigure, Suite
+from fedhp.report.claims.pool import Pool, make_pool, read_pool
+from fedhp.report.figures.paper import Drawing, draw_figure
+from fedhp.report.figures.paper_panels import paper_looks
+from fedhp.report.figures.style import KNOWN, PAGE, save_figure
 from unit.report.conftest import Runs
 from unit.report.pools import (
     FILL,

@@ -9,9 +9,9 @@ import pytest
 
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.report.numbers import number, seconds
+from fedhp.report.explain import describe_run, explain_round
+from fedhp.report.formatting import number, seconds
 from fedhp.report.rounds import bridges_of
-from fedhp.report.words import describe_run, explain_round
 from fedhp.types import LinkVerdict
 from unit.report.conftest import Runs
 from unit.report.runs import query

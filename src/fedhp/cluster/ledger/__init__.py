@@ -1,0 +1,5 @@
+"""Where the committed state of a run is stored, and who may write it.
+
+Read first: base.py (what every ledger promises), then etcd.py (a ledger that several
+coordinators share; etcd_client.py and etcd_messages.py speak to it).
+"""

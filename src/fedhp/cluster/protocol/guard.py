@@ -1,0 +1,316 @@
+"""Who may say what, once, and now: envelopes, replay, epochs and quarantine.
+
+A Guard judges the envelope of every message that comes in, by the name in the sender's
+certificate; checks.py judges the fields. Both raise Refused with a word that does not change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+
+# Which epochs of a sender are taken: the receiver's own; that or a later one (at a peer, who may
+# hear of a new coordinator later than others); any (the reply tells the sender the new one).
+Epochs: TypeAlias = Literal["same", "since", "any"]
+
+# Refusals that happen in an honest network and cost nothing: late messages, a process that does
+# not know yet that it was replaced, an old program, a worker of another run, a stranger.
+LATE = frozenset(
+    {
+        *("epoch", "round", "attempt", "incarnation"),
+        *("version", "run", "unknown", "quarantined"),
+    }
+)
+# Refusals that an honest program of this version never earns. Each is a strike.
+BAD = frozenset(
+    {
+        *("sender", "role", "replay", "future"),
+        *("missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
+        *("worker", "duplicate", "order", "weights", "range", "nan", "infinite"),
+    }
+)
+
+WORKER, OPERATOR = "worker", "operator"  # roles that ask something of others
+
+STRIKE_SECONDS = 3600.0  # until a strike is forgotten; a quarantine is not
+_WINDOW = (1 << limits.SEQUENCES) - 1
+
+
+class Refused(Exception):
+    """A message that is not taken: a stable word for programs and a sentence for people."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        self.text = text
+        super().__init__(f"{reason}: {text}")
+
+    @property
+    def bad(self) -> bool:
+        """Whether it counts against its sender; being late, or no member, does not."""
+        return self.reason in BAD
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may make a call (one of these roles), and what its envelope must say."""
+
+    allowed: frozenset[str]
+    epochs: Epochs
+    without_run: bool = False  # the sender need not know the run yet
+
+
+_WORKERS = frozenset({WORKER})
+RULES: Mapping[str, Rule] = {
+    "Join": Rule(_WORKERS, "any", without_run=True),
+    "Next": Rule(_WORKERS, "any"),
+    "Report": Rule(_WORKERS, "same"),
+    "Beat": Rule(_WORKERS, "any"),
+    "Leave": Rule(_WORKERS, "any"),
+    "Status": Rule(frozenset({WORKER, OPERATOR}), "any", without_run=True),
+    "Command": Rule(frozenset({OPERATOR}), "any"),
+    "Pull": Rule(_WORKERS, "since"),
+    "Swap": Rule(_WORKERS, "since"),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try at a round; later ones are larger."""
+
+    epoch: int
+    round_index: int
+    number: int  # from 1
+
+
+class Envelopes:
+    """Makes the envelopes of one process; several threads may ask at once.
+
+    The incarnation is the time of the start. Where a machine's clock may have been set back,
+    `after` is the incarnation of the process before: its successor's is larger in any case.
+    """
+
+    def __init__(
+        self, name: str, *, after: int = 0, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.name = name
+        self.incarnation = max(clock(), after + 1)
+        self._sequence = 0
+        self._lock = threading.Lock()
+
+    def make(
+        self, *, run: str = "", epoch: int = 0, round_index: int = 0, attempt: int = 0
+    ) -> wire.Envelope:
+        """A new envelope with the next sequence number: one for each sending, repeats too."""
+        with self._lock:
+            self._sequence += 1
+            sequence = self._sequence
+        return wire.Envelope(
+            version=limits.VERSION,
+            run=run,
+            epoch=epoch,
+            round=round_index,
+            attempt=attempt,
+            sender=self.name,
+            incarnation=self.incarnation,
+            sequence=sequence,
+        )
+
+
+@dataclass(slots=True)
+class _Sender:
+    """What is remembered of a name on the allow list: about 1.5 kB, however much it sends."""
+
+    incarnation: int = 0
+    newest: int = 0  # the largest sequence number seen
+    seen: int = 0  # bit i: newest - i was seen
+    strikes: deque[float] = field(default_factory=lambda: deque(maxlen=limits.BAD_MESSAGES))
+    quarantined: bool = False
+
+    def take(self, incarnation: int, sequence: int) -> None:
+        """Mark one message as seen, or refuse it."""
+        if incarnation < self.incarnation:
+            raise Refused(
+                "incarnation",
+                "a later process of this name is there; if not, the sender's clock was set back",
+            )
+        if incarnation > self.incarnation:
+            self.incarnation, self.newest, self.seen = incarnation, sequence, 1
+            return
+        ahead = sequence - self.newest
+        if ahead > 0:
+            # A sender chooses the number: an unbounded shift would take gigabytes.
+            moved = self.seen << min(ahead, limits.SEQUENCES)
+            self.newest, self.seen = sequence, (moved & _WINDOW) | 1
+        elif -ahead >= limits.SEQUENCES:
+            raise Refused("replay", f"sequence {sequence} is far behind {self.newest}")
+        elif self.seen >> -ahead & 1:
+            raise Refused("replay", f"sequence {sequence} was here before")
+        else:
+            self.seen |= 1 << -ahead
+
+
+class Guard:
+    """Judges envelopes; remembers the names on the allow list and no others.
+
+    run is None as long as this process has none; set it once it is known. epoch is that of the
+    coordinator which is obeyed (a worker) or of this coordinator itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str | None,
+        epoch: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run = run
+        self.epoch = epoch
+        self._clock = clock
+        self._senders: dict[str, _Sender] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def check(
+        self,
+        envelope: wire.Envelope,
+        *,
+        peer: str,
+        roles: frozenset[str],
+        rule: Rule,
+    ) -> None:
+        """Take the envelope of a message, once, or raise Refused.
+
+        peer is the name in the certificate; roles are those the allow list gives it, none for a
+        stranger; rule is that of the call, from RULES.
+        """
+        if not roles:
+            raise Refused("unknown", f"{quoted(peer)} is not on the list of this federation")
+        with self._lock:
+            sender = self._senders.get(peer)
+            if sender is None:
+                sender = self._senders[peer] = _Sender()
+            if sender.quarantined:
+                raise Refused(
+                    "quarantined", f"{quoted(peer)} sent too many bad messages and was shut out"
+                )
+            if not envelope.ByteSize():
+                raise Refused("missing", "the message has no envelope")
+            _check_version(envelope.version)
+            if envelope.sender != peer:
+                raise Refused(
+                    "sender",
+                    f"the certificate is {quoted(peer)}'s, the message says it is from "
+                    f"{quoted(envelope.sender)}",
+                )
+            if not roles & rule.allowed:
+                needed = _either(rule.allowed)
+                raise Refused(
+                    "role", f"{quoted(peer)} is {_either(roles)}; only {needed} may ask this"
+                )
+            self._check_run(envelope.run, without_run=rule.without_run)
+            self._check_epoch(envelope.epoch, rule.epochs)
+            if not envelope.incarnation or not envelope.sequence:
+                raise Refused("missing", "the envelope has no incarnation or no sequence number")
+            sender.take(envelope.incarnation, envelope.sequence)
+
+    def obey(self, epoch: int) -> None:
+        """At a worker: take an order of this epoch, and none of a smaller one ever after."""
+        with self._lock:
+            if epoch < max(self.epoch, 1):
+                raise Refused(
+                    "epoch",
+                    f"the order is of epoch {epoch}, a coordinator of epoch {self.epoch} is there",
+                )
+            self.epoch = epoch
+
+    def strike(self, peer: str, reason: str) -> bool:
+        """Count a refusal; whether its sender is in quarantine now.
+
+        Lateness is counted but never punished. A stranger's refusals are counted under an empty
+        name: its own would let it fill the memory.
+        """
+        with self._lock:
+            sender = self._senders.get(peer)
+            self._counts["" if sender is None else peer, reason] += 1
+            if sender is None or reason not in BAD:
+                return sender is not None and sender.quarantined
+            now = self._clock()
+            sender.strikes.append(now)
+            recent = sum(now - each < STRIKE_SECONDS for each in sender.strikes)
+            if recent >= limits.BAD_MESSAGES:
+                sender.quarantined = True
+            return sender.quarantined
+
+    def is_quarantined(self, peer: str) -> bool:
+        """Whether everything of this name is refused."""
+        with self._lock:
+            sender = self._senders.get(peer)
+            return sender is not None and sender.quarantined
+
+    def pardon(self, peer: str) -> None:
+        """End a quarantine; what was replayed before is still a replay."""
+        with self._lock:
+            sender = self._senders.get(peer)
+            if sender is not None:
+                sender.quarantined = False
+                sender.strikes.clear()
+
+    def forget(self, peer: str) -> None:
+        """Drop all that is known of a name: it left the allow list, or begins anew."""
+        with self._lock:
+            self._senders.pop(peer, None)
+            for key in [key for key in self._counts if key[0] == peer and peer]:
+                del self._counts[key]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Refusals so far by (name, reason), for metrics; strangers are ""."""
+        with self._lock:
+            return dict(self._counts)
+
+    def quarantined(self) -> frozenset[str]:
+        """Everybody who is in quarantine."""
+        with self._lock:
+            return frozenset(name for name, each in self._senders.items() if each.quarantined)
+
+    def _check_run(self, run: str, *, without_run: bool) -> None:
+        if not run and without_run:
+            return
+        if self.run is None:
+            raise Refused("run", "this process is in no run yet")
+        if run != self.run:
+            raise Refused("run", f"the message is of run {quoted(run)}, this is run {self.run}")
+
+    def _check_epoch(self, epoch: int, epochs: Epochs) -> None:
+        late = epochs != "any" and epoch < self.epoch
+        early = epochs == "same" and epoch > self.epoch
+        if late or early:
+            raise Refused(
+                "epoch", f"the message is of epoch {epoch}, this is epoch {self.epoch}: ask anew"
+            )
+
+
+def quoted(value: str) -> str:
+    """A text of unknown origin for a message or a log: one short printable line."""
+    shown = value if len(value) <= limits.NAME_LENGTH else value[: limits.NAME_LENGTH] + "..."
+    return ascii(shown)
+
+
+def _either(roles: frozenset[str]) -> str:
+    return " or ".join(sorted(roles))
+
+
+def _check_version(version: int) -> None:
+    if version != limits.VERSION:
+        behind = "sender" if version < limits.VERSION else "receiver"
+        raise Refused(
+            "version",
+            f"the sender speaks protocol version {version}, the receiver version "
+            f"{limits.VERSION}: update fedhp on the {behind}'s machine",
+        )

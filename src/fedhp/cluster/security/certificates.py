@@ -1,0 +1,301 @@
+"""An authority of our own, and a key and a certificate for every machine.
+
+A folder holds ca.crt and ca.key (the authority), NAME.crt and NAME.key (each machine). A machine
+needs ca.crt and its own two; ca.key stays where it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedhp.cluster.security.identity import (
+    AUTHORITY,
+    NAME_URI,
+    ROLE_URI,
+    ROLES,
+    Facts,
+    Identity,
+    address_in,
+    check_dates,
+    check_name,
+    describe,
+    inspect,
+    key_of,
+    load_identity,
+    parse,
+    read,
+    said,
+    same_host,
+)
+from fedhp.errors import FedhpError, IdentityError, StorageFull
+from fedhp.record.checkpoint import sync_folder
+
+__all__ = ["ROLES", "Facts", "Identity", "init_authority", "inspect", "issue", "load_identity"]
+
+AUTHORITY_DAYS = 3650
+IDENTITY_DAYS = 365
+MOST_DAYS = 36500
+# Clocks differ: a fresh certificate is good on a machine whose clock is this much behind.
+BACKDATED = timedelta(hours=1)
+
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
+
+
+def init_authority(
+    folder: Path, *, days: int = AUTHORITY_DAYS, replace: bool = False, now: datetime | None = None
+) -> Facts:
+    """Make an authority. With replace, all that an old one there signed becomes worthless."""
+    _check_days(days)
+    _check_free(folder, AUTHORITY, replace=replace)
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The number tells two authorities apart, for people and for the TLS library.
+    subject = _named(f"fedhp authority {secrets.token_hex(4)}")
+    builder = (
+        _builder(subject, subject, key=key, start=now or datetime.now(UTC), days=days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(authority=True), critical=True)
+    )
+    return _save(folder, AUTHORITY, builder.sign(key, hashes.SHA256()), key=key, replace=replace)
+
+
+def issue(
+    folder: Path,
+    name: str,
+    *,
+    hosts: Sequence[str] = (),
+    roles: Sequence[str] = ("worker",),
+    days: int = IDENTITY_DAYS,
+    replace: bool = False,
+    now: datetime | None = None,
+) -> Facts:
+    """Make a machine's key and certificate, signed by the authority in the same folder."""
+    start = now or datetime.now(UTC)
+    _check_days(days)
+    if check_name(name).casefold() == AUTHORITY:
+        raise IdentityError(
+            f"{name!r} cannot be the name of a machine: {AUTHORITY}.crt is the authority's",
+            fix="choose another name",
+        )
+    _check_hosts(hosts)
+    _check_roles(roles)
+    authority, signer = _authority(folder, start)
+    ends = authority.not_valid_after_utc
+    if start + timedelta(days=days) > ends:
+        raise IdentityError(
+            f"{days} days from now is after the authority's own end ({said(ends)})",
+            allowed=f"at most {(ends - start).days} days",
+            fix="give fewer --days, or make a new authority in another folder",
+        )
+    _check_free(folder, name, replace=replace)
+    _check_unlike_others(folder, name, hosts)
+    key = ec.generate_private_key(ec.SECP256R1())
+    sides = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = (
+        _builder(_named(name), authority.subject, key=key, start=start, days=days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(sides), critical=False)
+        .add_extension(_alternatives(name, hosts, roles), critical=False)
+        .add_extension(signed_by, critical=False)
+    )
+    return _save(folder, name, builder.sign(signer, hashes.SHA256()), key=key, replace=replace)
+
+
+def _check_days(days: int) -> None:
+    if not 1 <= days <= MOST_DAYS:
+        raise IdentityError(
+            f"a certificate cannot be valid for {days} days",
+            allowed=f"1 to {MOST_DAYS}",
+            fix=f"for example --days {IDENTITY_DAYS}",
+        )
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if not address_in(host) and not _HOST.fullmatch(host):
+            raise IdentityError(
+                f"{host[:300]!r} is no host",
+                allowed="a DNS name or an IP address, without a port and without '*'",
+                fix="for example --host node1.lan --host 10.0.0.5",
+            )
+
+
+def _check_roles(roles: Sequence[str]) -> None:
+    wrong = [role for role in roles if role not in ROLES]
+    if wrong or not roles:
+        raise IdentityError(
+            f"{wrong[0]!r} is no role" if wrong else "an identity needs a role",
+            allowed=", ".join(ROLES),
+            fix="for example --role worker",
+        )
+
+
+def _check_free(folder: Path, stem: str, *, replace: bool) -> None:
+    for file in (folder / f"{stem}.crt", folder / f"{stem}.key"):
+        if file.exists() and not replace:
+            raise _taken(file)
+
+
+def _taken(file: Path) -> IdentityError:
+    cost = "all certificates it signed become worthless" if file.stem == AUTHORITY else "it is lost"
+    return IdentityError(
+        f"{file} is already there",
+        allowed="a name or folder that is not in use",
+        fix=f"choose another, or give --replace: then {cost}",
+    )
+
+
+def _check_unlike_others(folder: Path, name: str, hosts: Sequence[str]) -> None:
+    """TLS compares names and hosts alike, and without case: nobody may pass for another."""
+    for file in sorted(folder.glob("*.crt")):
+        if file.stem in (AUTHORITY, name):
+            continue
+        other = describe(file, parse(file, read(file)))
+        shared = [own for own in (name, *hosts) if same_host(own, other.name)]
+        shared += [name for host in other.hosts if same_host(name, host)]
+        if shared:
+            raise IdentityError(
+                f"{name} and {other.name} could pass for each other: both would be {shared[0]!r}",
+                allowed="names that differ in more than the case of letters; no host that is the "
+                "name of another machine",
+                fix="choose another name, or give the host with its domain or as an IP address",
+            )
+
+
+def _authority(
+    folder: Path, moment: datetime
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    file = folder / f"{AUTHORITY}.crt"
+    if not file.exists():
+        raise IdentityError(
+            f"{folder} holds no authority ({file.name})",
+            fix=f"make one first: fedhp certs init --folder {folder}",
+        )
+    pem = read(file)
+    certificate, key = parse(file, pem), key_of(file, pem, key=read(file.with_suffix(".key")))
+    check_dates(f"{file}: the authority", certificate, moment)
+    return certificate, key
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    *,
+    key: ec.EllipticCurvePrivateKey,
+    start: datetime,
+    days: int,
+) -> x509.CertificateBuilder:
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - BACKDATED)
+        .not_valid_after(start + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternatives(
+    name: str, hosts: Sequence[str], roles: Sequence[str]
+) -> x509.SubjectAlternativeName:
+    names: list[x509.GeneralName] = [x509.DNSName(name)]
+    for host in dict.fromkeys(hosts):
+        address = address_in(host)
+        if address is not None:
+            names.append(x509.IPAddress(address))
+        elif host != name:
+            names.append(x509.DNSName(host))
+    names.append(x509.UniformResourceIdentifier(f"{NAME_URI}{name}"))
+    names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in dict.fromkeys(roles)]
+    return x509.SubjectAlternativeName(names)
+
+
+def _save(
+    folder: Path,
+    stem: str,
+    certificate: x509.Certificate,
+    *,
+    key: ec.EllipticCurvePrivateKey,
+    replace: bool,
+) -> Facts:
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file = folder / f"{stem}.crt"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(file.with_suffix(".key"), secret, mode=0o600, replace=replace)
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        _write(file, pem, mode=0o644, replace=replace)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return describe(file, certificate)
+
+
+def _write(file: Path, content: bytes, *, mode: int, replace: bool) -> None:
+    """Whole or not at all; a key never has a wider mode, not even while it is written."""
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if replace:
+            os.replace(temporary, file)
+        else:
+            os.link(temporary, file)  # unlike a rename, it fails if somebody was faster
+    except FileExistsError:
+        raise _taken(file) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
+def _unwritable(folder: Path, error: OSError) -> FedhpError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(
+            f"{folder}: the disk is full: {error.strerror}", fix="free some space and try again"
+        )
+    return IdentityError(
+        f"{folder} cannot be written: {error.strerror}",
+        allowed="a folder this user can write to",
+        fix="mend its permissions, or give another --folder",
+    )

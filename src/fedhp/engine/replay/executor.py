@@ -1,0 +1,215 @@
+"""Rounds without training: another planner among the measurements of a recorded run.
+
+Times are the world's own, at the replay's own clock. Update norms, smoothness, variances and
+distances are those of the same round of the record, whatever the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from fedhp.algorithms import Algorithm, AsyncAlgorithm
+from fedhp.engine.accounting import mean_bandwidth
+from fedhp.engine.context import Stage
+from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import Estimates, Exchanged, Testing, Training, Turn, travelled
+from fedhp.engine.loop import RoundLoop
+from fedhp.graph import neighbor_lists
+from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.record.packing import Arrays
+from fedhp.types import (
+    BoolArray,
+    Evaluation,
+    Exchange,
+    IntArray,
+    NeighborMixing,
+    PeerScoring,
+    RoundRecord,
+)
+from fedhp.world import World
+
+
+class Replay:
+    """A carrier whose training is the record."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        measured: Measured,
+        *,
+        distances: Distances,
+        kept: IntArray | None = None,
+    ) -> None:
+        self.prepared = stage
+        self.links_asked = self.links_measured = 0  # whose distance a planner was told
+        self._measured = measured
+        self._distances = distances
+        self.kept = kept  # PENS: how often each worker kept each peer, [2E]
+
+    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
+        """The losses and norms of the record, whatever the steps."""
+        worked, at = local_steps > 0, round_index - 1
+        return Training(
+            np.where(worked, self._measured.train_loss[at], np.nan),
+            np.where(worked, self._measured.update_norm[at], np.nan),
+        )
+
+    def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
+        """What these workers measured in that round, if they did."""
+        at = round_index - 1
+        start_loss = np.full(len(chosen), np.nan)
+        if chosen.any():
+            # Only the mean is on record: told by one worker alone it stays exact.
+            start_loss[np.argmax(chosen)] = self._measured.initial_loss
+        return Estimates(
+            np.where(chosen, self._measured.smoothness[at], np.nan),
+            np.where(chosen, self._measured.gradient_variance[at], np.nan),
+            start_loss,
+        )
+
+    def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
+        """The links of the plan, with the distances of the record."""
+        selected = np.empty((self._measured.workers, 0), dtype=np.int64)
+        if isinstance(exchange, PeerScoring):
+            selected = self._select(exchange, round_index)
+        links = travelled(exchange, selected)
+        if isinstance(exchange, PeerScoring) and exchange.symmetric and self.kept is not None:
+            links, _ = self._measured.transfers(round_index)
+        distance, measured = self._distances.of(links, round_index)
+        self.links_asked += len(links)
+        self.links_measured += int(measured.sum())
+        return Exchanged(links, not isinstance(exchange, NeighborMixing), distance, selected)
+
+    def _select(self, exchange: PeerScoring, round_index: int) -> IntArray:
+        """Who is kept. Candidates come in random order: the first are a choice by chance."""
+        if self.kept is None:
+            return exchange.candidates[:, : exchange.keep]
+        # How often is on record, not when; nobody is kept twice in a round, and only the
+        # sum at the end of the stage counts.
+        start, peers = neighbor_lists(self.prepared.federation.base_topology)
+        owner = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        now = self.kept >= round_index
+        return _rows(owner[now], peers[now], workers=len(start) - 1)
+
+    def advance(self) -> None:
+        """There are no models."""
+
+    def tests(self, round_index: int) -> bool:
+        """There is nothing to test."""
+        return False
+
+    def test(self, *, whole: bool = False) -> Testing:
+        """Never asked for: `tests` says no."""
+        raise AssertionError("a replay has no models to test")
+
+    def evaluate(self, *, whole: bool = False) -> Evaluation:
+        """Never asked for: `tests` says no."""
+        raise AssertionError("a replay has no models to test")
+
+    def enable_in_flight_state(self) -> None:
+        """There are no models."""
+
+    def keep(self) -> None:
+        """There are no models."""
+
+    def snapshot(self, worker: int) -> None:
+        """There are no models."""
+
+    def train_snapshots(self, turns: dict[int, Turn]) -> dict[int, float]:
+        """No asynchronous planner is told of losses: any number will do."""
+        return dict.fromkeys(turns, 0.0)
+
+    def apply(self, worker: int) -> float:
+        """Nor of norms."""
+        return 0.0
+
+    def average(self, worker: int, partner: int) -> float:
+        """Nor of distances."""
+        return float("nan")
+
+    def state(self) -> Arrays:
+        """There are no models."""
+        return {}
+
+    def load(self, state: Arrays) -> None:
+        """There are no models."""
+
+    def recover(self) -> None:
+        """Nothing can be lost."""
+
+    def loop(self) -> RoundLoop | EventLoop:
+        """The loop of its planner."""
+        algorithm = self.prepared.algorithm
+        if isinstance(algorithm, Algorithm):
+            return RoundLoop(self, algorithm)
+        assert isinstance(algorithm, AsyncAlgorithm)
+        return EventLoop(self, algorithm)
+
+
+def _rows(owner: IntArray, peers: IntArray, *, workers: int) -> IntArray:
+    """The peers of every worker in a row of its own, -1 behind them; owner is rising."""
+    counts = np.bincount(owner, minlength=workers)
+    column = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = np.full((workers, int(counts.max(initial=0))), -1, dtype=np.int64)
+    rows[owner, column] = peers
+    return rows
+
+
+class _Tally:
+    """The rounds of one replay so far."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, float, float, float, IntArray, int]] = []
+
+    def add(self, record: RoundRecord) -> None:
+        """One more."""
+        timing = record.timing
+        self._rows.append(
+            (
+                record.clock,
+                timing.round_time,
+                timing.mean_waiting_time,
+                record.mean_local_steps,
+                record.local_steps,
+                len(record.links),
+            )
+        )
+
+    def rounds(self) -> Rounds:
+        """All of them."""
+        return Rounds(*(np.array(column) for column in zip(*self._rows, strict=True)))
+
+
+def replay(carriers: Sequence[Replay], rounds: int) -> list[Rounds]:
+    """So many rounds of each, side by side: they share what is read of a round."""
+    tallies = [_Tally() for _ in carriers]
+    for records in islice(zip(*(each.loop().rounds() for each in carriers), strict=False), rounds):
+        for tally, record in zip(tallies, records, strict=True):
+            tally.add(record)
+    return [tally.rounds() for tally in tallies]
+
+
+def other_world(measured: Measured, world: World, *, asynchronous: bool) -> str:
+    """Where this world is not the one that was recorded; empty if it is, bit for bit."""
+    recorded = measured.outcome()
+    starts = [0.0, *recorded.clock[:-1].tolist()]
+    for index, start in enumerate(starts, start=1):
+        found = {"bandwidth": (measured.bandwidth, mean_bandwidth(world.network(start)))}
+        if not asynchronous:  # else a turn spans rounds, and its steps began at another time
+            steps = recorded.local_steps[index - 1]
+            total = world.compute_times(steps, index, time=start)
+            mean = np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
+            found["step time"] = (measured.step_time, mean)
+        for name, (before, now) in found.items():
+            then = before[index - 1]
+            different = np.flatnonzero(~((then == now) | (np.isnan(then) & np.isnan(now))))
+            if len(different):
+                worker = different[0]
+                return (
+                    f"round {index}, worker {worker}: its {name} was {then[worker]:.6g}, "
+                    f"and would now be {now[worker]:.6g}"
+                )
+    return ""

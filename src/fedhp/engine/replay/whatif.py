@@ -1,0 +1,373 @@
+"""What if: the rounds of a recorded run under other planners or settings, without training.
+
+The run's own planner is always replayed first: where its rounds come out bit for bit as they
+were recorded, the replay is the run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedhp import components
+from fedhp.algorithms import AsyncAlgorithm
+from fedhp.algorithms.dpsgd import DPSGD
+from fedhp.algorithms.fedhp import FedHP
+from fedhp.algorithms.ldsgd import LDSGD
+from fedhp.algorithms.pens import PENS
+from fedhp.config import Experiment, parse, to_tables
+from fedhp.engine.context import Stage, bare_stage
+from fedhp.engine.replay.executor import Replay, other_world, replay
+from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import ConfigError, RunError
+from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.record.reader import RunReader
+from fedhp.tables import COMMAND_LINE, parse_override
+
+PLANNERS = (
+    "fedhp:deadline=opt",
+    "fedhp:deadline=fill",
+    "dpsgd",
+    "ldsgd",
+    "adpsgd",
+    "adpsgd:steps=100",
+    "pens",
+)
+ALLOWED = "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps"
+SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
+SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
+
+_LEARNS = "other models would be trained, and what was measured on these would not hold"
+_NOTHING = "it changes no plan and no time"
+REFUSED = {
+    "data": _LEARNS,
+    "model": _LEARNS,
+    "task": _LEARNS,
+    "training": _LEARNS,
+    "seed": "another seed is another world with other models: nothing of it is on record",
+    "workers": "nothing is on record of other workers",
+    "rounds": "a replay has the rounds that are on record",
+    "evaluation": "nothing is trained, so there is nothing to test",
+    "device": _NOTHING,
+    "engine": _NOTHING,
+    "executors": _NOTHING,
+    "memory": _NOTHING,
+    "ray": _NOTHING,
+    "checkpoint": _NOTHING,
+    "compare": _NOTHING,
+}
+# recorded: as it was. exact: what such a run would have taken. assumed: plans rest on
+# measurements of the recorded models, where such a run would have had its own.
+Sure = Literal["recorded", "exact", "assumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The rounds of one planner, and what they rest on."""
+
+    planner: str
+    rounds: Rounds
+    sure: Sure
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def round_time(self) -> float:
+        """Mean over the rounds, s."""
+        return float(self.rounds.round_time.mean())
+
+    @property
+    def mean_waiting_time(self) -> float:
+        """Mean over workers and rounds, s."""
+        return float(self.rounds.waiting_time.mean())
+
+    @property
+    def mean_local_steps(self) -> float:
+        """Mean over workers and rounds."""
+        return float(self.rounds.mean_steps.mean())
+
+    @property
+    def mean_links(self) -> float:
+        """Mean over the rounds."""
+        return float(self.rounds.links.mean())
+
+    @property
+    def total_time(self) -> float:
+        """Virtual time of all rounds, s."""
+        return float(self.rounds.clock[-1])
+
+    @property
+    def steps_per_second(self) -> float:
+        """Local steps of all workers together per second of virtual time."""
+        return float(self.rounds.local_steps.sum()) / self.total_time if self.total_time else np.nan
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "planner": self.planner,
+            "rounds": len(self.rounds.clock),
+            "round_time": self.round_time,
+            "mean_waiting_time": self.mean_waiting_time,
+            "mean_local_steps": self.mean_local_steps,
+            "steps_per_second": self.steps_per_second if self.total_time else None,
+            "mean_links": self.mean_links,
+            "total_time": self.total_time,
+            "sure": self.sure,
+            "assumptions": list(self.assumptions),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recorded run, and what other planners would have made of its rounds."""
+
+    folder: Path
+    seed: int
+    overrides: tuple[str, ...]
+    recorded: Outcome
+    planners: tuple[Outcome, ...]
+    own: Outcome  # the run's own planner, replayed: how far the replay can be trusted
+    all_links: bool  # are on record, not a selection of them
+    seconds: float  # the replay took
+
+    @property
+    def first_difference(self) -> int | None:
+        """The first round of the own planner that is not as recorded; none: all are."""
+        return self.own.rounds.first_difference(self.recorded.rounds)
+
+    @property
+    def best(self) -> Outcome:
+        """The most local steps per second of virtual time."""
+        return max(self.planners, key=lambda outcome: outcome.steps_per_second)
+
+    def against_record(self, outcome: Outcome) -> tuple[float | None, float | None]:
+        """How much longer rounds and waiting are, as shares; none where nothing was recorded."""
+        return (
+            _change(outcome.round_time, self.recorded.round_time),
+            _change(outcome.mean_waiting_time, self.recorded.mean_waiting_time),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; changes are shares of the recorded number."""
+        return {
+            "run": str(self.folder),
+            "seed": self.seed,
+            "overrides": list(self.overrides),
+            "recorded": self.recorded.as_json(),
+            "planners": [self._as_json(outcome) for outcome in self.planners],
+            "best": self.best.planner,
+            "check": {
+                "round_time": self.own.round_time,
+                "exact": self.first_difference is None,
+                "first_difference": self.first_difference,
+            },
+            "seconds": self.seconds,
+        }
+
+    def _as_json(self, outcome: Outcome) -> dict[str, Any]:
+        longer, waiting = self.against_record(outcome)
+        return {**outcome.as_json(), "round_time_change": longer, "waiting_time_change": waiting}
+
+
+def _change(value: float, recorded: float) -> float | None:
+    return value / recorded - 1 if recorded > 0 else None
+
+
+def whatif(
+    folder: str | Path, planners: Sequence[str] = (), *, overrides: Sequence[str] = ()
+) -> WhatIf:
+    """Replay a run's recorded rounds through these planners ("fedhp:deadline=fill", "dpsgd"),
+    by default FedHP's and its rivals', with settings of the run changed ("world.drift=0")."""
+    started = time.monotonic()
+    components.make_importable(os.getcwd())
+    with RunReader(folder) as run:
+        source = str(run.folder / "experiment.toml")
+        own = parse(_tables(run), source=source)
+        base = _changed(own, overrides, source=source)
+        variants = _variants(planners, base, overrides)
+        measured = Measured(run)
+        stage = _stage(own, measured, source=source)
+        _check_world(stage, measured, folder=run.folder)
+        label = run.meta("label")
+        changed = [(label, _stage(base, measured, source=COMMAND_LINE))] if overrides else []
+        stages = [
+            (each.label, _stage(_of_variant(each, base), measured, source=_who(each.label)))
+            for each in variants
+        ]
+        if not planners:
+            stages = _different([*changed, *stages], [] if overrides else [stage])
+        carriers = _carriers([stage, *(each for _, each in stages)], measured)
+        first, *others = replay(carriers, measured.rounds)
+        recorded = measured.outcome()
+        return WhatIf(
+            folder=run.folder,
+            seed=own.seed,
+            overrides=tuple(overrides),
+            recorded=Outcome(label, recorded, "recorded"),
+            planners=tuple(
+                _outcome(name, carrier, rounds, measured=measured, recorded=recorded)
+                for (name, _), carrier, rounds in zip(stages, carriers[1:], others, strict=True)
+            ),
+            own=_outcome(label, carriers[0], first, measured=measured, recorded=recorded),
+            all_links=measured.all_links,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _tables(run: RunReader) -> dict[str, Any]:
+    """The settings of a run that has something to replay."""
+    if not run.rounds_done:
+        raise RunError(
+            f"{run.folder}: the run has no round yet",
+            allowed="a run with at least one round, finished or not",
+            fix="let it run for a while, or choose another",
+        )
+    tables = run.meta("experiment")
+    if not isinstance(tables, dict):
+        raise RunError(
+            f"{run.folder}: the record does not say with which settings the run was started",
+            allowed="a record this program wrote, unchanged",
+            fix="replay another run",
+        )
+    return tables
+
+
+def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Experiment:
+    """The run's own experiment with these settings, which must leave measurements valid."""
+    for override in overrides:
+        _check_key(parse_override(override)[0], source=COMMAND_LINE)
+    return parse(to_tables(own), overrides, source=source)
+
+
+def _check_key(key: str, *, source: str) -> None:
+    why, fix = REFUSED.get(key.partition(".")[0], ""), "remove it, or start a new run with it"
+    if key == "training.local_steps":
+        return
+    if key in ("algorithm", "algorithm.name"):
+        why, fix = "the planner is chosen with --planner", "write --planner NAME"
+    if key == "world.profile":
+        why = "the record has every setting of its world written out, so it would change nothing"
+        fix = "set what you mean, such as world.bandwidth.unit or world.drift"
+    if why:
+        raise ConfigError(
+            f"cannot be changed in a replay: {why}",
+            key=key,
+            source=source,
+            allowed=ALLOWED,
+            fix=fix,
+        )
+
+
+def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
+    """The planners asked for, or all; each may be replayed, and each setting has its planner."""
+    # An empty entry is kept: it is refused as such.
+    given = [entry for text in planners for entry in split_algorithms(text) or [text]]
+    found = [parse_variant(text, key="--planner") for text in dict.fromkeys(given or PLANNERS)]
+    for variant in found:
+        for key in variant.overrides:
+            _check_key(key, source=_who(variant.label))
+    name = base.algorithm.name
+    for override in overrides if planners else ():
+        key = parse_override(override)[0]
+        if key.startswith("algorithm.") and all(variant.name != name for variant in found):
+            raise ConfigError(
+                f"is a setting of {name!r}, which is not among the planners",
+                key=key,
+                source=COMMAND_LINE,
+                allowed="settings of the run's own planner, where that is replayed",
+                fix=f"add --planner {name}, or write it behind a planner: NAME:key=value",
+            )
+    return found
+
+
+def _who(label: str) -> str:
+    return f"--planner {label}"
+
+
+def _of_variant(variant: Variant, base: Experiment) -> Experiment:
+    return parse(tables_of(variant, base), source=_who(variant.label))
+
+
+def _stage(experiment: Experiment, measured: Measured, *, source: str) -> Stage:
+    """A planner and its world, tried. The model is as large as it was, unless it is said."""
+    stage = bare_stage(experiment, model_bits=8.0 * measured.model_bytes, source=source)
+    try_algorithm(stage, source=source)
+    return stage
+
+
+def _check_world(stage: Stage, measured: Measured, *, folder: Path) -> None:
+    """Nothing can be told in a world that is not the one of the record."""
+    asynchronous = isinstance(stage.algorithm, AsyncAlgorithm)
+    difference = other_world(measured, stage.world, asynchronous=asynchronous)
+    if difference:
+        raise RunError(
+            f"{folder}: the world cannot be rebuilt as it was recorded: {difference}",
+            allowed="a run of this version of fedhp, its world.trace (if any) unchanged",
+            fix="replay it with the version that wrote it, or put the trace back in its place",
+        )
+
+
+def _different(stages: list[tuple[str, Stage]], known: list[Stage]) -> list[tuple[str, Stage]]:
+    """Without those whose planner is there already."""
+    found: list[tuple[str, Stage]] = []
+    for label, stage in stages:
+        if all(stage.algorithm != each.algorithm for each in known):
+            found.append((label, stage))
+            known = [*known, stage]
+    return found
+
+
+def _carriers(stages: Sequence[Stage], measured: Measured) -> list[Replay]:
+    """The first is the run's own; those with one base topology share the distances."""
+    own = stages[0]
+    smoothing = getattr(own.algorithm, "distance_smoothing", SMOOTHING)
+    kept = measured.kept_peers() if isinstance(own.algorithm, PENS) else None
+    shared: dict[bytes, Distances] = {}
+    carriers = []
+    for stage in stages:
+        base = stage.federation.base_topology
+        key = base.links.tobytes()
+        if key not in shared:
+            shared[key] = Distances(measured, base, smoothing=smoothing)
+        same = stage.algorithm == own.algorithm and key == next(iter(shared))
+        carriers.append(Replay(stage, measured, distances=shared[key], kept=kept if same else None))
+    return carriers
+
+
+def _outcome(
+    label: str, carrier: Replay, rounds: Rounds, *, measured: Measured, recorded: Rounds
+) -> Outcome:
+    if rounds.first_difference(recorded) is None:
+        return Outcome(label, rounds, "recorded")
+    assumptions = tuple(_assumptions(carrier, measured))
+    return Outcome(label, rounds, "assumed" if assumptions else "exact", assumptions)
+
+
+def _assumptions(carrier: Replay, measured: Measured) -> Iterator[str]:
+    """What a planner was told that a run of its own would have told otherwise."""
+    algorithm = carrier.prepared.algorithm
+    if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD):
+        return  # they plan by the clock and the seed alone
+    if isinstance(algorithm, PENS):
+        stage = round(algorithm.stage_share * carrier.prepared.federation.rounds)
+        if carrier.kept is None and (algorithm.symmetric or measured.rounds > stage):
+            yield "its scores are not on record: peers are kept as if by chance"
+        return
+    share = carrier.links_measured / max(1, carrier.links_asked)
+    rough = ": a rough guess" if share < 0.5 else ""
+    yield (
+        "it plans by update norms and distances of the recorded models; of the distances it asks "
+        f"for, {share:.0%} were measured in the same round, the others are estimated from those"
+        f"{rough}"
+    )
+    paced = isinstance(algorithm, FedHP) and (algorithm.deadline, algorithm.planner) != SETTLED
+    if paced and not np.isfinite(measured.smoothness).any():
+        yield "the run measured no smoothness or gradient variance: the pace stays as it starts"
+    if not measured.all_links:
+        yield "the record holds a selection of the links of a round, not all"

@@ -1,0 +1,238 @@
+"""Many runs as one campaign: algorithms x seeds in the same worlds, a process per core.
+
+Each job process takes cells from the parent over its standard input and tells of every round
+on its standard output (job.py); when the parent dies, so do they. Finished cells never run
+again; unfinished ones go on from their checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import Experiment, parse, to_tables
+from fedhp.engine.prepare import cores, prepare
+from fedhp.engine.runs.run import check_folder, is_finished
+from fedhp.engine.runs.variants import parse_variant, tables_of
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a campaign."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+
+
+Event = dict[str, Any]
+Tell = Callable[[Cell, Event], None]
+
+
+def plan_cells(
+    tables: Mapping[str, Any],
+    *,
+    overrides: Sequence[str],
+    algorithms: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    out: Path,
+    source: str,
+) -> list[Cell]:
+    """All runs of a comparison, every configuration checked."""
+    folder = Path(source).parent if source else None
+    base = parse(tables, overrides, source=source, folder=folder)
+    labels = list(base.compare.algorithms if algorithms is None else algorithms)
+    numbers = list(base.compare.seeds if seeds is None else seeds)
+    for name, values in (("algorithms", labels), ("seeds", numbers)):
+        places = [_file_name(str(value)) for value in values]
+        repeated = [value for i, value in enumerate(values) if places[i] in places[:i]]
+        if repeated or not values:
+            raise ConfigError(
+                f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
+                key=f"compare.{name}",
+                source=source,
+                allowed="a list that is not empty and names nothing twice",
+                fix=f"mend --{name}, or [compare] in the file",
+            )
+    cells = []
+    for variant in map(parse_variant, labels):
+        changed = tables_of(variant, base)
+        for seed in numbers:
+            changed["seed"] = seed
+            experiment = parse(changed, source=_who(source, variant.label))
+            place = out / _file_name(variant.label) / f"seed-{seed}"
+            cells.append(Cell(variant.label, seed, experiment, place))
+    return cells
+
+
+def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
+    """Find every mistake before the first run: settings, data, models, folders."""
+    seen: set[str] = set()
+    for cell in cells:
+        check_folder(cell.experiment, cell.folder, resume=resume)
+        if cell.label not in seen:
+            seen.add(cell.label)
+            try:
+                try_algorithm(prepare(cell.experiment, source=source), source=source)
+            except ConfigError as error:
+                raise error.said_of(_who(source, cell.label)) from error
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    source: str = "",
+    jobs: int | None = None,
+    tell: Tell = lambda cell, event: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[FedhpError]:
+    """Run what is not finished yet; the errors of runs that failed. Raises Interrupted."""
+    waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    left = [cell for cell in cells if not is_finished(cell.folder)]
+    for cell in cells:
+        if cell not in left:
+            tell(cell, {"event": "finished"})
+    for cell in left:
+        waiting.put(cell)
+    count = max(1, min(jobs or cores(), len(left)))
+    errors: list[FedhpError] = []
+    workers = [
+        _Worker(waiting, tell, errors, source, jobs=count) for _ in range(count if left else 0)
+    ]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            worker.join(timeout=0.1)
+        if stop():
+            for worker in workers:
+                worker.halt()
+    if stop():
+        raise Interrupted(
+            "stopped; every run is saved", fix="go on with the same command and --resume"
+        )
+    return errors
+
+
+class _Worker(threading.Thread):
+    """Feeds one job process and listens to it."""
+
+    def __init__(
+        self,
+        waiting: queue.SimpleQueue[Cell],
+        tell: Tell,
+        errors: list[FedhpError],
+        source: str,
+        *,
+        jobs: int,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._waiting, self._tell, self._errors = waiting, tell, errors
+        self._source, self._jobs = source, jobs
+        self._halted = threading.Event()
+        self._process = _start_job()
+
+    def halt(self) -> None:
+        """Ask the job to save and end."""
+        if not self._halted.is_set():
+            self._halted.set()
+            self._send({"stop": True})
+
+    def run(self) -> None:
+        """Hand out cells until none is left."""
+        try:
+            while not self._halted.is_set():
+                try:
+                    cell = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                self._carry_out(cell)
+        finally:
+            self._end_job()
+
+    def _end_job(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it may have died
+            self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _carry_out(self, cell: Cell) -> None:
+        self._send(
+            {
+                "experiment": to_tables(cell.experiment),
+                "folder": str(cell.folder),
+                "label": cell.label,
+                "source": self._source,
+                "executors": max(1, cores() // self._jobs),
+            }
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            self._tell(cell, event)
+            if event["event"] == "failed":
+                self._errors.append(
+                    rebuild_error(
+                        event["kind"], f"{cell.label}, seed {cell.seed}: {event['message']}"
+                    )
+                )
+            if event["event"] in ("finished", "failed", "interrupted"):
+                return
+        if not self._halted.is_set():
+            message = f"{cell.label}, seed {cell.seed}: the job process ended unexpectedly"
+            fix = "it was killed, perhaps for lack of memory; go on with --resume and --jobs 1"
+            self._errors.append(RunError(message, fix=fix))
+            self._tell(cell, {"event": "failed", "message": message, "kind": "RunError"})
+            self._end_job()
+            self._process = _start_job()  # for the cells that are left
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # its silence will tell
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+
+
+def _start_job() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedhp.engine.runs.job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks us to stop
+    )
+
+
+def rebuild_error(kind: str, message: str) -> FedhpError:
+    """An error of the same class, from its name and text."""
+    for known in (*FedhpError.__subclasses__(), *DataError.__subclasses__()):
+        if known.__name__ == kind and known is not ConfigError:
+            return known(message)
+    return FedhpError(message)
+
+
+def _file_name(label: str) -> str:
+    """A label as a folder name."""
+    good = [letter.isascii() and (letter.isalnum() or letter in "._-=+") for letter in label]
+    name = "".join(letter if fine else "," for letter, fine in zip(label, good, strict=True))
+    name = "," + name[1:] if name.startswith(".") else name
+    return name if len(name) <= 100 else f"{name[:90]},{zlib.crc32(label.encode()):08x}"
+
+
+def _who(source: str, label: str) -> str:
+    """Where a setting of one algorithm comes from."""
+    return f"{source}, {label}" if source else label

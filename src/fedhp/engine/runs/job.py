@@ -1,0 +1,95 @@
+"""A job process of a campaign: cells come in on standard input, one JSON object a line;
+what happens goes out on standard output. It ends when its input ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, TextIO
+
+from fedhp.config import parse
+from fedhp.engine.runs.run import start_run
+from fedhp.errors import Interrupted, unexpected
+from fedhp.types import RoundRecord
+
+
+def main() -> None:
+    """Carry out cells until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    # Whatever a user's own module prints must not garble the protocol.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    stop = threading.Event()
+    cells: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    busy = threading.Event()
+    threading.Thread(target=_listen, args=(cells, stop, busy), daemon=True).start()
+    while (cell := cells.get()) is not None:
+        _say(out, _carry_out(cell, stop, out))
+        busy.clear()
+
+
+def _listen(
+    cells: queue.SimpleQueue[dict[str, Any] | None], stop: threading.Event, busy: threading.Event
+) -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message.get("stop"):
+            stop.set()
+        else:
+            busy.set()
+            cells.put(message)
+    cells.put(None)
+    if busy.is_set():
+        # The parent is gone: nobody listens. Everything committed is safe on disk.
+        os._exit(1)
+
+
+def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[str, Any]:
+    try:
+        experiment = parse(cell["experiment"])
+        if experiment.executors == "auto":
+            experiment = experiment.model_copy(update={"executors": cell["executors"]})
+        run = start_run(
+            experiment,
+            Path(cell["folder"]),
+            resume=True,
+            source=cell["source"],
+            label=cell["label"],
+            stop=stop.is_set,
+        )
+        for record in run.rounds():
+            _say(out, round_event(record))
+        return {"event": "finished"}
+    except Interrupted:
+        return {"event": "interrupted"}
+    except Exception as failure:
+        error = unexpected(failure)
+        return {"event": "failed", "kind": type(error).__name__, "message": str(error)}
+
+
+def round_event(record: RoundRecord) -> dict[str, Any]:
+    """What the live display shows of a round."""
+    return {
+        "event": "round",
+        "round": record.round_index,
+        "clock": record.clock,
+        "accuracy": record.accuracy,
+        "waiting": record.timing.mean_waiting_time,
+        "steps": float(record.local_steps.mean()),
+    }
+
+
+def _say(out: TextIO, event: dict[str, Any]) -> None:
+    try:
+        out.write(json.dumps(event) + "\n")
+    except BrokenPipeError:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

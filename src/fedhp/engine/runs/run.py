@@ -1,0 +1,360 @@
+"""A run and its folder: create, commit every round, checkpoint, resume, finish.
+
+Nothing is written before the experiment has passed the gate; a folder appears whole, by a
+rename. A kill at any instant loses at most the work since the last checkpoint, and resuming
+repeats it bit for bit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from fedhp.algorithms import Algorithm
+from fedhp.config import Experiment, differences, to_tables
+from fedhp.engine.accounting import check_record
+from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import StateLost
+from fedhp.engine.local import LocalEngine
+from fedhp.engine.loop import RoundLoop
+from fedhp.engine.memory import peak_memory
+from fedhp.engine.prepare import Prepared, prepare
+from fedhp.engine.sharded import Engine
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
+from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
+from fedhp.record.links import round_bytes
+from fedhp.record.lock import FolderLock
+from fedhp.record.store import Store, description
+from fedhp.types import RoundRecord
+
+EXPERIMENT = "experiment.toml"
+# A checkpoint may take this share of the time at most, however slow the disk.
+CHECKPOINT_SHARE = 0.05
+
+
+class Run:
+    """One experiment being carried out in one folder."""
+
+    def __init__(
+        self, prepared: Prepared, folder: Path, *, stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.prepared = prepared
+        self.folder = folder
+        self.stop = stop
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds the experiment has."""
+        return self.prepared.experiment.rounds
+
+    def rounds_done(self) -> int:
+        """How many rounds the folder already holds."""
+        store = Store.open(self.folder)
+        try:
+            return store.last_round()
+        finally:
+            store.close()
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """Carry out the rounds that are left; each is committed before it is yielded."""
+        threads = torch.get_num_threads()
+        with FolderLock(self.folder):
+            store = Store.open(self.folder, write=True)
+            try:
+                engine = self._engine()
+                try:
+                    yield from self._rounds(store, engine)
+                finally:
+                    engine.close()
+            finally:
+                store.close()
+                torch.set_num_threads(threads)
+
+    def _engine(self) -> Engine:
+        if self.prepared.experiment.engine == "ray":
+            from fedhp.engine.ray import RayEngine
+
+            return RayEngine(self.prepared, stop=self.stop)
+        scratch = self.folder if self.prepared.memory.mapped else None
+        return LocalEngine(self.prepared, scratch=scratch, stop=self.stop)
+
+    def _rounds(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
+        told = store.last_round()
+        while True:
+            try:
+                for record in self._from_checkpoint(store, engine):
+                    if record.round_index > told or record.round_index == self.num_rounds:
+                        yield record
+                    told = max(told, record.round_index)
+                return
+            except StateLost:  # all that is left is on the disk: repeat from there, bit for bit
+                engine.shards.restart()
+
+    def _from_checkpoint(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
+        loop = self._loop(engine)
+        saved = read_checkpoint(self.folder)
+        if saved is not None:
+            if store.last_round() < saved.round_index:
+                raise RunError(
+                    f"{self.folder}: the record ends at round {store.last_round()}, "
+                    f"the checkpoint at {saved.round_index}: the record was damaged",
+                    allowed="a record that reaches at least to the checkpoint",
+                    fix="put the record back in its place, or start the run anew in another folder",
+                )
+            self._restore(loop, saved, engine)
+        store.truncate(loop.checkpoint().round_index)
+        store.set_meta("status", "running")
+        last, cost = time.monotonic(), 0.0
+        started, before = last, float(store.meta("seconds") or 0.0)
+        try:
+            for record in loop.rounds():
+                check_record(record, self.prepared.experiment.world.bandwidth.interval)
+                store.commit(record)
+                yield record
+                if self.stop():
+                    raise Interrupted("stopped between rounds")
+                waited = time.monotonic() - last
+                if waited >= self.prepared.experiment.checkpoint.seconds and (
+                    cost <= CHECKPOINT_SHARE * waited
+                ):
+                    cost = self._save(loop)
+                    last = time.monotonic()
+        except Interrupted:
+            done = store.last_round()
+            if loop.checkpoint().round_index == done:  # else its tests were under way: repeat it
+                self._save(loop)
+            store.set_meta("seconds", before + time.monotonic() - started)
+            store.set_meta("status", "interrupted")
+            raise Interrupted(
+                f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
+                fix="go on with the same command and --resume",
+            ) from None
+        except Diverged as error:
+            if loop.checkpoint().round_index == store.last_round():
+                self._save(loop)
+            store.set_meta("status", "diverged")
+            store.set_meta("message", str(error))
+            raise
+        self._save(loop)
+        store.set_meta("seconds", before + time.monotonic() - started)
+        store.set_meta("peak_memory", peak_memory())
+        store.set_meta("moved_bytes", engine.shards.moved)
+        store.set_meta("status", "finished")
+        store.leave_wal_mode()
+
+    def _loop(self, engine: Engine) -> RoundLoop | EventLoop:
+        algorithm = self.prepared.algorithm
+        if isinstance(algorithm, Algorithm):
+            return RoundLoop(engine, algorithm)
+        return EventLoop(engine, algorithm)
+
+    def _restore(self, loop: RoundLoop | EventLoop, saved: Checkpoint, engine: Engine) -> None:
+        models = saved.arrays.get("models")
+        wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
+        if models is None or models.shape != wanted:
+            found = "none" if models is None else "x".join(map(str, models.shape))
+            raise self._another(f"its models are {found}, not {wanted[0]}x{wanted[1]}")
+        try:
+            loop.restore(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise self._another(f"{type(error).__name__}: {error}") from error
+
+    def _another(self, why: str) -> RunError:
+        return RunError(
+            f"{self.folder}: the checkpoint does not belong to this experiment: {why}",
+            allowed="the model, task and algorithm the run was started with, code included",
+            fix="undo the change in your own part, or start the run anew in another folder",
+        )
+
+    def _save(self, loop: RoundLoop | EventLoop) -> float:
+        started = time.monotonic()
+        try:
+            write_checkpoint(self.folder, loop.checkpoint())
+        except OSError as error:
+            raise unwritable(self.folder, error) from None
+        return time.monotonic() - started
+
+
+def start_run(
+    experiment: Experiment,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    source: str = "",
+    label: str = "",
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """A new run in this folder, or with resume the one that is there."""
+    target = Path(folder)
+    resumed = check_folder(experiment, target, resume=resume)
+    if experiment.engine == "ray":
+        from fedhp.engine.ray import check_cluster
+
+        check_cluster(experiment.ray.address, source=source)
+    prepared = prepare(experiment, source=source)
+    try_algorithm(prepared, source=source)
+    if not resumed:
+        _check_space(prepared, target)
+        try:
+            _create(prepared, target, label=label or experiment.algorithm.name)
+        except RunError:
+            # The job of a process that was just killed may have made it in the meantime.
+            if not (resume and check_folder(experiment, target, resume=True)):
+                raise
+    return Run(prepared, target, stop=stop)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / EXPERIMENT).is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run folder holds a finished run."""
+    if not is_run(folder):
+        return False
+    store = Store.open(folder)
+    try:
+        return bool(store.meta("status") == "finished")
+    finally:
+        store.close()
+
+
+def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
+    """Whether this folder holds a run to go on with; refuse one that cannot be used."""
+    try:
+        if is_run(folder):
+            if not resume:
+                raise RunError(
+                    f"--out {folder}: the folder already holds a run",
+                    allowed="a folder that does not exist yet, or --resume to go on with it",
+                    fix="add --resume, choose another --out, or delete the folder",
+                )
+            check_unchanged(experiment, folder)
+            return True
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(
+                f"--out {folder}: exists and is not a run folder",
+                allowed="a folder that does not exist yet, or an empty one",
+                fix="choose another --out",
+            )
+        parent = folder
+        while not parent.exists() and parent.parent != parent:
+            parent = parent.parent
+        os.rmdir(tempfile.mkdtemp(prefix=".fedhp-", dir=parent))
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return False
+
+
+def _check_space(prepared: Prepared, folder: Path) -> None:
+    """Refuse when the disk clearly cannot hold the run."""
+    experiment = prepared.experiment
+    matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
+    checkpoint = 4 * prepared.layout.width * experiment.workers * matrices
+    links = len(prepared.federation.base_topology.links)
+    records = experiment.rounds * round_bytes(experiment.workers, links)
+    mapped = prepared.memory.models if prepared.memory.mapped else 0
+    parent = folder
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    if checkpoint + records + mapped > free:
+        raise StorageFull(
+            f"--out {folder}: the run needs about {(checkpoint + records + mapped) / 1e6:.0f} MB, "
+            f"{free / 1e6:.0f} MB are free",
+            allowed="enough space for the records and two checkpoints",
+            fix="free some space, or choose an --out on another disk",
+        )
+
+
+def _create(prepared: Prepared, target: Path, *, label: str) -> None:
+    """Make the folder beside its place, whole, and move it there."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise unwritable(target, error) from None
+    try:
+        store = Store.create(temporary)
+        for key, value in _description(prepared, label).items():
+            store.set_meta(key, value)
+        store.leave_wal_mode()
+        store.close()
+        tables = to_tables(prepared.experiment)
+        (temporary / EXPERIMENT).write_text(tomli_w.dumps(tables), encoding="utf-8")
+        temporary.chmod(0o755)
+        if target.is_dir():
+            target.rmdir()
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise unwritable(target, error) from None
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _description(prepared: Prepared, label: str) -> dict[str, Any]:
+    asynchronous = not isinstance(prepared.algorithm, Algorithm)
+    return {
+        **description(prepared.experiment, label=label, asynchronous=asynchronous),
+        "devices": list(prepared.world.devices.names),
+        "metric": prepared.task.metric_name,
+        "parameters": prepared.facts.parameters,
+        "model_bytes": prepared.model_bytes,
+        "samples": [len(part) for part in prepared.parts],
+    }
+
+
+def check_unchanged(experiment: Experiment, folder: Path) -> None:
+    """Refuse to resume a run under other settings."""
+    store = Store.open(folder)
+    try:
+        recorded = store.meta("experiment")
+    finally:
+        store.close()
+    if not isinstance(recorded, dict):
+        raise RunError(
+            f"{folder}: the record does not say with which settings the run was started",
+            allowed="a record this program wrote, unchanged",
+            fix="start the run anew in another folder",
+        )
+    changed = differences(recorded, to_tables(experiment))
+    if changed:
+        key, old, new = changed[0]
+        more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        raise RunError(
+            f"{folder}: {key} is {_told(new)}, but the run was started with {_told(old)}{more}",
+            allowed="the settings the run was started with",
+            fix=f"set {key} back, or start a new run with another --out",
+        )
+
+
+def _told(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
+    """What to tell when a folder cannot be written to."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(
+            f"--out {folder}: the disk is full: {error.strerror}",
+            fix="free some space and go on with --resume; committed rounds are kept",
+        )
+    return RunError(
+        f"--out {folder}: cannot be written: {error.strerror or error}",
+        allowed="a path below a folder this user can write to",
+        fix="choose another --out, or mend the permissions",
+    )

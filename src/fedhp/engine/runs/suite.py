@@ -1,0 +1,296 @@
+"""The paper's figures as one campaign: which runs each figure needs, in a profile.
+
+experiments/paper/ has one TOML per figure and one per data set. A run's folder is named by
+its experiment, so that figures share it, a changed setting runs anew, and nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedhp.config import Experiment, parse, to_tables
+from fedhp.engine.prepare import prepare
+from fedhp.engine.runs.campaign import Cell, plan_cells
+from fedhp.engine.runs.run import check_folder, is_finished
+from fedhp.engine.trial import try_algorithm
+from fedhp.errors import ConfigError, DataMissing
+from fedhp.tables import COMMAND_LINE, read_toml
+
+PROFILES = ("quick", "standard", "paper")
+SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
+FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "tables")
+Kind = TypeVar("Kind", bound=BaseModel)
+# Settings that never change a number of a simulation.
+NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "cluster", "compare")
+
+
+class SetProfile(BaseModel):
+    """What a profile makes of a data set: its name in the figures, and changed settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    note: str = ""  # what was reduced and why, for the report
+    experiment: dict[str, Any] = {}
+
+
+class SetFile(BaseModel):
+    """experiments/paper/sets/NAME.toml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stands_for: str  # the paper's name of the set
+    experiment: dict[str, Any]
+    quick: SetProfile
+    standard: SetProfile
+    paper: SetProfile
+
+
+class FigureProfile(BaseModel):
+    """The seeds of each data set (none: the set is not in this figure), and changes of lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: dict[str, list[int]]
+    algorithms: list[str] | None = None
+    skews: list[float] | None = None
+    without: dict[str, list[str]] = {}  # data set -> algorithms left out
+
+
+class FigureFile(BaseModel):
+    """experiments/paper/figN.toml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    claim: str  # what the paper says of it
+    draw: str  # accuracy, targets, steps, skew, waiting or table
+    algorithms: list[str]
+    skews: list[float]
+    quick: FigureProfile
+    standard: FigureProfile
+    paper: FigureProfile
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSet:
+    """A data set of the reproduction, as this profile has it."""
+
+    key: str
+    title: str
+    stands_for: str
+    note: str
+    experiment: Experiment
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """Test accuracies whose time counts, rising."""
+        return tuple(sorted(self.experiment.evaluation.targets))
+
+
+@dataclass(frozen=True, slots=True)
+class PaperCell:
+    """One run: a data set, a non-IID level, and the campaign's cell (label, seed, folder)."""
+
+    data: str
+    skew: float
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        """How the run is called in the display."""
+        return f"{self.data} p={self.skew:g} {self.cell.label} seed {self.cell.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure and the runs it needs."""
+
+    name: str
+    title: str
+    claim: str
+    draw: str
+    sets: tuple[str, ...]
+    skews: tuple[float, ...]
+    algorithms: tuple[str, ...]
+    cells: tuple[PaperCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Everything asked for; `missing` names the data sets that are not here, and why."""
+
+    profile: str
+    sets: Mapping[str, PaperSet]
+    figures: tuple[PaperFigure, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def cells(self) -> list[PaperCell]:
+        """Every run once, those of one data set together; without what is missing."""
+        found: dict[Path, PaperCell] = {}
+        for figure in self.figures:
+            for each in figure.cells:
+                if each.data not in self.missing:
+                    found.setdefault(each.cell.folder, each)
+        places = {key: place for place, key in enumerate(self.sets)}
+        return sorted(found.values(), key=lambda each: places[each.data])
+
+
+def paper_folder() -> Path:
+    """Where the figures' files are: inside an installed package, else in the source tree."""
+    inside = Path(__file__).parent.parent / "paper"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "experiments" / "paper"
+
+
+def figures_in(folder: Path) -> tuple[str, ...]:
+    """The figures that a folder describes."""
+    found = tuple(sorted(path.stem for path in folder.glob("*.toml")))
+    if not found:
+        raise ConfigError(
+            f"{folder} describes no figure",
+            key="--files",
+            source=COMMAND_LINE,
+            allowed="a folder with fig1.toml, ... and sets/NAME.toml, as experiments/paper",
+            fix="check the path, or leave it out for the paper's own",
+        )
+    return found
+
+
+def read_suite(
+    names: Sequence[str],
+    *,
+    profile: str,
+    out: Path,
+    overrides: Sequence[str] = (),
+    folder: Path | None = None,
+) -> Suite:
+    """The suite of these figures; every configuration is checked."""
+    folder = folder or paper_folder()
+    found = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    files = {key: found[key] for key in dict.fromkeys((*SETS, *found)) if key in found}
+    sets = {key: _read_set(key, path, profile, overrides) for key, path in files.items()}
+    figures = tuple(
+        _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out) for name in names
+    )
+    used = {key for figure in figures for key in figure.sets}
+    return Suite(profile, {key: sets[key] for key in sets if key in used}, figures)
+
+
+def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> PaperSet:
+    file = _checked(SetFile, path)
+    mine: SetProfile = getattr(file, profile)
+    tables = merged(file.experiment, mine.experiment)
+    experiment = parse(tables, overrides, source=str(path), folder=path.parent)
+    changed = f"changed: {', '.join(overrides)}" if overrides else ""
+    note = "; ".join(filter(None, [mine.note, changed]))
+    return PaperSet(key, mine.title, file.stands_for, note, experiment)
+
+
+def _read_figure(
+    path: Path, sets: Mapping[str, PaperSet], *, profile: str, out: Path
+) -> PaperFigure:
+    file = _checked(FigureFile, path)
+    mine: FigureProfile = getattr(file, profile)
+    unknown = [key for key in mine.seeds if key not in sets]
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]!r} is no data set",
+            key=f"{profile}.seeds",
+            source=str(path),
+            allowed=", ".join(sets),
+            fix=f"name one of these, or add sets/{unknown[0]}.toml",
+        )
+    algorithms = mine.algorithms or file.algorithms
+    skews = mine.skews or file.skews
+    left_out = mine.without
+    cells: list[PaperCell] = []
+    for key in (key for key in sets if mine.seeds.get(key)):  # in the sets' own order
+        for skew in skews:
+            tables = merged(to_tables(sets[key].experiment), {"data": {"skew": skew}})
+            planned = plan_cells(
+                tables,
+                overrides=(),
+                algorithms=[each for each in algorithms if each not in left_out.get(key, ())],
+                seeds=mine.seeds[key],
+                out=out,
+                source=str(path),
+            )
+            cells += [PaperCell(key, skew, _placed(key, skew, cell, out)) for cell in planned]
+    used = dict.fromkeys(each.data for each in cells)
+    return PaperFigure(
+        path.stem,
+        file.title,
+        file.claim,
+        file.draw,
+        tuple(used),
+        tuple(skews),
+        tuple(algorithms),
+        tuple(cells),
+    )
+
+
+def _placed(key: str, skew: float, cell: Cell, out: Path) -> Cell:
+    """The cell with a folder that its experiment alone decides."""
+    tables = {k: v for k, v in to_tables(cell.experiment).items() if k not in NOT_COUNTED}
+    content = json.dumps([cell.label, tables], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+    name = f"{cell.folder.parent.name}-seed{cell.seed}-{digest}"
+    return Cell(cell.label, cell.seed, cell.experiment, out / "cells" / f"{key}-p{skew:g}" / name)
+
+
+def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with changes laid over them."""
+    result = dict(tables)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def check_suite(suite: Suite) -> Suite:
+    """Find every mistake before the first run; data sets that are not here become `missing`.
+
+    Every data set with work left is read and its model tried once, and every algorithm once.
+    """
+    missing: dict[str, str] = {}
+    tried: set[str] = set()
+    for key in suite.sets:
+        for each in (each for each in suite.cells() if each.data == key):
+            check_folder(each.cell.experiment, each.cell.folder, resume=True)
+            if key in missing or (key in tried and each.cell.label in tried):
+                continue
+            if is_finished(each.cell.folder):
+                continue  # it can be shown where its data is not at hand any more
+            tried |= {key, each.cell.label}
+            try:
+                try_algorithm(prepare(each.cell.experiment, source=each.name), source=each.name)
+            except DataMissing as error:
+                missing[key] = f"{error.problem}; {error.allowed}. {error.fix}"
+    return replace(suite, missing=missing)
+
+
+def finished_cells(cells: Iterable[PaperCell]) -> list[PaperCell]:
+    """Those whose run is there and whole."""
+    return [each for each in cells if is_finished(each.cell.folder)]
+
+
+def _checked(kind: type[Kind], path: Path) -> Kind:
+    try:
+        return kind.model_validate(read_toml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            first["msg"],
+            key=".".join(map(str, first["loc"])),
+            source=str(path),
+            allowed="the keys of the files beside it",
+            fix="compare it with experiments/paper/fig2.toml and sets/mnist.toml",
+        ) from None
