@@ -1,34 +1,35 @@
-"""One file over HTTP: streamed, resumable, checked, renamed into place only when right.
+"""One file over HTTP: streamed, resumable, checked, and renamed into place when complete.
 
-A broken transfer leaves NAME.part (and NAME.part.tag, the server's version mark), from
-which the next attempt goes on with a Range request.
+A broken transfer leaves NAME.part and NAME.part.tag (the server's ETag or date), from which
+the next attempt continues with a Range request.
 """
 
 from __future__ import annotations
 
 import errno
-import http.client
 import os
 import re
 import shutil
+import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING
 
 from fedhp.data.files import file_md5
 from fedhp.errors import DataError, StorageFull
 
+if TYPE_CHECKING:
+    import httpx
+
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all
 
-_BLOCK = 1 << 16
-_STEADY = 1 << 20  # after so many new bytes the failures before them are forgiven
+_ENOUGH = 1 << 20  # new bytes after which earlier failures no longer count
 _SPARE = 16 << 20  # bytes to leave free on the disk
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_LARGEST = 8 << 30  # bytes of one file; the published ones have at most 0.6 GB
+_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # status codes worth another attempt
 
 
 def free_bytes(folder: Path) -> int:
@@ -38,18 +39,18 @@ def free_bytes(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Patience with a server, and the world's hooks that tests replace."""
+    """How long to wait for a server and how often to try again."""
 
     timeout: float = 30.0  # s, for connecting and for every single read
     attempts: int = 5  # in a row without progress
     backoff: float = 1.0  # s before the second attempt, doubling
     longest_backoff: float = 30.0
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = time.sleep  # tests replace these two
     free: Callable[[Path], int] = free_bytes
 
 
-class _Broken(Exception):
-    """A transfer that failed in a way that may pass."""
+class _TransferError(Exception):
+    """A transfer failed in a way that another attempt may get past."""
 
 
 def download(
@@ -57,38 +58,61 @@ def download(
     target: Path,
     *,
     md5: str,
-    manners: RetryPolicy | None = None,
+    policy: RetryPolicy | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Bring a file here, or raise; an existing .part is continued."""
-    job = _Job(url, target, manners or RetryPolicy(), progress or (lambda *_: None))
-    with _alone(job.part):
-        continued = job.part.stat().st_size > 0
-        job.run()
-        found = file_md5(job.part)
-        if found != md5 and continued:
-            # the beginning may be that of an older file: once more from the start
-            job.start_over()
+    """Download a file or raise; an existing .part is continued."""
+    policy = policy or RetryPolicy()
+    with _client(url, policy) as client:
+        job = _Download(client, url, target, policy, progress or (lambda *_: None))
+        with _locked(job.part):
+            continued = job.part.stat().st_size > 0
             job.run()
-            found = file_md5(job.part)
-        if found != md5:
-            size = job.part.stat().st_size
-            job.forget()
-            raise DataError(
-                f"{url}: wrong checksum: expected MD5 {md5}, found {found} ({size} bytes);"
-                " nothing was kept",
-                allowed="the file as published",
-                fix="try again later or another mirror (--from URL)",
-            )
-        os.replace(job.part, target)
-        job.tag.unlink(missing_ok=True)
+            digest = file_md5(job.part)
+            if digest != md5 and continued:
+                # the kept beginning may belong to an older file
+                job.start_over()
+                job.run()
+                digest = file_md5(job.part)
+            if digest != md5:
+                size = job.part.stat().st_size
+                job.discard()
+                raise DataError(
+                    f"{url}: wrong checksum: expected MD5 {md5}, got {digest} ({size} bytes);"
+                    " nothing was kept",
+                    allowed="the file as published",
+                    fix="try again later, or use a mirror (--from URL)",
+                )
+            os.replace(job.part, target)
+            job.tag.unlink(missing_ok=True)
+
+
+def _client(url: str, policy: RetryPolicy) -> httpx.Client:
+    """A client that follows the proxy variables and trusts the system's certificates."""
+    import httpx
+
+    try:
+        return httpx.Client(
+            # no compression on the way: a Range counts the bytes of the file itself
+            headers={"User-Agent": "fedhp", "Accept-Encoding": "identity"},
+            timeout=policy.timeout,
+            follow_redirects=True,
+            verify=ssl.create_default_context(),
+        )
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # from HTTPS_PROXY and the like
+        raise DataError(
+            f"{url}: the proxy settings cannot be used: {error}",
+            allowed="HTTP_PROXY, HTTPS_PROXY and ALL_PROXY as http://HOST:PORT",
+            fix="correct these environment variables, or list the host in NO_PROXY",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _Download:
+    client: httpx.Client
     url: str
     target: Path
-    manners: RetryPolicy
+    policy: RetryPolicy
     progress: Progress
 
     @property
@@ -100,128 +124,152 @@ class _Job:
         return self.target.with_name(self.target.name + ".part.tag")
 
     def run(self) -> None:
-        """Requests until the file is complete or patience ends."""
+        """Send requests until the file is complete or the attempts are used up."""
         failures = 0
         while True:
-            before = self.part.stat().st_size
+            size_before = self.part.stat().st_size
             try:
                 self.request()
                 return
-            except _Broken as error:
+            except _TransferError as error:
                 problem = str(error)
-            have = self.part.stat().st_size
-            failures = 1 if have >= before + _STEADY else failures + 1
-            if failures >= self.manners.attempts:
+            size = self.part.stat().st_size
+            failures = 1 if size >= size_before + _ENOUGH else failures + 1
+            if failures >= self.policy.attempts:
                 raise DataError(
                     f"{self.url}: gave up after {failures} attempts: {problem}"
-                    + (f"; {have} bytes are kept in {self.part}" if have else ""),
+                    + (f"; {size} bytes are kept in {self.part}" if size else ""),
                     allowed="a server that answers",
-                    fix="check the network and run the command again (it goes on where it"
+                    fix="check the network and run the command again (it continues where it"
                     " stopped), or use a mirror (--from URL)",
                 )
-            pause = self.manners.backoff * 2 ** (failures - 1)
-            self.manners.sleep(min(pause, self.manners.longest_backoff))
+            pause = self.policy.backoff * 2 ** (failures - 1)
+            self.policy.sleep(min(pause, self.policy.longest_backoff))
 
     def request(self) -> None:
-        """One request; returns when the file is complete."""
-        have = self.part.stat().st_size
-        request = urllib.request.Request(self.url, headers={"User-Agent": "fedhp"})
-        if have:
-            request.add_header("Range", f"bytes={have}-")
-            if mark := self.read_tag():
-                request.add_header("If-Range", mark)
+        """Send one request; returns when the file is complete."""
+        import httpx
+
+        size = self.part.stat().st_size
+        headers = {}
+        if size:
+            headers["Range"] = f"bytes={size}-"
+            if validator := self.read_tag():
+                headers["If-Range"] = validator
         try:
-            with urllib.request.urlopen(request, timeout=self.manners.timeout) as answer:
-                self.receive(answer, have)
-        except urllib.error.HTTPError as error:
-            with error:
-                self.refused(error, have)
-        except TimeoutError as error:
-            raise _Broken(f"no answer within {self.manners.timeout:g} s") from error
-        except (urllib.error.URLError, ConnectionError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            if isinstance(reason, TimeoutError):
-                reason = f"no answer within {self.manners.timeout:g} s"
-            raise _Broken(str(reason) or type(error).__name__) from error
+            with self.client.stream("GET", self.url, headers=headers) as response:
+                if response.is_success:
+                    self.receive(response, size)
+                else:
+                    self.handle_refusal(response, size)
+        except httpx.TimeoutException as error:
+            raise _TransferError(f"no answer within {self.policy.timeout:g} s") from error
+        except httpx.RequestError as error:
+            raise _TransferError(str(error) or type(error).__name__) from error
+        except httpx.InvalidURL as error:
+            raise DataError(
+                f"{self.url}: is not a valid address: {error}",
+                allowed="http://... or https://...",
+                fix="correct the address (--from URL)",
+            ) from error
 
-    def receive(self, answer: Any, have: int) -> None:
+    def receive(self, response: httpx.Response, size: int) -> None:
+        import httpx
+
         total: int | None = None
-        if answer.status == 206:
-            match = re.fullmatch(
-                r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", "")
+        if response.status_code == 206:
+            span = re.fullmatch(
+                r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "")
             )
-            if match is None or int(match[1]) != have:
+            if span is None or int(span[1]) != size:
                 self.start_over()
-                raise _Broken("the server sent another part than was asked for")
-            total = None if match[2] == "*" else int(match[2])
+                raise _TransferError("the server sent a different part than was requested")
+            total = None if span[2] == "*" else int(span[2])
         else:
-            # no Range support, or the file has changed since: from the start
+            # the server does not support Range, or the file has changed since
             self.start_over()
-            have = 0
-            if (length := answer.headers.get("Content-Length", "")).isdigit():
+            size = 0
+            if (length := response.headers.get("Content-Length", "")).isdigit():
                 total = int(length)
-        self.write_tag(answer)
-        self.check_space(0 if total is None else total - have)
+        self.write_tag(response)
+        self.check_size(size, total)
         with self.part.open("ab") as sink:
-            self.progress(self.target.name, have, total)
-            # read1 hands out what has come, so that a stall loses none of it
-            while block := answer.read1(_BLOCK):
-                _write(sink, block)
-                have += len(block)
-                self.progress(self.target.name, have, total)
-        if total is not None and have < total:
-            raise _Broken(f"the connection was cut after {have} of {total} bytes")
+            self.progress(self.target.name, size, total)
+            try:
+                # chunks as they arrive, so that a stall loses none of them
+                for block in response.iter_raw():
+                    _write(sink, block)
+                    size += len(block)
+                    self.progress(self.target.name, size, total)
+                    self.check_size(size, total)
+            except httpx.RemoteProtocolError as error:
+                expected = "" if total is None else f" of {total}"
+                raise _TransferError(
+                    f"the connection was cut after {size}{expected} bytes"
+                ) from error
+        if total is not None and size < total:
+            raise _TransferError(f"the connection was cut after {size} of {total} bytes")
 
-    def refused(self, error: urllib.error.HTTPError, have: int) -> None:
-        if error.code == 416:
-            # nothing follows what is here: it is complete, or from another file
-            if error.headers.get("Content-Range") == f"bytes */{have}":
+    def handle_refusal(self, response: httpx.Response, size: int) -> None:
+        if response.status_code == 416:
+            # nothing follows the bytes kept here: the file is complete, or it is another file
+            if response.headers.get("Content-Range") == f"bytes */{size}":
                 return
             self.start_over()
-            raise _Broken("the server has a shorter file than the part that was kept")
-        if error.code in _PASSING:
-            raise _Broken(f"the server answered {error.code} {error.reason}")
+            raise _TransferError("the server's file is shorter than the part that was kept")
+        answer = f"the server answered {response.status_code} {response.reason_phrase}"
+        if response.status_code in _TEMPORARY:
+            raise _TransferError(answer)
         raise DataError(
-            f"{self.url}: the server answered {error.code} {error.reason}",
+            f"{self.url}: {answer}",
             allowed="an address that holds the file",
-            fix="use a mirror (--from URL), or get the file by hand and set data.path",
+            fix="use a mirror (--from URL), or download the file by hand and set data.path",
         )
 
-    def check_space(self, missing: int) -> None:
-        free = self.manners.free(self.target.parent)
+    def check_size(self, size: int, total: int | None) -> None:
+        """Refuse a file that is too large, or larger than the free space."""
+        if max(size, total or 0) > _LARGEST:
+            self.discard()
+            raise DataError(
+                f"{self.url}: the file has more than {_LARGEST / 1e9:.1f} GB; nothing was kept",
+                allowed="the file as published",
+                fix="this is another file: use another mirror (--from URL)",
+            )
+        missing = 0 if total is None else total - size
+        free = self.policy.free(self.target.parent)
         if missing + _SPARE > free:
-            no_room(self.target.parent, missing, free=free)
+            raise not_enough_room(self.target.parent, missing, free=free)
 
     def start_over(self) -> None:
         os.truncate(self.part, 0)
         self.tag.unlink(missing_ok=True)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self.part.unlink(missing_ok=True)
         self.tag.unlink(missing_ok=True)
 
     def read_tag(self) -> str:
-        """The server's mark of the version kept, if it came from this address."""
+        """The validator of the kept part, if it came from this address."""
         try:
-            url, _, mark = self.tag.read_text(encoding="utf-8").partition("\n")
+            url, _, validator = self.tag.read_text(encoding="utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
             return ""
-        return mark.strip() if url == self.url else ""
+        return validator.strip() if url == self.url else ""
 
-    def write_tag(self, answer: Any) -> None:
-        mark = answer.headers.get("ETag") or ""
-        if not mark or mark.startswith("W/"):  # If-Range takes no weak marks
-            mark = answer.headers.get("Last-Modified") or ""
+    def write_tag(self, response: httpx.Response) -> None:
+        validator = response.headers.get("ETag", "")
+        if not validator or validator.startswith("W/"):  # If-Range takes no weak ones
+            validator = response.headers.get("Last-Modified", "")
         with suppress(OSError):  # without it a resumed file is only checked at its end
-            self.tag.write_text(f"{self.url}\n{mark}\n", encoding="utf-8")
+            self.tag.write_text(f"{self.url}\n{validator}\n", encoding="utf-8")
 
 
-def no_room(folder: Path, missing: int, *, free: int) -> NoReturn:
-    """Complain about the disk."""
-    raise StorageFull(
+def not_enough_room(folder: Path, missing: int, *, free: int) -> StorageFull:
+    """The error for a disk that has not enough space left."""
+    return StorageFull(
         f"{folder}: {missing / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
-        allowed=f"the size of the files and {_SPARE / 1e6:.0f} MB to spare",
-        fix="make room, or choose another disk with --to DIR",
+        allowed=f"the size of the files plus {_SPARE / 1e6:.0f} MB",
+        fix="free some space, or choose another disk with --to DIR",
     )
 
 
@@ -234,11 +282,11 @@ def _write(sink: IO[bytes], block: bytes) -> None:
 
 
 def unwritable(path: str | Path, error: OSError) -> DataError | StorageFull:
-    """A failed write in words: a full disk, or something else."""
+    """The error for a failed write: the disk is full, or something else."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(
-            f"{path}: the disk is full; what was downloaded so far is kept",
-            fix="make room and run the command again: it goes on where it stopped",
+            f"{path}: the disk is full; the bytes downloaded so far are kept",
+            fix="free some space and run the command again: it continues where it stopped",
         )
     return DataError(
         f"{path}: cannot be written: {error.strerror or error}",
@@ -247,8 +295,11 @@ def unwritable(path: str | Path, error: OSError) -> DataError | StorageFull:
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """Hold the .part file (made if absent), so that two fetches do not mix their bytes."""
+def _locked(part: Path) -> Iterator[None]:
+    """Hold the .part file (created if absent), so that two downloads do not mix their bytes.
+
+    The file itself is locked, not a lock file next to it that would stay behind.
+    """
     try:
         holder = part.open("ab")
     except OSError as error:
@@ -256,7 +307,7 @@ def _alone(part: Path) -> Iterator[None]:
     with holder:
         try:
             import fcntl
-        except ImportError:  # no such locks on this system: the checksum still guards
+        except ImportError:  # no such locks on this system: the checksum still protects
             holder.close()
             yield
             return
@@ -264,8 +315,8 @@ def _alone(part: Path) -> Iterator[None]:
             fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise DataError(
-                f"{part}: another fetch is at work on this file",
-                fix="wait for it to end",
+                f"{part}: another process is downloading this file",
+                fix="wait until it has finished",
             ) from error
         try:
             yield

@@ -73,7 +73,7 @@ def fetch(
     *,
     to: Path | None = None,
     mirror: str | None = None,
-    manners: RetryPolicy | None = None,
+    policy: RetryPolicy | None = None,
     progress: Progress | None = None,
     source: Source | None = None,
 ) -> Fetched:
@@ -86,14 +86,14 @@ def fetch(
     folder = target / source.folder if source.folder else target
     _make(folder)
     if source.archive:
-        return _fetch_archive(name, source, folder=folder, manners=manners, progress=progress)
+        return _fetch_archive(name, source, folder=folder, policy=policy, progress=progress)
     got, present = [], []
     for file, md5 in source.files:
         path = folder / file
         if path.is_file() and file_md5(path) == md5:
             present.append(file)
         else:
-            download(f"{source.base}/{file}", path, md5=md5, manners=manners, progress=progress)
+            download(f"{source.base}/{file}", path, md5=md5, policy=policy, progress=progress)
             got.append(file)
     place = folder if source.folder else folder / source.files[0][0]
     return Fetched(name, place, tuple(got), tuple(present))
@@ -104,7 +104,7 @@ def _fetch_archive(
     source: Source,
     *,
     folder: Path,
-    manners: RetryPolicy | None,
+    policy: RetryPolicy | None,
     progress: Progress | None,
 ) -> Fetched:
     (file, md5), archive = source.files[0], folder / source.files[0][0]
@@ -112,8 +112,8 @@ def _fetch_archive(
         return Fetched(name, folder, (), (file,))
     here = archive.is_file() and file_md5(archive) == md5
     if not here:
-        download(f"{source.base}/{file}", archive, md5=md5, manners=manners, progress=progress)
-    written = unpack(archive, folder, manners=manners)
+        download(f"{source.base}/{file}", archive, md5=md5, policy=policy, progress=progress)
+    written = unpack(archive, folder, policy=policy)
     content = {
         path.relative_to(folder).as_posix(): [path.stat().st_size, file_md5(path)]
         for path in written

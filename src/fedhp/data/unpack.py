@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedhp.data.download import RetryPolicy, no_room, unwritable
+from fedhp.data.download import RetryPolicy, not_enough_room, unwritable
 from fedhp.errors import DataError
 
 _SYMLINK = 0o120000
@@ -30,16 +30,16 @@ class ArchiveEntry:
     open: Callable[[], IO[bytes]]
 
 
-def unpack(archive: Path, target: Path, *, manners: RetryPolicy | None = None) -> list[Path]:
+def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) -> list[Path]:
     """Write an archive's files below target; all of them, or none is left half-written."""
-    manners = manners or RetryPolicy()
+    policy = policy or RetryPolicy()
     target.mkdir(parents=True, exist_ok=True)
     written = []
     try:
         with _members(archive) as members:
-            total, free = sum(member.size for member in members), manners.free(target)
+            total, free = sum(member.size for member in members), policy.free(target)
             if total > free:
-                no_room(target, total, free=free)
+                raise not_enough_room(target, total, free=free)
             with tempfile.TemporaryDirectory(dir=target, prefix=".unpacking-") as name:
                 staging = Path(name)
                 for member in members:

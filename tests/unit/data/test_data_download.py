@@ -31,6 +31,7 @@ class Shop:
     stalls: list[int] = field(default_factory=list)  # fall silent after so many bytes
     statuses: list[int] = field(default_factory=list)
     length: bool = True
+    redirect: str = ""
     wrong_range: bool = False
     requests: list[dict[str, str]] = field(default_factory=list)
     silence: threading.Event = field(default_factory=threading.Event)
@@ -57,6 +58,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         shop = self.server.shop
         shop.requests.append(dict(self.headers))
+        if shop.redirect and self.path == "/file.bin":
+            self.send_response(302)
+            self.send_header("Location", shop.redirect)
+            self.end_headers()
+            return
         if shop.statuses and (status := shop.statuses.pop(0)) != 200:
             self.send_error(status)
             return
@@ -109,11 +115,11 @@ def shop() -> Iterator[Shop]:
 
 @dataclass
 class Patience:
-    """Manners that note pauses instead of taking them."""
+    """A retry policy that notes pauses instead of waiting."""
 
     pauses: list[float] = field(default_factory=list)
 
-    def manners(self, **settings: Any) -> RetryPolicy:
+    def policy(self, **settings: Any) -> RetryPolicy:
         settings = {"timeout": 5.0, "sleep": self.pauses.append, "attempts": 3, **settings}
         return RetryPolicy(**settings)
 
@@ -134,7 +140,7 @@ def test_a_plain_download(shop: Shop, patience: Patience, tmp_path: Path) -> Non
         shop.url,
         target,
         md5=MD5,
-        manners=patience.manners(),
+        policy=patience.policy(),
         progress=lambda *event: seen.append(event),
     )
     assert target.read_bytes() == CONTENT
@@ -146,7 +152,7 @@ def test_a_plain_download(shop: Shop, patience: Patience, tmp_path: Path) -> Non
 
 def test_a_cut_is_resumed_where_it_happened(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     shop.cuts = [100_000, 200_000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
     ranges = [request.get("Range") for request in shop.requests]
     assert ranges == [None, "bytes=100000-", "bytes=300000-"]
@@ -157,9 +163,9 @@ def test_a_cut_is_resumed_where_it_happened(shop: Shop, patience: Patience, tmp_
 def test_a_later_run_goes_on(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     shop.cuts = [1000, 1000, 1000]
     with pytest.raises(DataError, match=r"gave up after 3 attempts: .*cut after 3000 of 1048576"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert left_over(tmp_path) == ["file.bin.part", "file.bin.part.tag"]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert shop.requests[-1]["Range"] == "bytes=3000-"
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
     assert left_over(tmp_path) == ["file.bin"]
@@ -169,15 +175,15 @@ def test_progress_forgives_earlier_failures(shop: Shop, patience: Patience, tmp_
     shop.content = CONTENT * 6
     shop.cuts = [10, 1 << 20, 10, 1 << 20, 10, 1 << 20]
     md5 = hashlib.md5(shop.content).hexdigest()
-    download(shop.url, tmp_path / "file.bin", md5=md5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=md5, policy=patience.policy())
     assert patience.pauses == [1.0, 1.0, 2.0, 1.0, 2.0, 1.0]
 
 
 def test_pauses_are_bounded(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     shop.statuses = [503] * 9
-    manners = patience.manners(attempts=9)
+    policy = patience.policy(attempts=9)
     with pytest.raises(DataError, match="gave up after 9 attempts: the server answered 503"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
     assert patience.pauses == [1, 2, 4, 8, 16, 30, 30, 30]
     assert left_over(tmp_path) == []
 
@@ -187,7 +193,7 @@ def test_a_server_without_ranges_starts_over(
 ) -> None:
     shop.ranges = False
     shop.cuts = [500_000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -196,10 +202,10 @@ def test_a_file_that_changed_meanwhile_starts_over(
 ) -> None:
     shop.cuts = [1000, 1, 1]
     with pytest.raises(DataError, match="gave up"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     shop.content, shop.etag = CONTENT[::-1], '"v2"'
     md5 = hashlib.md5(shop.content).hexdigest()
-    download(shop.url, tmp_path / "file.bin", md5=md5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=md5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == shop.content
 
 
@@ -208,14 +214,14 @@ def test_an_old_beginning_without_a_mark_is_found_out_by_the_checksum(
 ) -> None:
     shop.etag = ""
     (tmp_path / "file.bin.part").write_bytes(b"of another file")
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert [request.get("Range") for request in shop.requests] == ["bytes=15-", None]
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_a_complete_part_is_only_checked(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT)
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert len(shop.requests) == 1
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
@@ -224,7 +230,7 @@ def test_a_part_that_is_too_long_starts_over(
     shop: Shop, patience: Patience, tmp_path: Path
 ) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT + b"more")
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -233,13 +239,13 @@ def test_another_part_than_asked_for_starts_over(
 ) -> None:
     shop.wrong_range = True
     shop.cuts = [1000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_no_length_given(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     shop.length = False
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -250,8 +256,8 @@ def test_a_wrong_checksum_keeps_nothing(
     if resumed:
         (tmp_path / "file.bin.part").write_bytes(CONTENT[:100])
     with pytest.raises(DataError) as caught:
-        download(shop.url, tmp_path / "file.bin", md5="0" * 32, manners=patience.manners())
-    assert f"expected MD5 {'0' * 32}, found {MD5} (1048576 bytes)" in str(caught.value)
+        download(shop.url, tmp_path / "file.bin", md5="0" * 32, policy=patience.policy())
+    assert f"expected MD5 {'0' * 32}, got {MD5} (1048576 bytes)" in str(caught.value)
     assert "--from URL" in str(caught.value)
     assert left_over(tmp_path) == []
 
@@ -260,14 +266,14 @@ def test_a_wrong_checksum_keeps_nothing(
 def test_a_refusal_is_final(shop: Shop, patience: Patience, tmp_path: Path, status: int) -> None:
     shop.statuses = [status]
     with pytest.raises(DataError, match=f"the server answered {status}"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert len(shop.requests) == 1
     assert left_over(tmp_path) == []
 
 
 def test_a_passing_trouble_passes(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     shop.statuses = [503, 429]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -275,11 +281,11 @@ def test_a_server_that_stalls_runs_into_the_timeout(
     shop: Shop, patience: Patience, tmp_path: Path
 ) -> None:
     shop.stalls = [1000]
-    manners = patience.manners(timeout=1.0, attempts=1)
+    policy = patience.policy(timeout=1.0, attempts=1)
     with pytest.raises(DataError, match="gave up after 1 attempts: no answer within 1 s"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
     assert (tmp_path / "file.bin.part").stat().st_size == 1000, "what came is kept"
-    download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -288,13 +294,13 @@ def test_nobody_listens(patience: Patience, tmp_path: Path) -> None:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/file.bin"
     with pytest.raises(DataError, match=r"gave up after 3 attempts: .*refused"):
-        download(url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+        download(url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
 
 
 def test_a_full_disk_is_noticed_before(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    manners = patience.manners(free=lambda folder: 1 << 20)
+    policy = patience.policy(free=lambda folder: 1 << 20)
     with pytest.raises(StorageFull, match="1 MB are needed, 1 MB are free") as caught:
-        download(shop.url, tmp_path / "file.bin", md5=MD5, manners=manners)
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
     assert caught.value.exit_code == 2
     assert "--to DIR" in str(caught.value)
     assert (tmp_path / "file.bin.part").exists() is False
@@ -315,11 +321,48 @@ def test_two_fetches_do_not_mix(shop: Shop, patience: Patience, tmp_path: Path) 
     fcntl = pytest.importorskip("fcntl")
     with (tmp_path / "file.bin.part").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another fetch is at work"):
-            download(shop.url, tmp_path / "file.bin", md5=MD5, manners=patience.manners())
+        with pytest.raises(DataError, match="another process is downloading"):
+            download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
     assert shop.requests == []
 
 
 def test_a_folder_that_cannot_be_written(shop: Shop, patience: Patience, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
-        download(shop.url, tmp_path / "no" / "file", md5=MD5, manners=patience.manners())
+        download(shop.url, tmp_path / "no" / "file", md5=MD5, policy=patience.policy())
+
+
+def test_a_redirect_is_followed(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+    shop.redirect = "/elsewhere.bin"
+    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    assert [request["Accept-Encoding"] for request in shop.requests] == ["identity"] * 2
+
+
+def test_the_proxy_of_the_environment_is_used(
+    shop: Shop, patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", shop.url.removesuffix("/file.bin"))
+    url = "http://data.invalid/file.bin"
+    download(url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    assert shop.requests[0]["Host"] == "data.invalid"
+
+
+def test_a_proxy_of_an_unknown_kind(
+    patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "gopher://127.0.0.1:1")
+    with pytest.raises(DataError, match="proxy settings cannot be used") as caught:
+        download("http://data.invalid/x", tmp_path / "x", md5=MD5, policy=patience.policy())
+    assert "NO_PROXY" in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_an_endless_file_is_refused(
+    shop: Shop, patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: bool
+) -> None:
+    monkeypatch.setattr("fedhp.data.download._LARGEST", 500_000)
+    shop.length = length
+    with pytest.raises(DataError, match="the file has more than"):
+        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    assert len(shop.requests) == 1
+    assert left_over(tmp_path) == []

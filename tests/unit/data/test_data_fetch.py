@@ -199,7 +199,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_no_room_to_unpack(tmp_path: Path) -> None:
     make_zip(tmp_path / "a.zip", {"x": bytes(5000)})
     with pytest.raises(StorageFull):
-        unpack(tmp_path / "a.zip", tmp_path / "target", manners=RetryPolicy(free=lambda _: 4000))
+        unpack(tmp_path / "a.zip", tmp_path / "target", policy=RetryPolicy(free=lambda _: 4000))
     assert list((tmp_path / "target").iterdir()) == []
 
 
