@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedhp import __version__
-from fedhp.cluster.coordinator.orders import from_stand, stand
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits, services
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_channel
@@ -66,7 +66,7 @@ class Scripted:
     async def live(self) -> None:
         """Until the run is over."""
         self.guard, self.envelopes = Guard(run=None), Envelopes(self.identity.name)
-        self.attempt = self.model = Attempt(0, 0, 0)
+        self.attempt = self.model = INITIAL
         self.mixed: Attempt | None = None
         self.steps: int = 0
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -112,10 +112,7 @@ class Scripted:
 
     def envelope(self, attempt: Attempt | None = None) -> wire.Envelope:
         """For one message."""
-        about = attempt or self.attempt
-        return self.envelopes.make(
-            run=self.run, epoch=about.epoch, round_index=about.round_index, attempt=about.number
-        )
+        return self.envelopes.make(run=self.run, attempt=attempt or self.attempt)
 
     async def _join(self) -> None:
         request = wire.JoinRequest(
@@ -154,18 +151,16 @@ class Scripted:
     # --- orders ----------------------------------------------------------------------------
 
     async def _obey(self, order: wire.Order) -> bool:
-        kind, committed = order.WhichOneof("what"), from_stand(order.committed)
-        about = committed
-        if kind == "work":
-            about = Attempt(order.epoch, order.work.round, order.work.attempt)
+        kind, committed = order.WhichOneof("what"), Attempt.from_wire(order.committed)
+        about = Attempt.from_order(order)
         self.orders.append((kind, about))
-        self.history.note("order", {"kind": kind, **_facts(about)})
+        self.history.note("order", {"kind": kind, **about.to_facts()})
         if self.mixed == committed and self.model != committed:
             self.model = committed
-            self.history.note("advanced", _facts(committed))
+            self.history.note("advanced", committed.to_facts())
         if kind == "catch_up":
             self.model = committed
-            self.history.note("caught_up", {**_facts(committed), "peer": "anyone"})
+            self.history.note("caught_up", {**committed.to_facts(), "peer": "anyone"})
         if kind == "work":
             await self._work(about, order.work)
         elif self.uninvited and kind == "wait":
@@ -177,10 +172,10 @@ class Scripted:
     async def _work(self, attempt: Attempt, work: wire.Work) -> None:
         self.attempt = attempt
         await asyncio.sleep(work.local_steps * self.step_seconds)
-        self.history.note("trained", {**_facts(attempt), "steps": work.local_steps})
+        self.history.note("trained", {**attempt.to_facts(), "steps": work.local_steps})
         report = self._made_up(attempt, [peer.worker for peer in work.peers])
         self.mixed = attempt
-        self.history.note("mixed", {**_facts(attempt), "digest": report.digest.hex()})
+        self.history.note("mixed", {**attempt.to_facts(), "digest": report.digest.hex()})
         for _ in range(self.times):
             await self._report(attempt, report)
 
@@ -188,7 +183,7 @@ class Scripted:
         report.envelope.CopyFrom(self.envelope(attempt))
         receipt = await self.call("Report", report, seconds=limits.REPORT_SECONDS)
         self.receipts.append(receipt)
-        self.history.note("reported", {**_facts(attempt), "accepted": receipt.accepted})
+        self.history.note("reported", {**attempt.to_facts(), "accepted": receipt.accepted})
 
     def _made_up(self, attempt: Attempt, peers: Any) -> wire.RoundReport:
         text = f"{self.identity.name} {attempt}"
@@ -213,8 +208,4 @@ class Scripted:
 
     def _stands(self) -> list[wire.Stand]:
         kept = {self.model} if self.mixed is None else {self.model, self.mixed}
-        return [stand(each) for each in sorted(kept) if each.round_index]
-
-
-def _facts(attempt: Attempt) -> dict[str, int]:
-    return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}
+        return [each.to_wire() for each in sorted(kept) if each.round_index]

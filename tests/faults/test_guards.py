@@ -17,7 +17,8 @@ from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import JournalLedger
-from fedhp.cluster.protocol.guard import RULES, Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import RULES, Envelopes, Guard, Refused
 
 NAMES = ["w0", "w1", "w2"]
 

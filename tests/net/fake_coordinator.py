@@ -12,12 +12,11 @@ import numpy as np
 import tomli_w
 
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.services import OPTIONS, handler
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import peer_of, server_credentials
-from fedhp.cluster.worker.model_store import to_wire
 from fedhp.config import Experiment, to_tables
 from fedhp.graph import mixing_weights
 from fedhp.types import NeighborMixing
@@ -50,7 +49,7 @@ class FakeCoordinator:
         self.asked: dict[str, int] = defaultdict(int)  # how often for an order
         self.frozen = False  # it answers nothing at all
         self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
-        self.beat = Attempt(0, 0, 0)
+        self.beat = INITIAL
         self.gone: list[int] = []
         self.receipt: Callable[[wire.RoundReport], wire.Receipt] = lambda report: wire.Receipt(
             accepted=True
@@ -123,7 +122,7 @@ class FakeCoordinator:
         )
         for key, value in (changes or {}).items():
             setattr(work, key, value)
-        return wire.Order(epoch=attempt.epoch, committed=to_wire(committed), work=work)
+        return wire.Order(epoch=attempt.epoch, committed=committed.to_wire(), work=work)
 
     def mixing(
         self,
@@ -156,7 +155,7 @@ class FakeCoordinator:
             worker,
             wire.Order(
                 epoch=epoch or self.epoch,
-                committed=to_wire(committed),
+                committed=committed.to_wire(),
                 finished=wire.Finished(why="done"),
             ),
         )
@@ -178,9 +177,7 @@ class FakeCoordinator:
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         name = peer_of(context).name
-        self.stands[name] = [
-            Attempt(stand.epoch, stand.round, stand.attempt) for stand in request.stands
-        ]
+        self.stands[name] = [Attempt.from_wire(stand) for stand in request.stands]
         assert request.step_time > 0
         self.asked[name] += 1
         self.surveyed[name].extend(request.surveyed)

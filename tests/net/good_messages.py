@@ -9,7 +9,8 @@ from typing import Any
 
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import OPERATOR, RULES, WORKER, Attempt, Guard
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import OPERATOR, RULES, WORKER, Guard
 
 NOW = Attempt(epoch=3, round_index=7, number=2)
 

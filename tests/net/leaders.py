@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedhp.cluster.audit.timeline import START
 from fedhp.cluster.coordinator.run_record import Content, RunRecordWriter
 from fedhp.cluster.history import History
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import Experiment
 from fedhp.types import RoundRecord
 from net.clusters import tiny
@@ -37,7 +36,7 @@ class Leader:
         self.epoch = 0
 
     def lead(
-        self, epoch: int, stand: Attempt = START, *, run: str = RUN, joined: tuple[int, ...] = ()
+        self, epoch: int, stand: Attempt = INITIAL, *, run: str = RUN, joined: tuple[int, ...] = ()
     ) -> Leader:
         """Take up what is committed."""
         self.epoch = epoch
@@ -46,12 +45,12 @@ class Leader:
             experiment=self.experiment,
             committed=stand,
             members=(),
-            model_bytes=4000 if stand != START else 0,
+            model_bytes=4000 if stand != INITIAL else 0,
             planner=b"",
         )
         self._book = RunRecordWriter.open(self.folder, content, asynchronous=False)
         self._history = History(self.folder, self.name)
-        place = [stand.epoch, stand.round_index, stand.number]
+        place = stand.to_list()
         self._history.note(
             "lead",
             {"run": run, "epoch": epoch, "stand": place, "min_workers": 1, "asynchronous": False},
@@ -59,7 +58,7 @@ class Leader:
         for worker in joined or range(WORKERS):
             self._book.note_samples(worker, 100 + worker)
             self._history.note("join", {"worker": worker, "name": f"w{worker}"})
-        if stand == START:
+        if stand == INITIAL:
             self._book.note_model(4000)
         return self
 

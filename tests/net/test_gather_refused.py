@@ -15,7 +15,7 @@ import pytest
 from fedhp.cluster.audit import merge as module
 from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.history import History
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import FedhpError, RunError, StorageFull
 from fedhp.record.reader import find_runs
 from fedhp.record.store import FILE

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedhp.cluster.protocol import guard as module
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import (
     BAD,
     LATE,
@@ -19,7 +20,6 @@ from fedhp.cluster.protocol.guard import (
     RULES,
     STRIKE_SECONDS,
     WORKER,
-    Attempt,
     Envelopes,
     Guard,
     Refused,
@@ -63,7 +63,7 @@ def reason(guard: Guard, envelope: wire.Envelope, *, rule: Rule = ANY, peer: str
 
 def test_envelopes_carry_what_is_asked_and_rise() -> None:
     envelopes = Envelopes("w", clock=lambda: 77)
-    first = envelopes.make(run=RUN, epoch=4, round_index=3, attempt=2)
+    first = envelopes.make(run=RUN, attempt=Attempt(4, 3, 2))
     assert first == wire.Envelope(
         version=limits.VERSION,
         run=RUN,

@@ -9,7 +9,7 @@ from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.planning import Planned, Planning, sources_of
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
 from fedhp.config import parse
 from fedhp.engine.context import bare_stage

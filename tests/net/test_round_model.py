@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedhp.cluster.coordinator.conductor import START, AttemptVerdict, Conductor, Rules, Status
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Rules, Status
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.guard import Refused
 
 WORKERS = 4
 RULES = Rules(workers=WORKERS, min_workers=2, suspect_after=3.0, dead_after=8.0)
@@ -28,7 +29,7 @@ class Worker:
     incarnation: int = 0
     alive: bool = False
     epoch: int = 0  # the largest it has obeyed
-    model: Attempt = START
+    model: Attempt = INITIAL
     mixed: Attempt | None = None
     work: Attempt | None = None
 
@@ -50,7 +51,7 @@ class Protocol(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now = 0.0
-        self.durable = START  # what the ledger holds
+        self.durable = INITIAL  # what the ledger holds
         self.epochs = 0
         self.names: list[tuple[int, str]] = []
         self.log: list[Attempt] = []  # all commits, in order
@@ -187,7 +188,7 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def nobody_stands_where_nothing_was_committed(self) -> None:
         for worker in getattr(self, "workers", []):
-            assert worker.model == START or worker.model in self.log
+            assert worker.model == INITIAL or worker.model in self.log
 
     @invariant()
     def only_holders_take_part(self) -> None:

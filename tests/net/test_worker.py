@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt
-from fedhp.cluster.worker.model_store import INITIAL, to_wire
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from fedhp.types import PeerScoring
@@ -202,7 +201,7 @@ def test_a_survey_is_told_once_with_the_next_question(certificates: Path, tmp_pa
             await there.ready([0, 1])
             peers = [there.boss.peer(1), there.boss.peer(2)]
             survey = wire.Survey(peers=peers, deadline=10.0)
-            stand = to_wire(INITIAL)
+            stand = INITIAL.to_wire()
             there.boss.order(0, wire.Order(epoch=1, committed=stand, survey=survey))
             await there.boss.until(lambda: len(there.boss.surveyed["w0"]) == 2)
             near, far = there.boss.surveyed["w0"]
@@ -313,7 +312,7 @@ def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
             alone(there.boss, 0, FIRST)
             digest = (await there.boss.report(0)).digest
             # Round 1 is committed without worker 2; worker 1 does not have its model either.
-            behind = wire.Order(epoch=1, committed=to_wire(FIRST))
+            behind = wire.Order(epoch=1, committed=FIRST.to_wire())
             behind.catch_up.peers.extend([there.boss.peer(1), there.boss.peer(0)])
             there.boss.order(2, behind)
             await there.boss.until(lambda: FIRST in there.boss.stands["w2"])

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.guard import Attempt, Envelopes
+from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.services import PEER, call, handler
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, server_credentials
-from fedhp.cluster.worker.model_store import INITIAL, to_wire
 from fedhp.config import Experiment
 from fedhp.engine.executor import Turn
 from fedhp.engine.local import LocalEngine
@@ -39,7 +39,7 @@ def acting() -> Experiment:
 
 
 def act(boss: FakeCoordinator, worker: int, *, turn: int, partner: int) -> None:
-    order = wire.Order(epoch=1, committed=to_wire(INITIAL))
+    order = wire.Order(epoch=1, committed=INITIAL.to_wire())
     order.act.CopyFrom(
         wire.Act(round=1, turn=turn, local_steps=3, learning_rate=0.1, deadline=20.0)
     )
@@ -119,12 +119,7 @@ class Crossing:
         mine = Envelopes("w1")
 
         def envelope() -> wire.Envelope:
-            return mine.make(
-                run=first.run,
-                epoch=first.epoch,
-                round_index=first.round,
-                attempt=first.attempt,
-            )
+            return mine.make(run=first.run, attempt=Attempt.from_envelope(first))
 
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._boss.certificates, "w1")
@@ -181,9 +176,7 @@ class Poisoner:
     async def Pull(self, request: wire.PullRequest, context: Any) -> None:
         row = np.full(self._codec.width, np.nan, dtype=np.float32)
         asked = request.envelope
-        envelope = self._envelopes.make(
-            run=asked.run, epoch=asked.epoch, round_index=asked.round, attempt=asked.attempt
-        )
+        envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_envelope(asked))
         # The public way refuses to send such a model.
         for chunk in self._codec.chunks(self._codec._encoded("raw", [row]), envelope):
             await context.write(chunk)
@@ -288,14 +281,9 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
     ) -> str:
         """What worker 0 says to a pull; empty if it gives the model."""
         request = wire.PullRequest(
-            envelope=Envelopes(name).make(
-                run=run,
-                epoch=attempt.epoch,
-                round_index=attempt.round_index,
-                attempt=attempt.number,
-            ),
+            envelope=Envelopes(name).make(run=run, attempt=attempt),
             wanted=wanted,
-            stand=to_wire(attempt),
+            stand=attempt.to_wire(),
             patience=0.05,
         )
         identity = load_identity(boss.certificates, name)

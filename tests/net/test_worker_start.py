@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from fedhp.cli import call as main
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.security.certificates import issue
 from fedhp.cluster.worker import coordinator_client
 from fedhp.cluster.worker.data import experiment_of, read_own, share_of
-from fedhp.cluster.worker.model_store import INITIAL, Kept, ModelStore, last_stands
+from fedhp.cluster.worker.model_store import Kept, ModelStore, last_stands
 from fedhp.errors import DataError, FedhpError
 from fedhp.seeds import Purpose, generator
 from net.fake_coordinator import RUN, FakeCoordinator, make_certificates

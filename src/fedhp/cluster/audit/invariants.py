@@ -11,15 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from fedhp.cluster.audit.timeline import (
-    START,
     Event,
     LeadershipTerm,
     Recorded,
     Violation,
-    attempt_of,
     read_run,
 )
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
 GRACE = 2.0  # s beyond a deadline
 ROUNDS_TO_RETURN = 2
@@ -49,7 +47,7 @@ def longest_pause(folder: Path) -> float:
 
 def rounds_are_committed_once(run: Recorded) -> Iterator[Violation]:
     """1, 2, 3, ...: none lost, none doubled, across all coordinators."""
-    last = START
+    last = INITIAL
     for term in run.terms:
         told = term.stand
         if told != last and told in run.unsaid:
@@ -60,7 +58,7 @@ def rounds_are_committed_once(run: Recorded) -> Iterator[Violation]:
                 kind, f"epoch {term.epoch} went on from {told}, but {last} was committed", term.at
             )
         for event in term.named("commit"):
-            made = attempt_of(event)
+            made = Attempt.from_facts(event)
             if made.round_index <= last.round_index:
                 yield Violation("doubled", f"round {made.round_index} again: {made}", event["at"])
             elif made.round_index > last.round_index + 1:
@@ -100,7 +98,7 @@ def epochs_are_obeyed(run: Recorded) -> Iterator[Violation]:
         for event in events:
             if event["event"] != "order" or event.get("kind") not in ("work", "act"):
                 continue
-            attempt = attempt_of(event)
+            attempt = Attempt.from_facts(event)
             if attempt.epoch < largest:
                 yield Violation(
                     "obedience",
@@ -114,18 +112,18 @@ def epochs_are_obeyed(run: Recorded) -> Iterator[Violation]:
 
 def only_committed_models_are_kept(run: Recorded) -> Iterator[Violation]:
     """A worker goes on from models of committed rounds alone, and trains from the last one."""
-    before = {1: START} | {each.round_index + 1: each for each in run.commits}
+    before = {1: INITIAL} | {each.round_index + 1: each for each in run.commits}
     for name, events in run.workers.items():
-        stand, process = START, None
+        stand, process = INITIAL, None
         for event in events:
             if event["process"] != process:
-                stand, process = START, event["process"]
+                stand, process = INITIAL, event["process"]
             if event["event"] in ("advanced", "caught_up"):
-                stand = attempt_of(event)
-                if stand not in run.commits and stand != START:
+                stand = Attempt.from_facts(event)
+                if stand not in run.commits and stand != INITIAL:
                     yield Violation("stand", f"{name} stands at {stand}", event["at"])
             if event["event"] == "trained" and "turn" not in event:
-                attempt = attempt_of(event)
+                attempt = Attempt.from_facts(event)
                 if stand != before.get(attempt.round_index):
                     yield Violation(
                         "stand", f"{name} trained for {attempt} from {stand}", event["at"]
@@ -139,12 +137,12 @@ def reports_count_once(run: Recorded) -> Iterator[Violation]:
         over: set[Attempt] = set()
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
-                over.add(attempt_of(event))
+                over.add(Attempt.from_facts(event))
             if event["event"] == "commit" and event["reported"]:
                 yield from _sums_up(event, seen)
             if event["event"] != "report":
                 continue
-            attempt, worker = attempt_of(event), int(event["worker"])
+            attempt, worker = Attempt.from_facts(event), int(event["worker"])
             key = attempt, worker, int(event.get("turn", 0))
             participants = term.attempts.get(attempt)
             if key in seen:
@@ -160,7 +158,7 @@ def reports_count_once(run: Recorded) -> Iterator[Violation]:
 
 def _sums_up(event: Event, seen: set[tuple[Attempt, int, int]]) -> Iterator[Violation]:
     """A commit names those whose reports were counted."""
-    attempt = attempt_of(event)
+    attempt = Attempt.from_facts(event)
     counted = sorted({worker for each, worker, _ in seen if each == attempt})
     if counted != sorted(event["reported"]):
         yield Violation(
@@ -171,14 +169,14 @@ def _sums_up(event: Event, seen: set[tuple[Attempt, int, int]]) -> Iterator[Viol
 def reports_tell_what_was_kept(run: Recorded) -> Iterator[Violation]:
     """The digest of a counted report is that of the model the worker wrote to its disk."""
     mixed = {
-        (attempt_of(event), run.places[name], event.get("turn", 0)): event["digest"]
+        (Attempt.from_facts(event), run.places[name], event.get("turn", 0)): event["digest"]
         for name, events in run.workers.items()
         for event in events
         if event["event"] == "mixed" and name in run.places
     }
     for term in run.terms:
         for event in term.named("report"):
-            key = attempt_of(event), int(event["worker"]), int(event.get("turn", 0))
+            key = Attempt.from_facts(event), int(event["worker"]), int(event.get("turn", 0))
             if mixed.get(key, event["digest"]) != event["digest"]:
                 yield Violation("report", f"{key[0]}: worker {key[1]} told another", event["at"])
 
@@ -190,7 +188,7 @@ def commits_have_enough_reports(run: Recorded) -> Iterator[Violation]:
             count, least = len(event["reported"]), max(1, term.min_workers)
             if count < least and not term.asynchronous and not event.get("why"):
                 yield Violation(
-                    "few", f"{attempt_of(event)}: {count} reports, not {least}", event["at"]
+                    "few", f"{Attempt.from_facts(event)}: {count} reports, not {least}", event["at"]
                 )
 
 
@@ -201,12 +199,12 @@ def attempts_end_in_time(run: Recorded) -> Iterator[Violation]:
     """An attempt is over at its deadline, whoever died; what is paused says so."""
     for term in run.terms:
         ends = {
-            attempt_of(event): float(event["at"])
+            Attempt.from_facts(event): float(event["at"])
             for event in term.events
             if event["event"] in ("commit", "gave_up")
         }
         for event in term.named("attempt"):
-            attempt, began = attempt_of(event), float(event["at"])
+            attempt, began = Attempt.from_facts(event), float(event["at"])
             if run.asynchronous or attempt not in ends:
                 continue
             took = ends[attempt] - began - run.frozen(term.who, began, ends[attempt])
@@ -240,7 +238,7 @@ def who_returns_takes_part(run: Recorded) -> Iterator[Violation]:
     if run.asynchronous:
         return
     attempts = sorted(
-        (float(event["at"]), attempt_of(event), frozenset(event["participants"]))
+        (float(event["at"]), Attempt.from_facts(event), frozenset(event["participants"]))
         for term in run.terms
         for event in term.named("attempt")
     )

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedhp.cluster.audit.timeline import START, LeadershipTerm, attempt_of
+from fedhp.cluster.audit.timeline import LeadershipTerm
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.errors import RunError
 from fedhp.record.store import FILE
 
@@ -62,8 +63,8 @@ def epochs_of(terms: Sequence[LeadershipTerm]) -> dict[int, int]:
     so do all rounds before it in the same term, whose lines a power cut may have taken. Of
     several epochs the largest counts.
     """
-    known = {attempt_of(event) for term in terms for event in term.named("commit")}
-    known |= {term.stand for term in terms} - {START}
+    known = {Attempt.from_facts(event) for term in terms for event in term.named("commit")}
+    known |= {term.stand for term in terms} - {INITIAL}
     stood = {term.epoch: term.stand.round_index for term in terms}
     told: dict[int, list[int]] = {}
     for attempt in known:

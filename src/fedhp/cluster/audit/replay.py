@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.pens import PENS
-from fedhp.cluster.audit.timeline import START, Recorded, attempt_of
+from fedhp.cluster.audit.timeline import Recorded
 from fedhp.cluster.audit.verify import RoundDone
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.worker.data import experiment_of
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
@@ -32,8 +33,8 @@ class RunReplayer:
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
         self._engine = LocalEngine(self._prepared)
         self._workers = self._prepared.experiment.workers
-        self._last = START
-        self._stands = [START] * self._workers
+        self._last = INITIAL
+        self._stands = [INITIAL] * self._workers
         self._kept: dict[int, Arrays] = {}  # mixed by workers whose report was not counted
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ class RunReplayer:
             (float(event["at"]), name, str(event["peer"]))
             for name, events in self._run.workers.items()
             for event in events
-            if event["event"] == "caught_up" and attempt_of(event) == self._last
+            if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
         ]
         places = self._run.places
         return iter([(places[name], places[peer]) for _, name, peer in sorted(found)])

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.cluster.history import read_history
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 
 Event = dict[str, Any]
-START = Attempt(0, 0, 0)
 HISTORIES = "history-*.jsonl"
 
 
@@ -140,11 +139,6 @@ def _targets(fault: Event) -> list[str]:
     return [target] if isinstance(target, str) else list(target)
 
 
-def attempt_of(event: Event) -> Attempt:
-    """The attempt, or the stand, that an event is about."""
-    return Attempt(int(event["epoch"]), int(event["round"]), int(event["attempt"]))
-
-
 def read_run(folder: Path) -> Recorded:
     """All histories below a folder."""
     files = sorted(folder.rglob(HISTORIES))
@@ -172,7 +166,7 @@ def put_together(histories: Iterable[tuple[Path, list[Event]]]) -> Recorded:
         elif kinds:
             workers.setdefault(str(events[0]["who"]), []).extend(events)
     terms.sort(key=lambda term: (term.epoch, term.at))
-    said = {attempt_of(event) for term in terms for event in term.named("commit")}
+    said = {Attempt.from_facts(event) for term in terms for event in term.named("commit")}
     begun = {attempt for term in terms for attempt in term.attempts}
     unsaid = {term.stand for term in terms} & begun - said
     places = {
@@ -199,7 +193,7 @@ def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
                 at=float(event["at"]),
                 run=str(event["run"]),
                 epoch=int(event["epoch"]),
-                stand=Attempt(*map(int, event["stand"])),
+                stand=Attempt.from_list(event["stand"]),
                 min_workers=int(event["min_workers"]),
                 asynchronous=bool(event["asynchronous"]),
                 folder=folder,
@@ -209,6 +203,8 @@ def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
         elif term is not None:
             term.events.append(event)
             if event["event"] == "attempt":
-                term.attempts[attempt_of(event)] = frozenset(map(int, event["participants"]))
+                term.attempts[Attempt.from_facts(event)] = frozenset(
+                    map(int, event["participants"])
+                )
     if term is not None:
         yield term

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from fedhp.cluster.audit.timeline import Event, LeadershipTerm, Recorded, attempt_of, read_run
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.audit.timeline import Event, LeadershipTerm, Recorded, read_run
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import parse, to_tables
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
@@ -154,7 +154,7 @@ def _round(run: Recorded, term: LeadershipTerm, reader: RunReader, attempt: Atte
     links = reader.table("links", round_index=index)
     used = np.array(links["used"], dtype=np.bool_)
     pairs = np.array([links["a"], links["b"]], dtype=np.int64).T.reshape(-1, 2)
-    reports = [event for event in term.named("report") if attempt_of(event) == attempt]
+    reports = [event for event in term.named("report") if Attempt.from_facts(event) == attempt]
     counted = {int(event["worker"]): str(event["digest"]) for event in reports}
     mixed = {worker: str(event["digest"]) for worker, event in _done(run, "mixed", attempt)}
     steps = np.array(workers["local_steps"], dtype=np.int64)
@@ -183,7 +183,7 @@ def _done(run: Recorded, kind: str, attempt: Attempt) -> Iterator[tuple[int, Eve
     for name, events in run.workers.items():
         if name in run.places:
             for event in events:
-                if event["event"] == kind and attempt_of(event) == attempt:
+                if event["event"] == kind and Attempt.from_facts(event) == attempt:
                     yield run.places[name], event
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.guard import Refused
 
 T = TypeVar("T")
-START = Attempt(epoch=0, round_index=0, number=0)  # the initial model, which everyone can make
 
 
 class Status(StrEnum):
@@ -80,7 +80,7 @@ class Running(Generic[T]):
 class Conductor(Generic[T]):
     """Members and attempts; T is the body of a report."""
 
-    def __init__(self, rules: Rules, *, epoch: int, committed: Attempt = START) -> None:
+    def __init__(self, rules: Rules, *, epoch: int, committed: Attempt = INITIAL) -> None:
         if epoch <= committed.epoch:
             raise ValueError(f"epoch {epoch} is not after {committed.epoch}")
         self.rules = rules
@@ -149,7 +149,7 @@ class Conductor(Generic[T]):
 
     def holds(self, member: Member) -> bool:
         """Whether it has a model to go on from; the initial one everyone can make."""
-        anyone = self.rules.asynchronous or self.committed == START
+        anyone = self.rules.asynchronous or self.committed == INITIAL
         return anyone or self.committed in member.stands
 
     def alive(self, now: float) -> list[Member]:

@@ -18,12 +18,12 @@ import grpc.aio
 import numpy as np
 
 from fedhp.cluster.coordinator import orders
-from fedhp.cluster.coordinator.conductor import START, AttemptVerdict, Conductor, Member, Rules
+from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Member, Rules
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.planning import Planned, Planning
 from fedhp.cluster.coordinator.run_record import Content, RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.coordinator.state import CoordinatorState, facts
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.coordinator.survey import SECONDS as SURVEY_SECONDS
 from fedhp.cluster.coordinator.survey import Survey
 from fedhp.cluster.coordinator.turns import Turns
@@ -31,7 +31,7 @@ from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
 from fedhp.cluster.protocol import limits, services
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.security.addresses import held, parse_listen
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import AllowList, server_credentials
@@ -130,7 +130,7 @@ class Coordinator:
             content = Content(
                 run=uuid.uuid4().hex,
                 experiment=self.experiment,
-                committed=START,
+                committed=INITIAL,
                 members=(),
                 model_bytes=0,
                 planner=b"",
@@ -156,13 +156,12 @@ class Coordinator:
         self.term.book = RunRecordWriter.open(
             self.settings.folder, content, asynchronous=self.term.asynchronous
         )
-        stand = content.committed
         self.history.note(
             "lead",
             {
                 "run": content.run,
                 "epoch": epoch,
-                "stand": [stand.epoch, stand.round_index, stand.number],
+                "stand": content.committed.to_list(),
                 "min_workers": rules.min_workers,
                 "asynchronous": self.term.asynchronous,
             },
@@ -215,7 +214,7 @@ class Coordinator:
         verdict = await self._reports(coming)
         self.term.works = {}
         if verdict is AttemptVerdict.GIVE_UP:
-            self.history.note("gave_up", facts(attempt))
+            self.history.note("gave_up", attempt.to_facts())
             LOG.warning("round %d: too few reports, planned anew", coming)
             self.term.conductor.give_up()
             return
@@ -272,7 +271,7 @@ class Coordinator:
         self.term.book.write(record)
         await self._commit(attempt)
         self.term.conductor.commit()
-        self.history.note("commit", {**facts(attempt), "reported": reported})
+        self.history.note("commit", {**attempt.to_facts(), "reported": reported})
         reach("coordinator.committed", record.round_index)
         self.term.state = "running"
         self.settings.on_round(record)
@@ -387,7 +386,7 @@ class Coordinator:
 
     def _note_attempt(self, attempt: Attempt, participants: list[int], deadline: float) -> None:
         self.history.note(
-            "attempt", {**facts(attempt), "participants": participants, "deadline": deadline}
+            "attempt", {**attempt.to_facts(), "participants": participants, "deadline": deadline}
         )
 
 

@@ -11,11 +11,12 @@ from fedhp import __version__
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member, Status
 from fedhp.cluster.coordinator.service import Expected
-from fedhp.cluster.coordinator.state import CoordinatorState, facts
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.coordinator.turns import Turns
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt, Guard, Refused
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.versions import installed
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -44,7 +45,7 @@ class CoordinatorHandlers:
             name,
             request.address,
             incarnation=request.envelope.incarnation,
-            stands=tuple(map(orders.from_stand, request.stands)),
+            stands=tuple(map(Attempt.from_wire, request.stands)),
             now=time.monotonic(),
         )
         # A new process is not ready before it has timed a step.
@@ -73,7 +74,7 @@ class CoordinatorHandlers:
 
     async def next(self, member: Member, request: wire.NextRequest) -> wire.Order:
         """Something to do, at the latest after limits.POLL_SECONDS."""
-        member.stands = tuple(map(orders.from_stand, request.stands))
+        member.stands = tuple(map(Attempt.from_wire, request.stands))
         if request.step_time > 0:
             member.step_time = request.step_time
         if request.model_bytes:
@@ -94,7 +95,7 @@ class CoordinatorHandlers:
 
     def _order(self, member: Member) -> wire.Order:
         order = wire.Order(
-            epoch=self.term.conductor.epoch, committed=orders.stand(self.term.conductor.committed)
+            epoch=self.term.conductor.epoch, committed=self.term.conductor.committed.to_wire()
         )
         if not self.term.leads():
             order.wait.why = "this coordinator leads no more"
@@ -172,8 +173,7 @@ class CoordinatorHandlers:
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
         """What it measured, or Refused."""
-        envelope = report.envelope
-        attempt = Attempt(envelope.epoch, envelope.round, envelope.attempt)
+        attempt = Attempt.from_envelope(report.envelope)
         if self.term.asynchronous:
             turn = self.term.turns.get(member.worker)
             if turn is None or turn.number != report.turn:
@@ -185,7 +185,7 @@ class CoordinatorHandlers:
             self.term.conductor.report(member.worker, attempt, report)
         if np.isfinite(report.accuracy):
             member.accuracy = report.accuracy
-        told = {**facts(attempt), "worker": member.worker, "digest": report.digest.hex()}
+        told = {**attempt.to_facts(), "worker": member.worker, "digest": report.digest.hex()}
         if self.term.asynchronous:
             told["turn"] = report.turn
         lost = [link.worker for link in report.links if link.lost and not link.probe]

@@ -13,7 +13,7 @@ from fedhp.cluster.coordinator.survey import SECONDS as SURVEY_SECONDS
 from fedhp.cluster.coordinator.survey import Survey
 from fedhp.cluster.coordinator.turns import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.graph import directed_weights, mixing_weights
 from fedhp.types import NeighborMixing, PeerScoring
 
@@ -106,13 +106,3 @@ def act(
 def address(member: Member) -> wire.PeerAddress:
     """How to reach a member."""
     return wire.PeerAddress(worker=member.worker, name=member.name, address=member.address)
-
-
-def stand(attempt: Attempt) -> wire.Stand:
-    """An attempt as a stand on the wire."""
-    return wire.Stand(round=attempt.round_index, epoch=attempt.epoch, attempt=attempt.number)
-
-
-def from_stand(found: wire.Stand) -> Attempt:
-    """And back."""
-    return Attempt(epoch=found.epoch, round_index=found.round, number=found.attempt)

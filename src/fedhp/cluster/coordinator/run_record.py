@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.engine.memory import peak_memory
 from fedhp.errors import RunError
@@ -36,11 +36,10 @@ class Content:
 
     def to_bytes(self) -> bytes:
         """A line of JSON, then the brain."""
-        committed = self.committed
         head = {
             "run": self.run,
             "experiment": to_tables(self.experiment),
-            "committed": [committed.epoch, committed.round_index, committed.number],
+            "committed": self.committed.to_list(),
             "members": self.members,
             "model_bytes": self.model_bytes,
         }
@@ -54,7 +53,7 @@ class Content:
         return cls(
             run=head["run"],
             experiment=parse(head["experiment"]),
-            committed=Attempt(*head["committed"]),
+            committed=Attempt.from_list(head["committed"]),
             members=tuple((worker, name) for worker, name in head["members"]),
             model_bytes=head["model_bytes"],
             planner=planner,

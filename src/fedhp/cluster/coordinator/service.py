@@ -17,7 +17,8 @@ import grpc.aio
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import RULES, Attempt, Guard, Refused
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import RULES, Guard, Refused
 from fedhp.cluster.security.tls import AllowList, peer_of
 
 T = TypeVar("T")

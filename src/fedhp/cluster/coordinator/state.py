@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from fedhp.cluster.coordinator.survey import Survey
 from fedhp.cluster.coordinator.turns import TurnOrder, Turns
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt, Guard
+from fedhp.cluster.protocol.guard import Guard
 from fedhp.config import Experiment
 from fedhp.engine.context import bare_stage
 from fedhp.types import FloatArray
@@ -141,8 +140,3 @@ class CoordinatorState:
             # wait_for would lose a cancellation that comes together with the event.
             async with asyncio.timeout(seconds):
                 await event.wait()
-
-
-def facts(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as the history tells it."""
-    return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
 # Which epochs of a sender are taken: the receiver's own; that or a later one (at a peer, who may
 # hear of a new coordinator later than others); any (the reply tells the sender the new one).
@@ -80,15 +81,6 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
-    """One try at a round; later ones are larger."""
-
-    epoch: int
-    round_index: int
-    number: int  # from 1
-
-
 class Envelopes:
     """Makes the envelopes of one process; several threads may ask at once.
 
@@ -104,9 +96,7 @@ class Envelopes:
         self._sequence = 0
         self._lock = threading.Lock()
 
-    def make(
-        self, *, run: str = "", epoch: int = 0, round_index: int = 0, attempt: int = 0
-    ) -> wire.Envelope:
+    def make(self, *, run: str = "", attempt: Attempt = INITIAL) -> wire.Envelope:
         """A new envelope with the next sequence number: one for each sending, repeats too."""
         with self._lock:
             self._sequence += 1
@@ -114,9 +104,9 @@ class Envelopes:
         return wire.Envelope(
             version=limits.VERSION,
             run=run,
-            epoch=epoch,
-            round=round_index,
-            attempt=attempt,
+            epoch=attempt.epoch,
+            round=attempt.round_index,
+            attempt=attempt.number,
             sender=self.name,
             incarnation=self.incarnation,
             sequence=sequence,

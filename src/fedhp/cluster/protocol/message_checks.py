@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.field_checks import (
     WEEK,
     check_address,
@@ -26,7 +27,7 @@ from fedhp.cluster.protocol.field_checks import (
     check_text,
     check_worker,
 )
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.protocol.guard import Refused
 
 MOST_STEPS = 1_000_000  # local steps of one round
 MOST_BEAT_SECONDS = 60.0

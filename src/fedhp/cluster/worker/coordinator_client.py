@@ -20,7 +20,8 @@ import grpc.aio
 from fedhp import __version__
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.message_checks import (
     check_beat_reply,
     check_join_reply,
@@ -29,7 +30,6 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.services import call
 from fedhp.cluster.security.tls import Cause, cause_of, facts_at, open_channel
-from fedhp.cluster.worker.model_store import to_wire
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import RunError
 
@@ -107,7 +107,7 @@ class Uplink:
             fedhp=__version__,
             samples=samples,
             step_time=step_time,
-            stands=[to_wire(stand) for stand in stands[-limits.STANDS :]],
+            stands=[stand.to_wire() for stand in stands[-limits.STANDS :]],
         )
         reply: wire.JoinReply = await self._until_answered("Join", request, limits.JOIN_SECONDS)
         try:
@@ -132,7 +132,7 @@ class Uplink:
     ) -> wire.Order:
         """What to do next. Refused: an order that must not be obeyed."""
         request = wire.NextRequest(
-            stands=[to_wire(stand) for stand in stands[-limits.STANDS :]],
+            stands=[stand.to_wire() for stand in stands[-limits.STANDS :]],
             step_time=step_time,
             model_bytes=model_bytes,
             samples=samples,
@@ -240,7 +240,7 @@ class Uplink:
     def _envelope(self, method: str, attempt: Attempt | None) -> wire.Envelope:
         if method == "Join":
             # The run is not known before; afterwards naming it would bind the worker to it.
-            return self._member.envelopes.make(epoch=self._member.guard.epoch)
+            return self._member.envelopes.make(attempt=Attempt(self._member.guard.epoch, 0, 0))
         return self._member.envelope(attempt)
 
     def _judge(self, method: str, error: grpc.aio.AioRpcError) -> None:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms import AsyncAlgorithm
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.guard import Attempt
 from fedhp.cluster.protocol.poisoned import poisoned_of
-from fedhp.cluster.worker.model_store import INITIAL, Kept, ModelStore
+from fedhp.cluster.worker.model_store import Kept, ModelStore
 from fedhp.engine.executor import Turn, check_finite
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard

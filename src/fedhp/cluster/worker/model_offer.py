@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import Outgoing
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.protocol.guard import Refused
 
 STREAMS_OF_ONE = 4  # calls of one peer at once; more are refused
 SENDING = 64  # streams that send at once; more wait for their turn
@@ -30,7 +31,7 @@ class ModelOffer:
     """The trained model of the current attempt and who may have it."""
 
     def __init__(self) -> None:
-        self.attempt = Attempt(0, 0, 0)
+        self.attempt = INITIAL
         self._readers: frozenset[str] = frozenset()
         self._model: Outgoing | None = None
         self.swapping = False  # in a swap that this worker has begun

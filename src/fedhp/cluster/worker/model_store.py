@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError, StorageFull
 from fedhp.record.checkpoint import write_parts
 from fedhp.record.hashing import array_blocks
@@ -28,7 +27,6 @@ from fedhp.record.tensors import read_tensors, tensor_file
 
 log = logging.getLogger("fedhp.worker")
 
-INITIAL = Attempt(0, 0, 0)
 FINAL = "model.safetensors"
 KEPT = 2  # stands: the committed one, and the one that may be committed next
 VERSION = "1"
@@ -128,22 +126,8 @@ def make_folder(place: Path, what: str) -> None:
         ) from None
 
 
-def to_wire(stand: Attempt) -> wire.Stand:
-    """A stand as a message."""
-    return wire.Stand(round=stand.round_index, epoch=stand.epoch, attempt=stand.number)
-
-
-def from_wire(stand: wire.Stand) -> Attempt:
-    """A message as a stand."""
-    return Attempt(stand.epoch, stand.round, stand.attempt)
-
-
 def _facts(stand: Attempt) -> dict[str, str]:
-    return {
-        "round": str(stand.round_index),
-        "epoch": str(stand.epoch),
-        "attempt": str(stand.number),
-    }
+    return {key: str(number) for key, number in stand.to_facts().items()}
 
 
 def _name(stand: Attempt) -> str:

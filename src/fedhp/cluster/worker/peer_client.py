@@ -20,16 +20,16 @@ import grpc.aio
 from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Incoming, Row
-from fedhp.cluster.protocol.guard import RULES, Attempt, Refused
+from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.services import call
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.model_offer import ModelOffer
-from fedhp.cluster.worker.model_store import to_wire
-from fedhp.cluster.worker.session import WORKERS, WorkerSession, attempt_of
+from fedhp.cluster.worker.session import WORKERS, WorkerSession
 
 SWAP_PAUSE = 0.02  # s after the first swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
@@ -115,7 +115,7 @@ class Pulls:
         request = wire.PullRequest(
             envelope=self._member.envelope(),
             wanted=wire.COMMITTED,
-            stand=to_wire(stand),
+            stand=stand.to_wire(),
             patience=patience,
         )
         receiver = learner.codec.receiver()
@@ -244,7 +244,7 @@ class Pulls:
         """The answer is of the peer that was asked, and to the question that was asked."""
         check_first_chunk(chunk, most=most)
         self._member.guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=RULES["Pull"])
-        if attempt_of(chunk.envelope) != attempt_of(asked):
+        if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(asked):
             raise Refused("kind", "the answer is to another question")
 
     async def _judged(self, peer: PeerPlace, finish: Callable[[], Row]) -> Row:

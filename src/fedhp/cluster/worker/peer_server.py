@@ -20,14 +20,14 @@ import grpc.aio
 from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel, Encoded
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.security.tls import peer_of
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.model_offer import ModelOffer, NotNow, ProbeBudget, Streams
-from fedhp.cluster.worker.model_store import from_wire
-from fedhp.cluster.worker.session import WorkerSession, attempt_of
+from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import IdentityError
 
 PROBE_CHUNKS, PROBE_CHUNK_BYTES = 16, 1024  # a probe comes in so many, but none so small
@@ -117,7 +117,7 @@ class PeerService:
                 learner.average(theirs)
                 self._member.note("averaged", {"peer": peer})
                 encoded = await asyncio.to_thread(learner.codec.encode, mine)
-                envelope = self._member.envelope(attempt_of(first.envelope))
+                envelope = self._member.envelope(Attempt.from_envelope(first.envelope))
                 await self._send_model(encoded, envelope, context)
 
         await self._answer(context, "swap", answer)
@@ -160,7 +160,7 @@ class PeerService:
             raise NotNow("busy", "this worker is in a swap of its own")
 
     async def _trained(self, request: wire.PullRequest, peer: str) -> Encoded:
-        attempt = attempt_of(request.envelope)
+        attempt = Attempt.from_envelope(request.envelope)
         outgoing = await self._shelf.take(attempt, reader=peer, patience=request.patience)
         encoded = await asyncio.to_thread(outgoing.take, peer, request.base)
         if self._shelf.attempt != attempt:
@@ -172,7 +172,7 @@ class PeerService:
         if learner.asynchronous:  # there is one model, which moves all the time
             row = learner.current()
         else:
-            model = learner.keep.get(from_wire(request.stand))
+            model = learner.keep.get(Attempt.from_wire(request.stand))
             if model is None:
                 raise NotNow("stand", "this worker does not have the model of that stand")
             row = model.row[: learner.layout.mixed]
@@ -180,7 +180,7 @@ class PeerService:
 
     def _reply(self, request: wire.PullRequest) -> wire.Envelope:
         """The answer names the attempt it was asked for."""
-        return self._member.envelope(attempt_of(request.envelope))
+        return self._member.envelope(Attempt.from_envelope(request.envelope))
 
     async def _send_model(
         self, encoded: Encoded, envelope: wire.Envelope, context: Context

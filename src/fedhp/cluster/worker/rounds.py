@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Incoming, Outgoing, Row
-from fedhp.cluster.protocol.guard import Attempt
 from fedhp.cluster.worker.learner import Estimated, Learner, Trained
 from fedhp.cluster.worker.model_offer import ModelOffer
-from fedhp.cluster.worker.model_store import Kept, from_wire
+from fedhp.cluster.worker.model_store import Kept
 from fedhp.cluster.worker.peer_client import Lost, PeerPlace, Pulled, Pulls, link_reports
 from fedhp.cluster.worker.session import WorkerSession, log
 from fedhp.engine.executor import Turn
@@ -113,12 +113,14 @@ class OrderExecutor:
 
     async def _round(self, order: wire.Order, *, received: float) -> wire.RoundReport:
         member, learner, work = self._member, self._learner, order.work
-        attempt = Attempt(order.epoch, work.round, work.attempt)
+        attempt = Attempt.from_order(order)
         self.gone = frozenset()
         await self._shelf.open(attempt, [reader.name for reader in work.readers])
         member.enter("training")
         trained, compute = await self._train(work)
-        member.note("trained", {**_facts(attempt), "steps": work.local_steps, "seconds": compute})
+        member.note(
+            "trained", {**attempt.to_facts(), "steps": work.local_steps, "seconds": compute}
+        )
         member.enter("sending")
         await self._offer(trained.row, work)
         await self._shelf.put(attempt, self._outgoing)
@@ -141,7 +143,7 @@ class OrderExecutor:
         mixed = await learner.run(partial(learner.mix, rows, weights))
         accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
         await learner.run(partial(learner.write, attempt, mixed.model))
-        member.note("mixed", {**_facts(attempt), "digest": mixed.digest.hex()})
+        member.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
         links = link_reports(peers, pulled, lost, mixed.distances, received=received)
         took = time.monotonic() - received
         self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
@@ -166,7 +168,7 @@ class OrderExecutor:
     async def catch_up(self, order: wire.Order) -> bool:
         """Take the committed model from the first peer that has it; whether one did."""
         learner, member = self._learner, self._member
-        stand = from_wire(order.committed)
+        stand = Attempt.from_wire(order.committed)
         member.enter("catching up")
         for peer in map(PeerPlace.of, order.catch_up.peers):
             try:
@@ -179,7 +181,7 @@ class OrderExecutor:
             model = learner.caught_up(pulled.row)
             await learner.run(partial(learner.keep.write, stand, model, beside=stand))
             learner.take(stand, model)
-            member.note("caught_up", {**_facts(stand), "peer": peer.name})
+            member.note("caught_up", {**stand.to_facts(), "peer": peer.name})
             return True
         return False
 
@@ -197,7 +199,7 @@ class OrderExecutor:
         await self._emulate(turn.key, act.local_steps, started)
         compute = self._timed(act.local_steps, started, trained)
         norm = learner.apply(trained.loss, round_index=act.round, learning_rate=act.learning_rate)
-        member.note("trained", {**_facts(attempt), "turn": act.turn, "steps": act.local_steps})
+        member.note("trained", {**attempt.to_facts(), "turn": act.turn, "steps": act.local_steps})
         links: list[wire.LinkReport] = []
         started = time.monotonic()
         if act.HasField("partner"):
@@ -205,11 +207,11 @@ class OrderExecutor:
             links.append(await self._swap(PeerPlace.of(act.partner), attempt, until=until))
         exchange = time.monotonic() - started
         member.enter("mixing")
-        model = learner.label(from_wire(order.committed))
+        model = learner.label(Attempt.from_wire(order.committed))
         accuracy, _ = await self._test(model, act.evaluate, False)
         await learner.run(partial(learner.write, learner.stand, model))
         digest = learner.digest(model.row)
-        member.note("mixed", {**_facts(attempt), "turn": act.turn, "digest": digest.hex()})
+        member.note("mixed", {**attempt.to_facts(), "turn": act.turn, "digest": digest.hex()})
         self.last = RoundLine(
             act.round,
             act.local_steps,
@@ -391,7 +393,3 @@ class OrderExecutor:
             link.lost = error.reason
             log.warning("peer lost", extra={"worker": partner.worker, "why": error.reason})
         return link
-
-
-def _facts(attempt: Attempt) -> dict[str, int]:
-    return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedhp.cluster import failpoints
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.guard import BAD, Attempt, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.guard import BAD, Envelopes, Guard, Refused
 from fedhp.cluster.security.identity import Identity
-from fedhp.cluster.worker.model_store import INITIAL
 
 log = logging.getLogger("fedhp.worker")
 
@@ -42,13 +43,8 @@ class WorkerSession:
 
     def envelope(self, attempt: Attempt | None = None) -> wire.Envelope:
         """For a message about this attempt, by default the current one, in the obeyed epoch."""
-        about = self.attempt if attempt is None else attempt
-        return self.envelopes.make(
-            run=self.run,
-            epoch=self.guard.epoch if attempt is None else attempt.epoch,
-            round_index=about.round_index,
-            attempt=about.number,
-        )
+        about = attempt or replace(self.attempt, epoch=self.guard.epoch)
+        return self.envelopes.make(run=self.run, attempt=about)
 
     def enter(self, phase: str) -> None:
         """Be in a phase from now on; some of them are places where a test lets a process die."""
@@ -68,8 +64,3 @@ class WorkerSession:
         facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": shut_out}
         self.history.note("refused", facts)
         log.warning("refused", extra={**facts, "why": str(error)})
-
-
-def attempt_of(envelope: wire.Envelope) -> Attempt:
-    """The attempt an envelope names."""
-    return Attempt(envelope.epoch, envelope.round, envelope.attempt)

@@ -21,7 +21,8 @@ import grpc.aio
 
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Attempt, Refused
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.services import OPTIONS, handler
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import server_credentials, split_address
@@ -29,7 +30,7 @@ from fedhp.cluster.worker.coordinator_client import GIVE_UP, Finder, MustJoin, U
 from fedhp.cluster.worker.data import OwnData, experiment_of, read_own, share_of
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.model_offer import ModelOffer
-from fedhp.cluster.worker.model_store import ModelStore, from_wire, last_stands, make_folder
+from fedhp.cluster.worker.model_store import ModelStore, last_stands, make_folder
 from fedhp.cluster.worker.peer_client import Pulls
 from fedhp.cluster.worker.peer_server import PeerService
 from fedhp.cluster.worker.rounds import OrderExecutor, RoundLine
@@ -246,7 +247,7 @@ class Worker:
         if self._labor is None or sent < self._ordered:
             return  # it was said before the last order
         self._labor.give_up(reply.gone)
-        now = Attempt(reply.epoch, reply.round, reply.attempt)
+        now = Attempt.from_envelope(reply)
         synchronous = self.learner is not None and not self.learner.asynchronous
         if self._job is not None and synchronous and now > self.member.attempt:
             self._overtaken = True
@@ -279,15 +280,15 @@ class Worker:
     async def _obey(self, order: wire.Order, learner: Learner, labor: OrderExecutor) -> bool:
         """Carry an order out; whether it was the last."""
         kind = order.WhichOneof("what")
-        stand, before = from_wire(order.committed), learner.stand
-        attempt = _attempt(order)
-        self.member.note("order", {"kind": kind, **_facts(attempt)})
+        stand, before = Attempt.from_wire(order.committed), learner.stand
+        attempt = Attempt.from_order(order)
+        self.member.note("order", {"kind": kind, **attempt.to_facts()})
         if learner.asynchronous:
             standing = True
         else:
             standing = learner.advance(stand)
             if learner.stand != before:
-                self.member.note("advanced", _facts(stand))
+                self.member.note("advanced", stand.to_facts())
         if kind == "finished":
             self._finish(learner, order.finished.why)
             return True
@@ -297,7 +298,7 @@ class Worker:
         elif kind == "survey":
             await labor.survey(order.survey, received=self._ordered)
         elif kind in ("work", "act") and not standing:
-            log.warning("behind", extra=_facts(stand))
+            log.warning("behind", extra=stand.to_facts())
             await asyncio.sleep(BEHIND_PAUSE)
         elif kind in ("work", "act"):
             await self._carry_out(order, attempt, labor)
@@ -314,7 +315,7 @@ class Worker:
             if not self._overtaken or _is_cancelled():  # the worker itself is to end
                 self._job.cancel()
                 raise
-            log.warning("overtaken", extra=_facts(attempt))
+            log.warning("overtaken", extra=attempt.to_facts())
         finally:
             self._job = None
 
@@ -330,35 +331,22 @@ class Worker:
         self.member.enter("reporting")
         receipt = await self._uplink.report(report, attempt)
         self.member.note(
-            "reported", {**_facts(attempt), "accepted": receipt.accepted, "why": receipt.why}
+            "reported", {**attempt.to_facts(), "accepted": receipt.accepted, "why": receipt.why}
         )
         if not receipt.accepted:
-            log.warning("report not counted", extra={"why": receipt.why, **_facts(attempt)})
+            log.warning("report not counted", extra={"why": receipt.why, **attempt.to_facts()})
         if labor.last is not None:
             self._on_round(labor.last)
 
     def _finish(self, learner: Learner, why: str) -> None:
         path = learner.keep.finish(learner.stand, learner.tensors())
-        log.info("finished", extra={"why": why, "model": str(path), **_facts(learner.stand)})
-        self.member.history.note("finished", {"why": why, **_facts(learner.stand)})
-
-
-def _attempt(order: wire.Order) -> Attempt:
-    """What the order is about; a turn is the only attempt of its kind."""
-    if order.HasField("work"):
-        return Attempt(order.epoch, order.work.round, order.work.attempt)
-    if order.HasField("act"):
-        return Attempt(order.epoch, order.act.round, 1)
-    return from_wire(order.committed)
+        log.info("finished", extra={"why": why, "model": str(path), **learner.stand.to_facts()})
+        self.member.history.note("finished", {"why": why, **learner.stand.to_facts()})
 
 
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _facts(attempt: Attempt) -> dict[str, int]:
-    return {"epoch": attempt.epoch, "round": attempt.round_index, "attempt": attempt.number}
 
 
 def _last_incarnation(state: Path) -> int:

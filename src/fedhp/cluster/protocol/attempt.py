@@ -1,0 +1,70 @@
+"""Which try at which round, and every form in which it is written down.
+
+An attempt also names the version of the models that it made: a model version is the attempt
+whose commit produced it. The wire calls such a version `Stand`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedhp.cluster.protocol import wire_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try at a round; later ones are larger."""
+
+    epoch: int
+    round_index: int
+    number: int  # from 1
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, round {self.round_index}, attempt {self.number}"
+
+    @classmethod
+    def from_wire(cls, version: wire.Stand) -> Attempt:
+        """The model version that a message names."""
+        return cls(version.epoch, version.round, version.attempt)
+
+    def to_wire(self) -> wire.Stand:
+        """As a model version in a message."""
+        return wire.Stand(round=self.round_index, epoch=self.epoch, attempt=self.number)
+
+    @classmethod
+    def from_envelope(cls, envelope: wire.Envelope | wire.BeatReply) -> Attempt:
+        """The attempt that an envelope, or the reply to a heartbeat, names."""
+        return cls(envelope.epoch, envelope.round, envelope.attempt)
+
+    @classmethod
+    def from_order(cls, order: wire.Order) -> Attempt:
+        """What an order is about; an asynchronous turn is the only attempt of its kind."""
+        if order.HasField("work"):
+            return cls(order.epoch, order.work.round, order.work.attempt)
+        if order.HasField("act"):
+            return cls(order.epoch, order.act.round, 1)
+        return cls.from_wire(order.committed)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Attempt:
+        """The attempt of a history event."""
+        return cls(int(facts["epoch"]), int(facts["round"]), int(facts["attempt"]))
+
+    def to_facts(self) -> dict[str, int]:
+        """As part of a history event, a log entry or a file's metadata."""
+        return {"epoch": self.epoch, "round": self.round_index, "attempt": self.number}
+
+    @classmethod
+    def from_list(cls, numbers: Iterable[Any]) -> Attempt:
+        """As to_list gave it, read back from JSON."""
+        epoch, round_index, number = map(int, numbers)
+        return cls(epoch, round_index, number)
+
+    def to_list(self) -> list[int]:
+        """Epoch, round and number, for JSON."""
+        return [self.epoch, self.round_index, self.number]
+
+
+INITIAL = Attempt(0, 0, 0)  # names the initial model, which every worker can make by itself
