@@ -37,7 +37,7 @@ def test_every_word_of_a_refusal_is_explained() -> None:
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     table = text.partition("## What is refused")[2].partition("## What is assumed")[0]
     said = set(re.findall(r"`([a-z]+)`", table))
-    sources = (ROOT / "src/fedhp/cluster").glob("*.py")
+    sources = (ROOT / "src/fedhp/cluster").rglob("*.py")
     used = {
         word
         for source in sources
