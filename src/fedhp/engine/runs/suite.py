@@ -145,8 +145,9 @@ class Suite:
 
 def paper_folder() -> Path:
     """Where the figures' files are: inside an installed package, else in the source tree."""
-    inside = Path(__file__).parent.parent / "paper"
-    return inside if inside.is_dir() else Path(__file__).parents[3] / "experiments" / "paper"
+    package = Path(__file__).parents[2]
+    inside = package / "paper"
+    return inside if inside.is_dir() else package.parents[1] / "experiments" / "paper"
 
 
 def figures_in(folder: Path) -> tuple[str, ...]:
