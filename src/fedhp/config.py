@@ -15,12 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedhp.components import from_validation, wrong_setting
 from fedhp.tables import (
     COMMAND_LINE,
-    anchor_paths,
-    copied,
-    flat,
-    merge_defaults,
+    flatten,
+    merge_tables,
     parse_override,
     read_toml,
+    resolve_paths,
     set_key,
 )
 
@@ -287,14 +286,14 @@ def parse(
     folder: Path | None = None,
 ) -> Experiment:
     """Check raw tables (and overrides) and return the experiment."""
-    tree = copied(tables)
+    tree = merge_tables({}, tables)
     if folder is not None:
-        anchor_paths(tree, folder, source=source)
+        resolve_paths(tree, folder, source=source)
     given = [parse_override(override) for override in overrides]
     _swap_parts(tree, given)
     for key, value in given:
         set_key(tree, key, value)
-    anchor_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
+    resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
     _apply_profile(tree)
     _name_parts(tree)
     try:
@@ -312,7 +311,7 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that differ between two experiments and change the numbers: (key, old, new)."""
-    before, after = flat(old), flat(new)
+    before, after = flatten(old), flatten(new)
     return [
         (key, before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -324,7 +323,7 @@ def _apply_profile(tree: dict[str, Any]) -> None:
     world = tree.get("world", {})
     profile = world.get("profile", "paper") if isinstance(world, dict) else None
     if isinstance(profile, str) and profile in PROFILES:
-        tree["world"] = merge_defaults(PROFILES[profile], world)
+        tree["world"] = merge_tables(PROFILES[profile], world)
 
 
 def _swap_parts(tree: dict[str, Any], given: list[tuple[str, Any]]) -> None:

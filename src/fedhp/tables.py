@@ -1,4 +1,4 @@
-"""Raw tables before the schema sees them: TOML files, key=value overrides, dotted keys, paths."""
+"""Raw tables before validation: TOML files, key=value overrides, merging, dotted keys, paths."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fedhp.errors import ConfigError
 
 COMMAND_LINE = "command line"
 
-# Settings that are paths; relative ones count from the file that names them.
+# Settings that are paths; relative ones are resolved against the folder of the file they are in.
 PATHS = (("data", "path"), ("world", "trace"))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The raw tables of a TOML file, or a clear error."""
+    """The raw tables of a TOML file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            "there is no such experiment file",
+            "the experiment file does not exist",
             key="",
             source=str(path),
             allowed="the path of a TOML file",
             fix="check the path, or start from experiments/demo.toml",
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path with a NUL in it
-        words = error.strerror if isinstance(error, OSError) else str(error)
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            f"the experiment file cannot be read: {words}",
+            f"the experiment file cannot be read: {reason}",
             key="",
             source=str(path),
             allowed="a readable UTF-8 text file in TOML",
@@ -46,12 +46,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             key="",
             source=str(path),
             allowed='lines such as rounds = 100, name = "mlp" and [data]',
-            fix="mend that line; text needs quotes, a section starts with [its name]",
+            fix="correct that line; text needs quotes, and a section starts with [its name]",
         ) from None
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value`, the value in TOML or a bare word."""
+    """Split `key=value`; the value is TOML or a bare word."""
     key, separator, raw = text.partition("=")
     key, raw = key.strip(), raw.strip()
     if not separator or not key or any(not part.strip() for part in key.split(".")):
@@ -60,7 +60,7 @@ def parse_override(text: str) -> tuple[str, Any]:
             key=key,
             source=COMMAND_LINE,
             allowed="key=value, for example data.skew=0.8",
-            fix="write the key, an equals sign and the value without spaces",
+            fix="write key=value without spaces",
         )
     try:
         parsed = tomllib.loads(f"value = {raw}")
@@ -70,73 +70,71 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested tables."""
-    *tables, last = key.split(".")
-    for table in tables:
-        branch = tree.setdefault(table, {})
-        if not isinstance(branch, dict):
+    """Set a dotted key in nested tables, creating the tables it needs."""
+    *sections, last = key.split(".")
+    for section in sections:
+        table = tree.setdefault(section, {})
+        if not isinstance(table, dict):
             raise ConfigError(
-                f"{table!r} is a value, not a section, so {key!r} cannot be set in it",
+                f"{section!r} is a value, not a section, so {key!r} cannot be set",
                 key=key,
                 source=COMMAND_LINE,
                 allowed="section.key=value",
-                fix=f"set {table} itself, or name a key of a section",
+                fix=f"set {section} itself, or use a key of a section",
             )
-        tree = branch
+        tree = table
     tree[last] = value
 
 
-def copied(value: Any) -> Any:
-    """Tables that can be changed without changing the given ones."""
-    if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with changes laid over them, table by table; the result shares no table with either.
 
-
-def merge_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given tables, with these values where they say nothing."""
-    merged = dict(defaults)
-    for key, value in given.items():
-        base = merged.get(key)
-        if isinstance(base, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge_defaults(base, value)
-        else:
-            merged[key] = value
+    The one merge of settings: base may be defaults below a file, or a file below a profile.
+    """
+    merged = {
+        key: merge_tables(value, {}) if isinstance(value, Mapping) else value
+        for key, value in base.items()
+    }
+    for key, value in changes.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping):
+            value = merge_tables(below if isinstance(below, Mapping) else {}, value)
+        merged[key] = value
     return merged
 
 
-def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted keys."""
-    found: dict[str, Any] = {}
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one table with dotted keys."""
+    flattened: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping) and value:
-            found.update(flat(value, f"{prefix}{key}."))
+            flattened.update(flatten(value, f"{prefix}{key}."))
         else:
-            found[prefix + key] = value
-    return found
+            flattened[prefix + key] = value
+    return flattened
 
 
-def anchor_paths(tree: Mapping[str, Any], folder: Path, *, source: str = "") -> None:
-    """Relative paths count from the file that names them, or from the current folder."""
+def resolve_paths(tree: Mapping[str, Any], folder: Path, *, source: str = "") -> None:
+    """Make the path settings absolute, in place; relative ones start at this folder."""
     for section, key in PATHS:
         table = tree.get(section)
-        given = table.get(key) if isinstance(table, dict) else None
-        if isinstance(table, dict) and isinstance(given, str) and given:
+        value = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(value, str) and value:
             try:
-                place = str((folder / Path(given).expanduser()).resolve())
-                os.stat(place)
+                path = str((folder / Path(value).expanduser()).resolve())
+                os.stat(path)
             except (ValueError, RuntimeError, OSError) as error:
                 if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
-                    raise _no_path(error, f"{section}.{key}", given, source) from None
-            table[key] = place
+                    raise _unusable_path(error, f"{section}.{key}", value, source) from None
+            table[key] = path
 
 
-def _no_path(error: Exception, key: str, given: str, source: str) -> ConfigError:
-    """A NUL in it, an unknown user after ~, too long, a loop of links, no permission."""
-    words = error.strerror if isinstance(error, OSError) else str(error)
-    shown = given if len(given) <= 60 else given[:57] + "..."
+def _unusable_path(error: Exception, key: str, value: str, source: str) -> ConfigError:
+    """The error for a NUL, an unknown user after ~, a path too long, a loop, no permission."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    shown = value if len(value) <= 60 else value[:57] + "..."
     return ConfigError(
-        f"the value {shown!r} is no path that can be used: {words}",
+        f"the path {shown!r} cannot be used: {reason}",
         key=key,
         source=source,
         allowed="the path of a file or folder that can be reached",

@@ -63,7 +63,7 @@ def test_files_that_are_none(command: Command, tmp_path: Path, what: str) -> Non
     broken = tmp_path / "broken.toml"
     broken.write_text("workers = 3\nrounds = = 4\n")
     cases = {
-        tmp_path / "absent.toml": "no such experiment file",
+        tmp_path / "absent.toml": "does not exist",
         tmp_path: "cannot be read: Is a directory",
         latin: "cannot be read",
         broken: "not valid TOML: Invalid value (at line 2, column 10)",

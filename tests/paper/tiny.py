@@ -13,6 +13,7 @@ from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
+from fedhp.tables import merge_tables
 
 torch.set_num_threads(1)
 
@@ -29,20 +30,10 @@ BASE: dict[str, Any] = {
 }
 
 
-def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the second over the first."""
-    tables = dict(base)
-    for key, value in more.items():
-        old = tables.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        tables[key] = merged(old, value) if both and old is not None else value
-    return tables
-
-
 def tiny(algorithm: str, more: Mapping[str, Any] | None = None, **settings: Any) -> Experiment:
     """An experiment of a second."""
-    tables = merged(BASE, {"algorithm": {"name": algorithm, **settings}})
-    return parse(merged(tables, more or {}))
+    tables = merge_tables(BASE, {"algorithm": {"name": algorithm, **settings}})
+    return parse(merge_tables(tables, more or {}))
 
 
 @contextmanager

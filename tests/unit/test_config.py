@@ -11,7 +11,7 @@ import tomli_w
 
 from fedhp.config import PROFILES, Experiment, differences, load, parse, to_tables
 from fedhp.errors import ConfigError
-from fedhp.tables import parse_override, read_toml, set_key
+from fedhp.tables import merge_tables, parse_override, read_toml, set_key
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,14 @@ def test_set_key_makes_the_sections_it_needs() -> None:
         "data": {"name": "digits", "skew": 0.5},
         "world": {"bandwidth": {"low": 2}},
     }
+
+
+def test_changes_are_laid_over_nested_tables() -> None:
+    base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3, "f": {"g": 4}}
+    merged = merge_tables(base, {"a": {"b": 5}, "e": {"h": 6}, "f": 7})
+    assert merged == {"a": {"b": 5, "c": {"d": 2}}, "e": {"h": 6}, "f": 7}
+    merged["a"]["c"]["d"] = 0
+    assert base["a"] == {"b": 1, "c": {"d": 2}}, "the result shares no table"
 
 
 def test_a_wrong_override_is_blamed_on_the_command_line_and_the_rest_on_the_file() -> None:
@@ -204,7 +212,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, words: str) ->
 
 
 def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such experiment file"):
+    with pytest.raises(ConfigError, match="file does not exist"):
         load(tmp_path / "absent.toml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path)

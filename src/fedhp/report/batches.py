@@ -18,7 +18,7 @@ from fedhp.record.reader import RunReader
 from fedhp.report.formatting import count, listed
 from fedhp.report.groups import FINISHED
 from fedhp.report.rounds import check_round
-from fedhp.tables import flat
+from fedhp.tables import flatten
 
 # What tells the runs of one batch apart, or changes no number that is compared.
 FREE = ("algorithm", "seed", "device", "engine", *FREE_ON_RESUME)
@@ -119,7 +119,7 @@ def sort_runs(folders: Sequence[Path]) -> Sorted:
 def _read(folder: Path) -> Entry:
     with RunReader(folder) as run:
         experiment = run.meta("experiment")
-        settings = flat(experiment)
+        settings = flatten(experiment)
         return Entry(
             folder=folder,
             label=run.meta("label"),

@@ -155,7 +155,7 @@ def test_split_refuses(tmp_path: Path) -> None:
     assert isinstance(error, ConfigError)
     assert str(error).startswith("command line: workers: 5000 workers cannot share 1438")
     _, error = refuse("split", "absent.toml")
-    assert "no such experiment file" in str(error)
+    assert "does not exist" in str(error)
     _, error = refuse("split", "--plot", str(tmp_path / "no" / "a.png"))
     assert "the plot cannot be written" in str(error)
     _, error = refuse("split", "--plot", str(tmp_path / "a.xyz"))

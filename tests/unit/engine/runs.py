@@ -18,8 +18,9 @@ from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.sharded import Engine
 from fedhp.record.packing import Arrays
+from fedhp.tables import merge_tables
 from fedhp.types import RoundRecord
-from paper.tiny import BASE, merged
+from paper.tiny import BASE
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedhp": {"max_steps": 3},
@@ -55,9 +56,11 @@ def prepared_of(
     algorithm: str, *changes: Mapping[str, Any], overlap: bool | None = None, **settings: Any
 ) -> Prepared:
     """A tiny experiment with the changes laid over it; overlap as asked, whatever the machine."""
-    tables = merged(BASE, {"algorithm": {"name": algorithm, **ALGORITHMS[algorithm], **settings}})
+    tables = merge_tables(
+        BASE, {"algorithm": {"name": algorithm, **ALGORITHMS[algorithm], **settings}}
+    )
     for change in changes:
-        tables = merged(tables, change)
+        tables = merge_tables(tables, change)
         tables["model"] = change.get("model", tables["model"])  # settings belong to a model
     found = prepare(parse(tables))
     return found if overlap is None else replace(found, overlap=overlap)

@@ -19,8 +19,9 @@ from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared
 from fedhp.errors import Diverged, FedhpError, Interrupted
 from fedhp.record.checkpoint import Checkpoint
+from fedhp.tables import merge_tables
 from fedhp.types import IntArray, RoundRecord
-from paper.tiny import BASE, merged
+from paper.tiny import BASE
 from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, loop_of, prepared_of
 
 torch.set_num_threads(1)
@@ -49,7 +50,7 @@ def test_digests_are_the_same(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedhp.engine.prepare.cores", lambda: 2)
-    tables = merged(merged(BASE, FIVE), {"algorithm": {"name": algorithm}})
+    tables = merge_tables(merge_tables(BASE, FIVE), {"algorithm": {"name": algorithm}})
     digests = []
     for executors in ("auto", 1):
         settings = parse({**tables, "executors": executors})

@@ -11,7 +11,6 @@ from fedhp.engine.runs.suite import (
     PROFILES,
     Suite,
     check_suite,
-    merged,
     paper_folder,
     read_suite,
 )
@@ -86,13 +85,6 @@ def test_a_wrong_key_is_refused(folder: Path) -> None:
     (folder / "fig2.toml").write_text('colour = "red"\n' + FIGURE)
     with pytest.raises(ConfigError, match="colour"):
         suite_of(folder, "fig2")
-
-
-def test_changes_are_laid_over_nested_tables() -> None:
-    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}}) == {
-        "a": {"b": 5, "c": 2},
-        "d": 3,
-    }
 
 
 @pytest.mark.parametrize("profile", PROFILES)

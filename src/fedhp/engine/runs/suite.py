@@ -21,7 +21,7 @@ from fedhp.engine.runs.campaign import Cell, plan_cells
 from fedhp.engine.runs.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataMissing
-from fedhp.tables import COMMAND_LINE, read_toml
+from fedhp.tables import COMMAND_LINE, merge_tables, read_toml
 
 PROFILES = ("quick", "standard", "paper")
 SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
@@ -187,7 +187,7 @@ def read_suite(
 def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> PaperSet:
     file = _checked(SetFile, path)
     mine: SetProfile = getattr(file, profile)
-    tables = merged(file.experiment, mine.experiment)
+    tables = merge_tables(file.experiment, mine.experiment)
     experiment = parse(tables, overrides, source=str(path), folder=path.parent)
     changed = f"changed: {', '.join(overrides)}" if overrides else ""
     note = "; ".join(filter(None, [mine.note, changed]))
@@ -214,7 +214,7 @@ def _read_figure(
     cells: list[PaperCell] = []
     for key in (key for key in sets if mine.seeds.get(key)):  # in the sets' own order
         for skew in skews:
-            tables = merged(to_tables(sets[key].experiment), {"data": {"skew": skew}})
+            tables = merge_tables(to_tables(sets[key].experiment), {"data": {"skew": skew}})
             planned = plan_cells(
                 tables,
                 overrides=(),
@@ -244,16 +244,6 @@ def _placed(key: str, skew: float, cell: Cell, out: Path) -> Cell:
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     name = f"{cell.folder.parent.name}-seed{cell.seed}-{digest}"
     return Cell(cell.label, cell.seed, cell.experiment, out / "cells" / f"{key}-p{skew:g}" / name)
-
-
-def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with changes laid over them."""
-    result = dict(tables)
-    for key, value in changes.items():
-        old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
-    return result
 
 
 def check_suite(suite: Suite) -> Suite:
