@@ -150,7 +150,7 @@ def test_a_stranger_is_told_the_true_cause(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--listen", "nonsense"), "no address to listen at"),
+        (("--listen", "nonsense"), "address to listen on"),
         (("--listen", "127.0.0.1:0", "--name", "w0"), "not coordinator"),
         (("--listen", "127.0.0.1:0", "--name", "c9"), "c9.crt is missing"),
         (("--listen", "127.0.0.1:0", "--min-workers", "9"), "min_workers is 9"),

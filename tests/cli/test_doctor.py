@@ -139,7 +139,7 @@ def test_a_port_that_is_taken(command: Command) -> None:
     assert "in use" in check["said"]
     assert "another port" in check["mend"]
     check = found(command, "--listen", "nonsense", ready=False)["port"]
-    assert "no address to listen at" in check["said"]
+    assert "address to listen on" in check["said"]
 
 
 def test_data_that_cannot_be_read(command: Command, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security import tls
 from fedhp.cluster.security.certificates import Identity, init_authority, issue
 from fedhp.cluster.security.tls import AllowList, admit, open_channel
@@ -143,9 +144,9 @@ def run(scene: Callable[[], Awaitable[object]]) -> None:
 
 def read_first(address: str, context: ssl.SSLContext) -> bytes:
     """The first byte of HTTP/2 from a server, after a handshake outside gRPC."""
-    host, port = tls.split_address(address)
+    target = parse_address(address, key="address")
     with (
-        socket.create_connection((host, port), timeout=PATIENCE) as plain,
+        socket.create_connection((target.host, target.port), timeout=PATIENCE) as plain,
         context.wrap_socket(plain) as connection,
     ):
         return connection.recv(1)

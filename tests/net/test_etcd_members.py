@@ -15,7 +15,7 @@ import trustme
 
 from fedhp.cluster.ledger.base import Unreachable
 from fedhp.cluster.ledger.etcd import EtcdLedger, find_leader
-from fedhp.cluster.ledger.etcd_client import EtcdClient, Login, TlsFiles, parse_address
+from fedhp.cluster.ledger.etcd_client import EtcdClient, Login, TlsFiles, parse_etcd_url
 from fedhp.cluster.ledger.etcd_messages import EtcdRefused, coded
 from fedhp.errors import ConfigError, StorageFull
 from fedhp.seeds import Purpose, generator
@@ -280,7 +280,7 @@ def test_an_etcd_without_room_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_addresses(url: str, members: tuple[str, ...], prefix: str) -> None:
-    found = parse_address(url)
+    found = parse_etcd_url(url)
     assert (found.members, found.prefix) == (members, prefix)
 
 
@@ -293,7 +293,7 @@ def test_addresses(url: str, members: tuple[str, ...], prefix: str) -> None:
 )
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match="is not an address of etcd"):
-        parse_address(url)
+        parse_etcd_url(url)
 
 
 @pytest.mark.parametrize("run", ["", "a/b", "a b", "../x"])

@@ -258,11 +258,11 @@ def test_our_client_speaks_tls_1_3_only(ours: Path) -> None:
 def test_too_late_for_tls_1_3_only(ours: Path) -> None:
     program = (
         "import grpc, sys, pathlib\n"
-        "from fedhp.cluster import certs, tls\n"
-        "identity = certs.load_identity(pathlib.Path(sys.argv[1]), 'server')\n"
+        "from fedhp.cluster.security import certificates, tls\n"
+        "identity = certificates.load_identity(pathlib.Path(sys.argv[1]), 'server')\n"
         "for make in (tls.server_credentials, tls.client_credentials):\n"
         "    try: make(identity)\n"
-        "    except certs.IdentityError as error: print(error.fix)\n"
+        "    except certificates.IdentityError as error: print(error.fix)\n"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GRPC_")}
     command = [sys.executable, "-c", program, str(ours)]

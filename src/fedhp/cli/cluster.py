@@ -192,7 +192,7 @@ def gather(
 
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
     from fedhp.cluster.ops.operator import Target, target_of
-    from fedhp.cluster.security.tls import split_address
+    from fedhp.cluster.protocol.addresses import parse_address
 
     if (address is None) == (out is None):
         raise ConfigError(
@@ -205,7 +205,7 @@ def _target(address: str | None, out: Path | None, certs: Path | None, name: str
     if out is not None:
         return target_of(out, certificates=certs, name=name)
     assert address is not None
-    split_address(address)
+    parse_address(address, key="--coordinator")
     return Target(address, certs or Path("certs"), name)
 
 

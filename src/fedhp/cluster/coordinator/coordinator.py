@@ -31,8 +31,8 @@ from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
 from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.security.addresses import held, parse_listen
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
@@ -82,7 +82,7 @@ class Coordinator:
         listen = parse_listen(self.settings.listen, key="--listen")
         try:
             # A server that was never started would not let go of its port: it has none before.
-            with held(listen, key="--listen") as place:
+            with reserve_port(listen, key="--listen") as place:
                 self.address = self.settings.advertise or str(place)
                 await self._lead()
                 server.add_generic_rpc_handlers(

@@ -26,9 +26,9 @@ from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_o
 from fedhp.cluster.coordinator.run_record import Content
 from fedhp.cluster.ledger.base import JournalLedger, Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
-from fedhp.cluster.security.addresses import check_free, parse_listen
+from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
 from fedhp.cluster.security.certificates import Identity, load_identity
-from fedhp.cluster.security.tls import AllowList, split_address
+from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import bare_stage
 from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError, StorageFull
@@ -78,7 +78,7 @@ def check_seat(seat: CoordinatorProcessSettings) -> Identity:
     if seat.metrics is not None:
         check_free(parse_listen(seat.metrics, key="--metrics"), key="--metrics")
     if seat.advertise is not None:
-        split_address(seat.advertise)
+        parse_address(seat.advertise, key="--advertise")
     elif seat.ha is not None and listen.everywhere:
         raise ConfigError(
             f"with --ha the others must be told an address, and {listen} is none",
@@ -256,7 +256,7 @@ async def _term(
         return False
     finally:
         if current.coordinator is not None and current.coordinator.address:
-            current.port = int(current.coordinator.address.rpartition(":")[2])
+            current.port = parse_address(current.coordinator.address, key="--advertise").port
         current.coordinator = None
         await ledger.close()
 

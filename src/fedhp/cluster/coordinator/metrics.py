@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fedhp.cluster.coordinator.conductor import Status
 from fedhp.cluster.coordinator.coordinator import Coordinator
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.security.addresses import parse_listen
+from fedhp.cluster.protocol.addresses import parse_listen
 from fedhp.errors import ConfigError
 from fedhp.types import RoundRecord
 

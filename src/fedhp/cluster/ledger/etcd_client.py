@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -32,6 +31,7 @@ from fedhp.cluster.ledger.etcd_messages import (
     is_passing,
     refusal,
 )
+from fedhp.cluster.protocol.addresses import split_host_port
 from fedhp.errors import ConfigError
 
 PREFIX = "/fedhp"  # of all keys, where the address names none
@@ -61,7 +61,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EtcdAddress:
     """Where etcd is, and under which prefix the keys are."""
 
     members: tuple[str, ...]
@@ -76,30 +76,24 @@ class _Failure:
     hopeless: bool = False
 
 
-def parse_address(url: str, *, key: str = "etcd") -> Address:
+def parse_etcd_url(url: str, *, key: str = "etcd") -> EtcdAddress:
     """etcd://h1:2379,h2:2379/prefix, or etcds:// for TLS."""
     scheme, _, rest = url.partition("://")
     hosts, _, path = rest.partition("/")
-    members = []
-    for host in hosts.split(","):
-        try:
-            parts = urlsplit(f"//{host}")
-            if not parts.hostname or "@" in host or not re.fullmatch(r"[\w.:\[\]-]+", host):
-                raise ValueError
-            name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-            secure = "s" if scheme == "etcds" else ""
-            members.append(f"http{secure}://{name}:{parts.port or PORT}")
-        except ValueError:
-            members.clear()
-            break
-    if scheme not in ("etcd", "etcds") or not members or not re.fullmatch(r"[\w./-]*", path):
+    # The port may be left out.
+    members = [
+        split_host_port(each) or split_host_port(f"{each}:{PORT}") for each in hosts.split(",")
+    ]
+    if scheme not in ("etcd", "etcds") or None in members or not re.fullmatch(r"[\w./-]*", path):
         raise ConfigError(
             f"{url!r} is not an address of etcd",
             key=key,
             allowed="etcd://host:port,host:port/prefix, or etcds://... for TLS",
             fix="for example etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/fedhp",
         )
-    return Address(tuple(members), "/" + path.strip("/") if path.strip("/") else PREFIX)
+    http = "https" if scheme == "etcds" else "http"
+    urls = tuple(f"{http}://{member}" for member in members)
+    return EtcdAddress(urls, "/" + path.strip("/") if path.strip("/") else PREFIX)
 
 
 def files_of(environment: Mapping[str, str]) -> TlsFiles | None:
@@ -137,7 +131,7 @@ class EtcdClient:
         login: Login | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        self.address = parse_address(url)
+        self.address = parse_etcd_url(url)
         self.patience = patience
         self._login = login or login_of(os.environ)
         self._token = ""

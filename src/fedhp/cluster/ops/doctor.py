@@ -152,7 +152,7 @@ def _disk(folder: Path) -> Check:
 
 
 def _port(address: str) -> Check:
-    from fedhp.cluster.security.addresses import check_free, parse_listen
+    from fedhp.cluster.protocol.addresses import check_free, parse_listen
 
     listen = parse_listen(address, key="--listen")
     check_free(listen, key="--listen")
@@ -233,7 +233,7 @@ def _clock_by(facts: Facts, now: datetime) -> Check:
 
 
 def _serves(facts: Facts, listen: str) -> Check:
-    from fedhp.cluster.security.addresses import parse_listen
+    from fedhp.cluster.protocol.addresses import parse_listen
 
     place = parse_listen(listen, key="--listen")
     hosts = ", ".join(facts.hosts)
@@ -254,14 +254,14 @@ def _serves(facts: Facts, listen: str) -> Check:
 
 def _coordinator(ask: Questions, address: str) -> Iterator[Check]:
     from fedhp.cluster.ops import operator
-    from fedhp.cluster.security.tls import split_address
+    from fedhp.cluster.protocol.addresses import parse_address
 
     try:
-        host, port = split_address(address)
+        place = parse_address(address, key="--coordinator")
     except FedhpError as error:
         yield _wrong("coordinator", error)
         return
-    reached = _reach(host, port, address)
+    reached = _reach(place.host, place.port, address)
     yield reached
     if reached.verdict != "ok" or ask.certificates is None or ask.name is None:
         return

@@ -27,6 +27,7 @@ from fedhp.cluster.coordinator.leadership import (
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue, load_identity
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
@@ -291,7 +292,7 @@ class Cluster:
         if name in self._running:
             with contextlib.suppress(OSError):
                 address = announced(self.record_folder(name)).address
-                self._ports[name] = int(address.rpartition(":")[2])
+                self._ports[name] = parse_address(address, key="address").port
         elif name in self.standbys:
             self._ports[name] = free_port()  # others are told it before it is opened
         return self._ports.get(name, 0)

@@ -5,23 +5,17 @@ Each function returns nothing or raises Refused with the word for that kind of f
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol.addresses import is_name, is_reachable, split_host_port
 from fedhp.cluster.protocol.guard import Refused, quoted
 
 WEEK = 7 * 86_400.0  # s; longer than any round, and any deadline
 DIGEST_BYTES = 32  # of SHA-256
 
-# Names become file names and metric labels: no separators, no dot or dash at an end.
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RUN = re.compile(r"[0-9a-f]{32}")
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
-_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-# What a resolver takes for an IPv4 address, though it may be an unusual way to write one.
-_NUMBER_LIKE = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
 
 def check_text(value: str, what: str, *, most: int = limits.TEXT_LENGTH) -> None:
@@ -44,7 +38,7 @@ def check_name(value: str, what: str) -> None:
         raise Refused(
             "size", f"{what} has {len(value)} characters, at most {limits.NAME_LENGTH} are allowed"
         )
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise Refused("name", f"{what} is {quoted(value)}, which is no name")
 
 
@@ -61,28 +55,13 @@ def check_address(value: str, what: str) -> None:
             "size",
             f"{what} has {len(value)} characters, at most {limits.ADDRESS_LENGTH} are allowed",
         )
-    found = _ADDRESS.fullmatch(value)
-    if not found or not _is_host(found["host"]):
-        raise Refused("address", f"{what} is {quoted(value)}, not host:port (IPv6: [address]:port)")
-    if not 1 <= int(found["port"]) <= 65_535:
-        raise Refused("address", f"the port of {what} is {found['port']}, not 1 to 65535")
-
-
-def _is_host(host: str) -> bool:
-    labels = host.split(".")
-    try:
-        if host.startswith("["):
-            return _is_reachable(ipaddress.IPv6Address(host[1:-1]))
-        if _NUMBER_LIKE.fullmatch(labels[-1]):
-            return _is_reachable(ipaddress.IPv4Address(host))
-    except ValueError:
-        return False
-    return len(host) <= 253 and all(map(_LABEL.fullmatch, labels))
-
-
-def _is_reachable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    # 0.0.0.0 is where one listens: a peer that calls it would call itself.
-    return not (address.is_unspecified or address.is_multicast)
+    address = split_host_port(value)
+    if address is None or not address.port or not is_reachable(address.host):
+        raise Refused(
+            "address",
+            f"{what} is {quoted(value)}, not HOST:PORT with a port from 1 to 65535 "
+            "(IPv6: [ADDRESS]:PORT)",
+        )
 
 
 def check_number(

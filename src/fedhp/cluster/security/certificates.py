@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedhp.cluster.protocol.addresses import ip_address_in, is_host, same_host
 from fedhp.cluster.security.identity import (
     AUTHORITY,
     NAME_URI,
@@ -27,7 +27,6 @@ from fedhp.cluster.security.identity import (
     ROLES,
     Facts,
     Identity,
-    address_in,
     check_dates,
     check_name,
     describe,
@@ -37,7 +36,6 @@ from fedhp.cluster.security.identity import (
     parse,
     read,
     said,
-    same_host,
 )
 from fedhp.errors import FedhpError, IdentityError, StorageFull
 from fedhp.record.checkpoint import sync_folder
@@ -49,8 +47,6 @@ IDENTITY_DAYS = 365
 MOST_DAYS = 36500
 # Clocks differ: a fresh certificate is good on a machine whose clock is this much behind.
 BACKDATED = timedelta(hours=1)
-
-_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
 
 
 def init_authority(
@@ -125,7 +121,7 @@ def _check_days(days: int) -> None:
 
 def _check_hosts(hosts: Sequence[str]) -> None:
     for host in hosts:
-        if not address_in(host) and not _HOST.fullmatch(host):
+        if not is_host(host):
             raise IdentityError(
                 f"{host[:300]!r} is no host",
                 allowed="a DNS name or an IP address, without a port and without '*'",
@@ -234,7 +230,7 @@ def _alternatives(
 ) -> x509.SubjectAlternativeName:
     names: list[x509.GeneralName] = [x509.DNSName(name)]
     for host in dict.fromkeys(hosts):
-        address = address_in(host)
+        address = ip_address_in(host)
         if address is not None:
             names.append(x509.IPAddress(address))
         elif host != name:

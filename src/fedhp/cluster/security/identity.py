@@ -6,9 +6,7 @@ certificates.py. Keys never appear in a message.
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol.addresses import ip_address_in, is_name, same_host
 from fedhp.errors import IdentityError
 
 ROLES = ("coordinator", "worker", "operator")
 AUTHORITY = "ca"
 NAME_URI, ROLE_URI = "fedhp://", "fedhp-role:"
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LARGEST_FILE = 1 << 20
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
@@ -110,7 +108,7 @@ def inspect(path: Path, *, now: datetime | None = None) -> tuple[Facts, ...]:
 
 def check_name(name: str) -> str:
     """The name, if a machine may be called so."""
-    if _NAME.fullmatch(name) and len(name) <= limits.NAME_LENGTH and not address_in(name):
+    if is_name(name) and ip_address_in(name) is None:
         return name
     raise IdentityError(
         f"{name[: 2 * limits.NAME_LENGTH]!r} cannot be the name of a machine",
@@ -132,19 +130,6 @@ def name_and_roles(uris: Iterable[str]) -> tuple[str, tuple[str, ...]]:
         )
     given = {uri.removeprefix(ROLE_URI) for uri in uris if uri.startswith(ROLE_URI)}
     return check_name(names[0]), tuple(role for role in ROLES if role in given)
-
-
-def same_host(one: str, other: str) -> bool:
-    """Whether two hosts are the same, however they are written."""
-    return (address_in(one) or one.casefold()) == (address_in(other) or other.casefold())
-
-
-def address_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that a text is, if it is one."""
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 def said(moment: datetime) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import ssl
 import time
@@ -24,12 +23,12 @@ from cryptography import x509
 
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol.addresses import HostPort, parse_address
 from fedhp.cluster.protocol.services import OPTIONS
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
-from fedhp.errors import ConfigError, IdentityError
+from fedhp.errors import IdentityError
 
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 _RACY = 2.0  # s; a file that changed so lately may change again under the same time stamp
 _REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
@@ -117,27 +116,13 @@ def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
 
 def open_channel(identity: Identity, address: str, *, name: str | None) -> grpc.aio.Channel:
     """A channel to HOST:PORT; there must be `name`, or without one whoever may serve HOST."""
-    host, port = split_address(address)
+    target = parse_address(address, key="address")
     options: list[tuple[str, Any]] = [*OPTIONS, ("grpc.enable_http_proxy", 0)]
     if name is not None:
         options.append(("grpc.ssl_target_name_override", identities.check_name(name)))
     # The scheme is spelled out, or gRPC takes a host called "unix" for one.
-    target = "dns:///" + quote(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", safe=":")
-    return grpc.aio.secure_channel(target, client_credentials(identity), options=options)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an address."""
-    found = _ADDRESS.fullmatch(address) if len(address) <= limits.ADDRESS_LENGTH else None
-    if found is not None and 1 <= int(found[3]) <= 65535:
-        number = identities.address_in(found[1] or found[2])
-        if found[2] or number is not None:
-            return str(number or found[2]), int(found[3])
-    raise ConfigError(
-        f"{address[: limits.ADDRESS_LENGTH]!r} is no address",
-        key="address",
-        allowed="HOST:PORT, for example node1.lan:7000, 10.0.0.5:7000 or [fd00::5]:7000",
-    )
+    url = "dns:///" + quote(str(target), safe=":")
+    return grpc.aio.secure_channel(url, client_credentials(identity), options=options)
 
 
 def peer_of(context: Any) -> PeerIdentity:
@@ -202,7 +187,7 @@ async def cause_of(
     error: grpc.aio.AioRpcError | None = None,
 ) -> Cause:
     """The same, and whether trying again is in vain."""
-    host, port = split_address(address)
+    target = parse_address(address, key="address")
     if error is not None and error.code() in _REFUSALS:
         told = "".join(c if c.isprintable() else " " for c in str(error.details() or "no reason"))
         return Cause(f"{address} refused the call: {told[: limits.TEXT_LENGTH]}")
@@ -211,17 +196,21 @@ async def cause_of(
         identities.load_identity(identity.folder, identity.name)
     except IdentityError as wrong:
         return Cause("; ".join(part for part in (wrong.problem, wrong.fix) if part), final=True)
-    found = await asyncio.to_thread(_try_handshake, identity, host, port=port, name=name)
+    found = await asyncio.to_thread(_try_handshake, identity, target, name=name)
     return Cause(f"{address} {found.text}", found.final)
 
 
 async def facts_at(identity: Identity, address: str) -> identities.Facts | None:
     """What the certificate at an address says; None where there is no handshake."""
 
+    target = parse_address(address, key="address")
+
     def look() -> identities.Facts | None:
         try:
             with (
-                socket.create_connection(split_address(address), limits.CONNECT_SECONDS) as plain,
+                socket.create_connection(
+                    (target.host, target.port), limits.CONNECT_SECONDS
+                ) as plain,
                 _context(identity).wrap_socket(plain) as connection,
             ):
                 return _facts(connection.getpeercert(binary_form=True))
@@ -256,11 +245,11 @@ async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
     raise AssertionError("gRPC's abort raises")
 
 
-def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None) -> Cause:
+def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) -> Cause:
     """What comes of a handshake with the identity's files, outside gRPC."""
     patience = limits.CONNECT_SECONDS
     try:
-        plain = socket.create_connection((host, port), timeout=patience)
+        plain = socket.create_connection((target.host, target.port), timeout=patience)
     except ConnectionRefusedError:
         return Cause("refused the connection: nobody listens there; is the program running?")
     except TimeoutError:
@@ -276,7 +265,9 @@ def _try_handshake(identity: Identity, host: str, *, port: int, name: str | None
         try:
             with _context(identity).wrap_socket(plain) as connection:
                 shown = True
-                stranger = _wrong_side(connection.getpeercert(binary_form=True), host, name=name)
+                stranger = _wrong_side(
+                    connection.getpeercert(binary_form=True), target.host, name=name
+                )
                 # With TLS 1.3 a handshake ends here before the other side has judged our
                 # certificate: its verdict, or HTTP/2's first frame, is in the first read.
                 if stranger:

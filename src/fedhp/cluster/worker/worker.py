@@ -21,11 +21,12 @@ import grpc.aio
 
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.addresses import HostPort, parse_address, parse_listen
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.services import OPTIONS, handler
 from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import server_credentials, split_address
+from fedhp.cluster.security.tls import server_credentials
 from fedhp.cluster.worker.coordinator_client import GIVE_UP, Finder, MustJoin, Uplink
 from fedhp.cluster.worker.data import OwnData, experiment_of, read_own, share_of
 from fedhp.cluster.worker.learner import Learner
@@ -98,7 +99,7 @@ class Worker:
         self._own: OwnData | None = None if settings.data is None else read_own(Path(settings.data))
         addresses = [each.strip() for each in settings.coordinator.split(",") if each.strip()]
         for address in addresses:
-            split_address(address)
+            parse_address(address, key="--coordinator")
         if not addresses and settings.finder is None:
             raise ConfigError("it names no coordinator", key="--coordinator", allowed="HOST:PORT")
         make_folder(settings.state, "the folder of this worker")
@@ -357,16 +358,18 @@ def _last_incarnation(state: Path) -> int:
 
 def _reachable(settings: WorkerSettings, port: int) -> str:
     """Where peers reach this worker: the host it listens on, or that of the coordinator's side."""
-    host = settings.listen.rpartition(":")[0]
-    if host not in ("", "0.0.0.0", "[::]"):
-        return f"{host}:{port}"
-    target = settings.coordinator.split(",")[0].strip().rpartition(":")
-    with contextlib.suppress(OSError, ValueError):
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            target[0].strip("[]"), int(target[2]), type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(place)  # a datagram socket sends nothing here
-            own = probe.getsockname()[0]
-        return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
-    return f"{socket.gethostname()}:{port}"
+    listen = parse_listen(settings.listen, key="--listen")
+    if not listen.everywhere:
+        return str(HostPort(listen.host, port))
+    first = settings.coordinator.split(",")[0].strip()
+    own = socket.gethostname()
+    if first:
+        target = parse_address(first, key="--coordinator")
+        with contextlib.suppress(OSError):
+            family, kind, protocol, _, place = socket.getaddrinfo(
+                target.host, target.port, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(place)  # a datagram socket sends nothing here
+                own = str(probe.getsockname()[0])
+    return str(HostPort(own, port))
