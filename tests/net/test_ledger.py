@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
     async def work() -> None:
         ledger = JournalLedger(tmp_path / "file" / "coordinator")
-        with pytest.raises(RunError, match="cannot be made"):
+        with pytest.raises(RunError, match="cannot be written"):
             await ledger.lead(name="c", address="")
         await ledger.close()
 

@@ -67,8 +67,8 @@ def compare(
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
-    from fedhp.engine.runs.run import is_run, unwritable
-    from fedhp.record.checkpoint import write_atomically
+    from fedhp.engine.runs.run import is_run, run_storage_errors
+    from fedhp.files import write_file
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
     from fedhp.report.tables import comparison_markdown, comparison_table
@@ -83,16 +83,14 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         "summary": summarize_runs(summaries),
     }
     pictures: list[Path] = []
-    try:
+    with run_storage_errors(folder):
         if folders:
-            write_atomically(folder / "comparison.json", json.dumps(result, indent=1).encode())
-            write_atomically(folder / "comparison.md", comparison_markdown(summaries).encode())
+            write_file(folder / "comparison.json", json.dumps(result, indent=1).encode())
+            write_file(folder / "comparison.md", comparison_markdown(summaries).encode())
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures
 
             pictures = save_comparison_figures(folders, folder / "figures")
-    except OSError as error:
-        raise unwritable(folder, error) from None
     if as_json:
         print(json.dumps(result))
         return

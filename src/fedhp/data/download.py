@@ -6,7 +6,6 @@ the next attempt continues with a Range request.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from fedhp.data.files import file_md5
-from fedhp.errors import DataError, StorageFull
+from fedhp.errors import DataError, FedhpError
+from fedhp.files import check_free_space, storage_error
 
 if TYPE_CHECKING:
     import httpx
@@ -235,10 +235,15 @@ class _Download:
                 allowed="the file as published",
                 fix="this is another file: use another mirror (--from URL)",
             )
-        missing = 0 if total is None else total - size
-        free = self.policy.free(self.target.parent)
-        if missing + _SPARE > free:
-            raise not_enough_room(self.target.parent, missing, free=free)
+        folder = self.target.parent
+        check_free_space(
+            folder,
+            0 if total is None else total - size,
+            free=self.policy.free(folder),
+            what="the download",
+            option="--to DIR",
+            spare=_SPARE,
+        )
 
     def start_over(self) -> None:
         os.truncate(self.part, 0)
@@ -264,15 +269,6 @@ class _Download:
             self.tag.write_text(f"{self.url}\n{validator}\n", encoding="utf-8")
 
 
-def not_enough_room(folder: Path, missing: int, *, free: int) -> StorageFull:
-    """The error for a disk that has not enough space left."""
-    return StorageFull(
-        f"{folder}: {missing / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
-        allowed=f"the size of the files plus {_SPARE / 1e6:.0f} MB",
-        fix="free some space, or choose another disk with --to DIR",
-    )
-
-
 def _write(sink: IO[bytes], block: bytes) -> None:
     try:
         sink.write(block)
@@ -281,16 +277,15 @@ def _write(sink: IO[bytes], block: bytes) -> None:
         raise unwritable(sink.name, error) from error
 
 
-def unwritable(path: str | Path, error: OSError) -> DataError | StorageFull:
-    """The error for a failed write: the disk is full, or something else."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(
-            f"{path}: the disk is full; the bytes downloaded so far are kept",
-            fix="free some space and run the command again: it continues where it stopped",
-        )
-    return DataError(
-        f"{path}: cannot be written: {error.strerror or error}",
-        fix="check the folder and its permissions, or choose another with --to DIR",
+def unwritable(path: str | Path, error: OSError) -> FedhpError:
+    """The error for a data set that cannot be written."""
+    return storage_error(
+        error,
+        path,
+        what="the data",
+        option="folder with --to DIR",
+        recovery="run the command again: it continues where it stopped",
+        kind=DataError,
     )
 
 

@@ -11,7 +11,8 @@ from fedhp.data.download import Progress, RetryPolicy, download, unwritable
 from fedhp.data.files import file_md5
 from fedhp.data.places import cache_folder
 from fedhp.data.unpack import unpack
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, DataError
+from fedhp.files import make_folder, write_file
 
 _RECEIPT = ".fetched.json"  # what an archive held, so that a complete set is known again
 
@@ -84,7 +85,7 @@ def fetch(
         source = replace(source, base=_checked_mirror(mirror))
     target = cache_folder() if to is None else to
     folder = target / source.folder if source.folder else target
-    _make(folder)
+    make_folder(folder, option="--to", kind=DataError)
     if source.archive:
         return _fetch_archive(name, source, folder=folder, policy=policy, progress=progress)
     got, present = [], []
@@ -121,9 +122,7 @@ def _fetch_archive(
     # the receipt comes last: without it the archive is unpacked again
     text = json.dumps({"archive": md5, "files": content}, indent=1)
     try:
-        receipt = folder / (_RECEIPT + ".new")
-        receipt.write_text(text, encoding="utf-8")
-        receipt.replace(folder / _RECEIPT)
+        write_file(folder / _RECEIPT, text.encode())
         archive.unlink()
     except OSError as error:
         raise unwritable(folder, error) from error
@@ -167,10 +166,3 @@ def _checked_mirror(url: str) -> str:
             fix="give the address without the file name",
         )
     return url.rstrip("/")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error

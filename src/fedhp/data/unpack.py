@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedhp.data.download import RetryPolicy, not_enough_room, unwritable
+from fedhp.data.download import RetryPolicy, unwritable
 from fedhp.errors import DataError
+from fedhp.files import check_free_space
 
 _SYMLINK = 0o120000
 
@@ -37,9 +38,13 @@ def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) ->
     written = []
     try:
         with _members(archive) as members:
-            total, free = sum(member.size for member in members), policy.free(target)
-            if total > free:
-                raise not_enough_room(target, total, free=free)
+            check_free_space(
+                target,
+                sum(member.size for member in members),
+                free=policy.free(target),
+                what="the unpacked data",
+                option="--to DIR",
+            )
             with tempfile.TemporaryDirectory(dir=target, prefix=".unpacking-") as name:
                 staging = Path(name)
                 for member in members:

@@ -6,16 +6,14 @@ instant leaves either the old or the new checkpoint whole.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedhp.errors import RunError
+from fedhp.files import write_parts
 from fedhp.record.hashing import array_blocks
 from fedhp.record.packing import Arrays
 from fedhp.record.tensors import read_tensors, tensor_file
@@ -64,37 +62,6 @@ def read_checkpoint(folder: Path, *, mapped: bool = False) -> Checkpoint | None:
     if metadata.get("crc") != str(_crc(arrays, index + scalars)):
         raise _damaged(path, "its checksum does not match")
     return Checkpoint(int(index), arrays, json.loads(scalars))
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write, sync, rename: the file is whole or not there."""
-    write_parts(path, [content])
-
-
-def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """The same for content that comes piece by piece and is never whole in memory."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        with temporary.open("wb") as stream:
-            for part in parts:
-                stream.write(part)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _crc(arrays: Arrays, text: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.errors import RunError
+from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import read_checkpoint
 from fedhp.record.store import FILE, Store
 from fedhp.types import FloatArray
@@ -179,7 +180,7 @@ def find_runs(folder: str | Path) -> list[Path]:
     top = Path(folder)
     if (top / FILE).is_file():
         return [top]
-    found = sorted(path.parent for path in top.glob(f"**/{FILE}") if ".tmp" not in path.parts)
+    found = sorted(path.parent for path in top.glob(f"**/{FILE}") if UNFINISHED not in path.parts)
     if not found:
         raise RunError(
             f"{top} holds no run",

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedhp.errors import RunError
+from fedhp.files import storage_error
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
@@ -143,11 +143,7 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            allowed="a path this user can write to, with space left",
-            fix="choose another folder with --out",
-        ) from None
+        raise storage_error(error, path, option="--out") from None
     return path
 
 

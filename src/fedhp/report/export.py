@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.errors import FedhpError, RunError
-from fedhp.record.checkpoint import write_parts
+from fedhp.files import storage_errors, write_parts
 from fedhp.record.reader import RunReader
 from fedhp.record.store import ROUND_TABLES
 from fedhp.report.rounds import check_round
@@ -68,15 +68,9 @@ def save_text(path: Path, text: str) -> Path:
 
 def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
     """Write a file whole, piece by piece, making its folder if needed."""
-    try:
+    with storage_errors(path, option="path"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_parts(path, parts)
-    except OSError as error:
-        raise RunError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            allowed="a path this user can write to",
-            fix="choose another path, or mend the permissions",
-        ) from None
     return path
 
 

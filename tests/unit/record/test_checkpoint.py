@@ -18,13 +18,12 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from fedhp.errors import RunError
+from fedhp.files import write_parts
 from fedhp.record.checkpoint import (
     FILE,
     Checkpoint,
     read_checkpoint,
-    write_atomically,
     write_checkpoint,
-    write_parts,
 )
 from fedhp.record.packing import pack, unpack
 
@@ -238,9 +237,9 @@ def test_a_write_that_fails_halfway_keeps_the_old_one(tmp_path: Path) -> None:
 def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, sample(1))
     program = (
-        "import os, sys; from pathlib import Path; from fedhp.record import checkpoint\n"
+        "import os, sys; from pathlib import Path; from fedhp import files\n"
         "parts = lambda: (yield b'x' * 100_000) or os._exit(9)\n"
-        "checkpoint.write_parts(Path(sys.argv[1]), parts())"
+        "files.write_parts(Path(sys.argv[1]), parts())"
     )
     told = subprocess.run([sys.executable, "-c", program, str(tmp_path / FILE)], check=False)
     assert told.returncode == 9
@@ -249,11 +248,6 @@ def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
     assert found.round_index == 1
     write_checkpoint(tmp_path, sample(2))
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
-
-
-def test_a_missing_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        write_atomically(tmp_path / "absent" / "x", b"x")
 
 
 @dataclass

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +22,9 @@ from fedhp.cluster.coordinator.run_record import EXPERIMENT
 from fedhp.cluster.history import events_in
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
-from fedhp.record.checkpoint import sync_folder, write_atomically
+from fedhp.files import UNFINISHED, new_folder, storage_errors, write_file
 from fedhp.record.store import FILE, Store
 
-UNFINISHED = ".tmp"  # the name of a folder that is not taken for a run
 WORKERS = "workers"
 
 
@@ -257,7 +254,7 @@ def _gather(
             for piece in pieces:
                 store.copy_rounds(records[piece.folder], first=piece.first, last=piece.last)
             store.leave_wal_mode()
-        write_atomically(new / EXPERIMENT, tomli_w.dumps(experiment).encode())
+        write_file(new / EXPERIMENT, tomli_w.dumps(experiment).encode())
         _copy(histories, new)
     return Gathered(
         folder=out,
@@ -307,25 +304,15 @@ def _merged(about: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(out: Path) -> Iterator[Path]:
-    """A folder that gets this name when all is written; before that it is no run."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise _unwritable(out, error) from None
-    try:
-        new = beside / UNFINISHED
-        new.mkdir()
-        yield new
-        sync_folder(new)
-        os.rename(new, out)
-        sync_folder(out.parent)
-    except OSError as error:
-        raise _unwritable(out, error) from None
-    except StorageFull as error:
-        raise _full(out, error.problem) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    """A folder that gets this name when all is written; before that it is not taken for a run."""
+    with (
+        storage_errors(f"--out {out}", option="--out", recovery="gather again"),
+        new_folder(out) as folder,
+    ):
+        try:
+            yield folder
+        except StorageFull as error:  # of the record: its advice would be to resume
+            raise OSError(errno.ENOSPC, error.problem) from None
 
 
 def _copy(histories: Iterable[_History], new: Path) -> None:
@@ -338,7 +325,7 @@ def _copy(histories: Iterable[_History], new: Path) -> None:
         while place.exists():  # two machines may have used one name
             number += 1
             place = folder / f"{each.path.stem}-{number}.jsonl"
-        write_atomically(place, each.content)
+        write_file(place, each.content)
 
 
 # --- words ---------------------------------------------------------------------------------
@@ -346,21 +333,3 @@ def _copy(histories: Iterable[_History], new: Path) -> None:
 
 def _several(folders: Iterable[Path]) -> str:
     return ", ".join(map(str, folders))
-
-
-def _unwritable(out: Path, error: OSError) -> RunError | StorageFull:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _full(out, error.strerror or str(error))
-    return RunError(
-        f"--out {out}: cannot be written: {error.strerror or error}",
-        allowed="a path below a folder this user can write to",
-        fix="choose another --out, or mend the permissions",
-    )
-
-
-def _full(out: Path, why: str) -> StorageFull:
-    return StorageFull(
-        f"--out {out}: the disk is full: {why}",
-        allowed="enough space for the whole record and the histories",
-        fix="free some space and gather again",
-    )

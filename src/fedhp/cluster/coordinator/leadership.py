@@ -7,7 +7,6 @@ waits again. Each process writes a record of its own: a frozen leader may still 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import logging
 import os
@@ -31,8 +30,8 @@ from fedhp.cluster.security.certificates import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import bare_stage
-from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError, StorageFull
-from fedhp.record.checkpoint import write_atomically
+from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError
+from fedhp.files import make_folder, write_file
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -131,7 +130,7 @@ async def coordinate(
 ) -> None:
     """Coordinate until the run is over; Interrupted when `stop` was set before."""
     identity = check_seat(seat)
-    make_folder(seat.folder)
+    make_folder(seat.folder, option="--out")
     metrics, current = Metrics(), _Current()
     server = None
     if seat.metrics is not None:
@@ -294,7 +293,7 @@ class AnnouncingLedger:
             LOG.warning(line)
         here = _reachable(address)
         facts = {"name": name, "address": here, "epoch": epoch, "process": os.getpid()}
-        write_atomically(self._folder / ANNOUNCED, json.dumps(facts).encode())
+        write_file(self._folder / ANNOUNCED, json.dumps(facts).encode())
         return epoch
 
     async def _tell_of_waiting(self) -> None:
@@ -324,19 +323,3 @@ def _reachable(address: str) -> str:
     if not place.everywhere:
         return address
     return str(replace(place, host="::1" if ":" in place.host else "127.0.0.1"))
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of --out if it is not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(
-                f"--out {folder}: the disk is full: {error.strerror}", fix="free some space"
-            ) from None
-        raise RunError(
-            f"--out {folder}: cannot be written: {error.strerror or error}",
-            allowed="a path below a folder this user can write to",
-            fix="choose another --out, or mend the permissions",
-        ) from None

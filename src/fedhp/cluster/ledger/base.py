@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedhp.cluster.ledger.journal import Journal, JournalBusy, JournalDamaged, Record, sync_folder
-from fedhp.errors import FedhpError, RunError, StorageFull
+from fedhp.cluster.ledger.journal import Journal, JournalBusy, JournalDamaged, Record
+from fedhp.errors import FedhpError, StorageFull
+from fedhp.files import make_folder
 
 EPOCH = 1  # a record: who leads from here on
 STATE = 2  # a record: the committed state, compressed
@@ -88,7 +88,7 @@ class JournalLedger:
                 await asyncio.sleep(POLL)
 
     def _start(self, name: str, address: str) -> int:
-        _make_folder(self._folder)
+        make_folder(self._folder, option="--out")
         journal = Journal(self._folder / FILE)
         try:
             epoch, self._state = _last(journal)
@@ -170,17 +170,3 @@ def _last(journal: Journal) -> tuple[int, bytes | None]:
                 fix="use the version of fedhp that wrote it",
             )
     return epoch, None if packed is None else zlib.decompress(packed)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        missing = [place for place in (folder, *folder.parents) if not place.exists()]
-        os.makedirs(folder, exist_ok=True)
-        for made in missing:
-            sync_folder(made.parent)
-    except OSError as error:
-        raise RunError(
-            f"{folder}: cannot be made: {error.strerror}",
-            allowed="a place this user can write to",
-            fix="choose another folder, or mend its permissions",
-        ) from None

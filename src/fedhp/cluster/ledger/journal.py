@@ -17,8 +17,9 @@ from pathlib import Path
 
 from fedhp.cluster.ledger.journal_format import JournalDamaged, Place, Record, begin, encode, scan
 from fedhp.errors import RunError, StorageFull
+from fedhp.files import sync_folder
 
-__all__ = ["Journal", "JournalBusy", "JournalDamaged", "Record", "Torn", "sync_folder"]
+__all__ = ["Journal", "JournalBusy", "JournalDamaged", "Record", "Torn"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -216,15 +217,6 @@ def _write(handle: int, data: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(handle, view, offset)
         view, offset = view[written:], offset + written
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

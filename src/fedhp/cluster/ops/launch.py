@@ -22,7 +22,6 @@ from fedhp.cluster.coordinator.leadership import (
     CoordinatorProcessSettings,
     announced,
     check_network,
-    make_folder,
 )
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
@@ -31,6 +30,7 @@ from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue, load_identity
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
+from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import FILE
 
@@ -103,7 +103,7 @@ class Cluster:
         """Check the experiment, make the folder and everyone's certificates."""
         check_network(self.experiment, source=self._source)
         processes.warm_up()
-        make_folder(self.folder)
+        make_folder(self.folder, option="--out")
         names = dict.fromkeys(self.workers, ("worker",))
         names |= dict.fromkeys(self.coordinators, ("coordinator",))
         names[operator.OPERATOR] = ("operator",)

@@ -6,9 +6,6 @@ needs ca.crt and its own two; ca.key stays where it was made.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -37,8 +34,8 @@ from fedhp.cluster.security.identity import (
     read,
     said,
 )
-from fedhp.errors import FedhpError, IdentityError, StorageFull
-from fedhp.record.checkpoint import sync_folder
+from fedhp.errors import IdentityError
+from fedhp.files import storage_errors, write_file
 
 __all__ = ["ROLES", "Facts", "Identity", "init_authority", "inspect", "issue", "load_identity"]
 
@@ -254,44 +251,17 @@ def _save(
         serialization.NoEncryption(),
     )
     file = folder / f"{stem}.crt"
-    try:
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    with storage_errors(folder, option="--folder", kind=IdentityError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(file.with_suffix(".key"), secret, mode=0o600, replace=replace)
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
         _write(file, pem, mode=0o644, replace=replace)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
     return describe(file, certificate)
 
 
 def _write(file: Path, content: bytes, *, mode: int, replace: bool) -> None:
     """Whole or not at all; a key never has a wider mode, not even while it is written."""
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if replace:
-            os.replace(temporary, file)
-        else:
-            os.link(temporary, file)  # unlike a rename, it fails if somebody was faster
+        write_file(file, content, mode=mode, replace=replace, shared=True)
     except FileExistsError:
         raise _taken(file) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    sync_folder(file.parent)
-
-
-def _unwritable(folder: Path, error: OSError) -> FedhpError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(
-            f"{folder}: the disk is full: {error.strerror}", fix="free some space and try again"
-        )
-    return IdentityError(
-        f"{folder} cannot be written: {error.strerror}",
-        allowed="a folder this user can write to",
-        fix="mend its permissions, or give another --folder",
-    )

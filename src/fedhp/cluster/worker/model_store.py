@@ -7,7 +7,6 @@ what a failing disk did to it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import re
@@ -19,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.errors import RunError, StorageFull
-from fedhp.record.checkpoint import write_parts
+from fedhp.files import make_folder, storage_errors, write_parts
 from fedhp.record.hashing import array_blocks
 from fedhp.record.packing import Arrays
 from fedhp.record.tensors import read_tensors, tensor_file
@@ -50,7 +48,7 @@ class ModelStore:
         self.folder = folder
         self._place = folder / run
         self._models: dict[Attempt, Kept] = {}
-        make_folder(self._place, "the folder for this worker's models")
+        make_folder(self._place, option="--state")
 
     def load(self, *, width: int, counters: int) -> None:
         """Read what an earlier process left; what is damaged or does not fit is left alone."""
@@ -114,18 +112,6 @@ def last_stands(folder: Path) -> tuple[str, list[Attempt]]:
     return newest.name, sorted(stand for stand, _ in _files(newest))
 
 
-def make_folder(place: Path, what: str) -> None:
-    """Make a folder below --state if it is not there; `what` it is for, in words."""
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"{place}: {what} cannot be made: {error.strerror}",
-            allowed="a folder that can be written to",
-            fix="choose another one with --state",
-        ) from None
-
-
 def _facts(stand: Attempt) -> dict[str, str]:
     return {key: str(number) for key, number in stand.to_facts().items()}
 
@@ -158,14 +144,10 @@ def _read(file: Path, run: str, *, width: int, counters: int) -> Kept:
 
 
 def _write(path: Path, arrays: Arrays, metadata: dict[str, str]) -> None:
-    try:
+    with storage_errors(
+        path, what="the model", option="--state", recovery="start this worker again"
+    ):
         write_parts(path, tensor_file(arrays, metadata))
-    except OSError as error:
-        kind = StorageFull if error.errno == errno.ENOSPC else RunError
-        raise kind(
-            f"{path}: the model cannot be written: {error.strerror}",
-            fix="make room or choose another folder with --state, and start this worker again",
-        ) from error
 
 
 def _digest(model: Kept) -> str:

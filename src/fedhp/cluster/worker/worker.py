@@ -31,13 +31,13 @@ from fedhp.cluster.worker.coordinator_client import GIVE_UP, Finder, MustJoin, U
 from fedhp.cluster.worker.data import OwnData, experiment_of, read_own, share_of
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.model_offer import ModelOffer
-from fedhp.cluster.worker.model_store import ModelStore, last_stands, make_folder
+from fedhp.cluster.worker.model_store import ModelStore, last_stands
 from fedhp.cluster.worker.peer_client import Pulls
 from fedhp.cluster.worker.peer_server import PeerService
 from fedhp.cluster.worker.rounds import OrderExecutor, RoundLine
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
-from fedhp.record.checkpoint import write_atomically
+from fedhp.files import make_folder, write_file
 
 log = logging.getLogger("fedhp.worker")
 
@@ -102,14 +102,12 @@ class Worker:
             parse_address(address, key="--coordinator")
         if not addresses and settings.finder is None:
             raise ConfigError("it names no coordinator", key="--coordinator", allowed="HOST:PORT")
-        make_folder(settings.state, "the folder of this worker")
+        make_folder(settings.state, option="--state")
         self._history = History(settings.state, settings.name)
         self.member = WorkerSession(
             identity, self._history, after=_last_incarnation(settings.state)
         )
-        write_atomically(
-            settings.state / INCARNATION, str(self.member.envelopes.incarnation).encode()
-        )
+        write_file(settings.state / INCARNATION, str(self.member.envelopes.incarnation).encode())
         self._shelf = ModelOffer()
         self._service = PeerService(self.member, self._shelf)
         self._pulls = Pulls(self.member, self._shelf)

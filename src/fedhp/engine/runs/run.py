@@ -7,12 +7,12 @@ repeats it bit for bit.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ from fedhp.engine.memory import peak_memory
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.sharded import Engine
 from fedhp.engine.trial import try_algorithm
-from fedhp.errors import Diverged, Interrupted, RunError, StorageFull
-from fedhp.record.checkpoint import Checkpoint, read_checkpoint, sync_folder, write_checkpoint
+from fedhp.errors import Diverged, Interrupted, RunError
+from fedhp.files import check_free_space, new_folder, storage_errors, write_file
+from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store, description
@@ -178,10 +179,8 @@ class Run:
 
     def _save(self, loop: RoundLoop | EventLoop) -> float:
         started = time.monotonic()
-        try:
+        with run_storage_errors(self.folder):
             write_checkpoint(self.folder, loop.checkpoint())
-        except OSError as error:
-            raise unwritable(self.folder, error) from None
         return time.monotonic() - started
 
 
@@ -232,7 +231,7 @@ def is_finished(folder: Path) -> bool:
 
 def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
     """Whether this folder holds a run to go on with; refuse one that cannot be used."""
-    try:
+    with run_storage_errors(folder):
         if is_run(folder):
             if not resume:
                 raise RunError(
@@ -252,9 +251,16 @@ def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
         while not parent.exists() and parent.parent != parent:
             parent = parent.parent
         os.rmdir(tempfile.mkdtemp(prefix=".fedhp-", dir=parent))
-    except OSError as error:
-        raise unwritable(folder, error) from None
     return False
+
+
+def run_storage_errors(folder: Path) -> AbstractContextManager[None]:
+    """Clear errors where a run cannot write to its folder."""
+    return storage_errors(
+        f"--out {folder}",
+        option="--out",
+        recovery="resume the run with --resume; committed rounds are kept",
+    )
 
 
 def _check_space(prepared: Prepared, folder: Path) -> None:
@@ -268,42 +274,24 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     parent = folder
     while not parent.exists():
         parent = parent.parent
-    free = shutil.disk_usage(parent).free
-    if checkpoint + records + mapped > free:
-        raise StorageFull(
-            f"--out {folder}: the run needs about {(checkpoint + records + mapped) / 1e6:.0f} MB, "
-            f"{free / 1e6:.0f} MB are free",
-            allowed="enough space for the records and two checkpoints",
-            fix="free some space, or choose an --out on another disk",
-        )
+    check_free_space(
+        f"--out {folder}",
+        checkpoint + records + mapped,
+        free=shutil.disk_usage(parent).free,
+        what="the run",
+        option="--out",
+    )
 
 
 def _create(prepared: Prepared, target: Path, *, label: str) -> None:
-    """Make the folder beside its place, whole, and move it there."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
-        store = Store.create(temporary)
+    with run_storage_errors(target), new_folder(target) as folder:
+        store = Store.create(folder)
         for key, value in _description(prepared, label).items():
             store.set_meta(key, value)
         store.leave_wal_mode()
         store.close()
         tables = to_tables(prepared.experiment)
-        (temporary / EXPERIMENT).write_text(tomli_w.dumps(tables), encoding="utf-8")
-        temporary.chmod(0o755)
-        if target.is_dir():
-            target.rmdir()
-        os.replace(temporary, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise unwritable(target, error) from None
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
 
 
 def _description(prepared: Prepared, label: str) -> dict[str, Any]:
@@ -344,17 +332,3 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
 
 def _told(value: Any) -> str:
     return "not set" if value is None else repr(value)
-
-
-def unwritable(folder: Path, error: OSError) -> StorageFull | RunError:
-    """What to tell when a folder cannot be written to."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(
-            f"--out {folder}: the disk is full: {error.strerror}",
-            fix="free some space and go on with --resume; committed rounds are kept",
-        )
-    return RunError(
-        f"--out {folder}: cannot be written: {error.strerror or error}",
-        allowed="a path below a folder this user can write to",
-        fix="choose another --out, or mend the permissions",
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fedhp.errors import RunError
+from fedhp.files import storage_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,17 +179,11 @@ def figure_svg(figure: Figure) -> str:
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; equal figures give equal files."""
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
-    try:
+    with storage_errors(folder, what="the figures"):
         folder.mkdir(parents=True, exist_ok=True)
         _lay_out(figure)
         for path, kind in zip(paths, FORMATS, strict=True):
             figure.savefig(path, dpi=DPI, metadata=UNDATED[kind])
-    except OSError as error:
-        raise RunError(
-            f"{folder}: the figures cannot be written: {error.strerror or error}",
-            allowed="a folder this user can write to",
-            fix="choose another folder, or mend the permissions",
-        ) from None
     return paths
 
 
