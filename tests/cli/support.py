@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tomli_w
 import fedhp
 from fedhp.cli import call
 from fedhp.errors import FedhpError
+from waiting import PATIENCE
 
 TINY: dict[str, Any] = {
     "workers": 6,
@@ -29,7 +29,6 @@ TINY: dict[str, Any] = {
     "evaluation": {"images": 60},
     "world": {"profile": "slow_links", "model_megabits": 12},
 }
-PATIENCE = 120.0  # s, for what should take a moment: a deadline, not a measurement
 
 
 def write(folder: Path, **changes: Any) -> Path:
@@ -87,14 +86,6 @@ def ended(process: subprocess.Popen[str]) -> Told:
     """What a process said until its end."""
     out, err = process.communicate(timeout=PATIENCE)
     return Told(process.returncode, out, err)
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Poll with a deadline."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.02)
 
 
 def rounds_in(folder: Path) -> int:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import Command, ended, start, wait_until, write
+from cli.support import Command, ended, start, write
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.ops.operator import status, target_of
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli.support import Command, wait_until, write
+from cli.support import Command, write
 from fedhp.cluster.ops import doctor
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.ops.operator import target_of
 from fedhp.cluster.protocol.versions import installed
 from fedhp.cluster.security.certificates import init_authority, issue
 from net.clusters import status_of, tiny
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 

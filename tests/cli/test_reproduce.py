@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import Command, wait_until
+from cli.support import Command
 from unit.engine.small_suite import FIGURE, write_small_suite
 from unit.report.markup import check_page
+from waiting import wait_until
 
 
 @pytest.fixture

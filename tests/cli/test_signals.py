@@ -21,9 +21,9 @@ from cli.support import (
     is_alive,
     rounds_in,
     start,
-    wait_until,
     write,
 )
+from waiting import wait_until
 
 LONG = {"rounds": 80, "training": {"local_steps": 6}, "checkpoint": {"seconds": 0.1}}
 ALGORITHMS = "ldsgd,adpsgd"

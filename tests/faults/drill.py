@@ -18,6 +18,7 @@ from fedhp.cluster.failpoints import VARIABLE
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops.launch import COORDINATOR, Cluster
 from fedhp.config import Experiment, parse
+from waiting import let_last, wait_until
 
 # All rounds about as long.
 ALGORITHMS: tuple[dict[str, Any], ...] = (
@@ -28,7 +29,6 @@ ALGORITHMS: tuple[dict[str, Any], ...] = (
 )
 SOON = 60.0  # s until something must have happened
 OVER = 150.0  # s until a run must be over
-LOOK = 0.02
 
 
 def experiment(*, seed: int = 0, workers: int = 4, rounds: int = 30, **changes: Any) -> Experiment:
@@ -75,10 +75,6 @@ class Outcome:
     def good(self) -> bool:
         """No hang, no error, no broken promise."""
         return not (self.hang or self.error or self.violations)
-
-
-class Hang(Exception):
-    """Something did not happen in time."""
 
 
 class Drill:
@@ -147,12 +143,8 @@ class Drill:
     # --- waiting ---------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], bool], what: str, *, seconds: float = SOON) -> None:
-        """Look until something is so; Hang if it never is."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Hang(f"{what} did not happen within {seconds:.0f} s")
-            time.sleep(LOOK)
+        """Look until something is so; TimeoutError if it never is."""
+        wait_until(condition, what, seconds=seconds)
 
     def until_dead(self, name: str) -> float:
         """A process killed itself at its fail point; when that was seen."""
@@ -179,14 +171,11 @@ class Drill:
 
     def pass_time(self, seconds: float) -> None:
         """Let a fault last: how long is part of the drill, nothing waits for it."""
-        time.sleep(seconds)
+        let_last(seconds)
 
     def finish(self) -> None:
         """The run goes on to its end."""
-        try:
-            self.cluster.wait(OVER)
-        except TimeoutError as error:
-            raise Hang(str(error)) from None
+        self.cluster.wait(OVER)
 
     # --- what is known ---------------------------------------------------------------------
 
@@ -230,7 +219,7 @@ class Case:
         try:
             settings, takeover = self.play(folder, seed)
             rounds = settings.rounds
-        except (Hang, TimeoutError) as found:
+        except TimeoutError as found:
             hang = str(found)
         except Exception as found:  # whatever it is, the campaign goes on and tells it
             error = f"{type(found).__name__}: {found}"

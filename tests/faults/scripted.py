@@ -22,6 +22,7 @@ from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_channel
+from waiting import emulate_work
 
 MODEL_BYTES = 400_000
 NAN = float("nan")
@@ -83,9 +84,9 @@ class Scripted:
                     return
                 except Refused:
                     self.stale += 1
-                    await asyncio.sleep(PAUSE)
+                    await emulate_work(PAUSE)
                 except ConnectionError:
-                    await asyncio.sleep(PAUSE)
+                    await emulate_work(PAUSE)
         finally:
             if beating is not None:
                 beating.cancel()
@@ -133,7 +134,7 @@ class Scripted:
             with contextlib.suppress(ConnectionError):
                 request = wire.BeatRequest(envelope=self.envelope(), phase="scripted")
                 await self.call("Beat", request, seconds=limits.BEAT_SECONDS)
-            await asyncio.sleep(self.beat_seconds)
+            await emulate_work(self.beat_seconds)
 
     async def _next(self) -> wire.Order:
         request = wire.NextRequest(
@@ -171,7 +172,7 @@ class Scripted:
 
     async def _work(self, attempt: Attempt, work: wire.Work) -> None:
         self.attempt = attempt
-        await asyncio.sleep(work.local_steps * self.step_seconds)
+        await emulate_work(work.local_steps * self.step_seconds)
         self.history.note("trained", {**attempt.to_facts(), "steps": work.local_steps})
         report = self._made_up(attempt, [peer.worker for peer in work.peers])
         self.mixed = attempt

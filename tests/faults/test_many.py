@@ -19,6 +19,7 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.config import parse
+from waiting import wait_until_async
 
 WORKERS, ROUNDS = 300, 4
 MOST_SECONDS, MOST_MEGABYTES = 5.0, 500.0
@@ -71,8 +72,7 @@ def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
 async def everyone(names: list[str], certificates: Path, folder: Path) -> None:
     """All workers, until the run is over."""
     announced = folder / "coordinator.json"
-    while not announced.exists():
-        await asyncio.sleep(0.05)
+    await wait_until_async(announced.exists, "the coordinator's address")
     address = json.loads(announced.read_bytes())["address"]
     await asyncio.gather(
         *(

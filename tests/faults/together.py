@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from fedhp.cluster.ledger.base import JournalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, parse
+from waiting import wait_until_async
 
 SOON = 60.0  # s: nothing here takes longer, even on a busy machine
 NOTHING = frozenset[str]()
@@ -112,11 +113,9 @@ async def _term(coordinator: Coordinator, ledger: JournalLedger) -> None:
         await ledger.close()
 
 
-async def until(condition: Any) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Look until something is so."""
-    async with asyncio.timeout(SOON):
-        while not condition():
-            await asyncio.sleep(0.01)
+    await wait_until_async(lambda: bool(condition()), "what a coordinator does", seconds=SOON)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.worker.worker import WorkerSettings
 from fedhp.config import Experiment
+from waiting import wait_until
 
 BOSS = "coordinator"
 PORT = 7070
@@ -88,11 +89,10 @@ class Yard:
         )
         self._begin(BOSS, _coordinate, seat)
         announced = self.folder / "coordinator.json"
-        deadline = time.monotonic() + 60
-        while not announced.exists():
-            if time.monotonic() > deadline or not self.processes[BOSS].is_alive():
-                raise TimeoutError(f"no coordinator: {self.log(BOSS)}")
-            time.sleep(0.02)
+        boss = self.processes[BOSS]
+        wait_until(lambda: announced.exists() or not boss.is_alive(), "a coordinator")
+        if not announced.exists():
+            raise RuntimeError(f"no coordinator: {self.log(BOSS)}")
         address = json.loads(announced.read_bytes())["address"]
         for name in self.workers:
             self._begin(
@@ -120,11 +120,11 @@ class Yard:
 
     def until_round(self, round_index: int, *, seconds: float) -> None:
         """So many rounds are committed."""
-        deadline = time.monotonic() + seconds
-        while self.committed() < round_index:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"round {round_index} was not committed: {self.log(BOSS)}")
-            time.sleep(0.05)
+        wait_until(
+            lambda: self.committed() >= round_index,
+            lambda: f"the commit of round {round_index}: {self.log(BOSS)}",
+            seconds=seconds,
+        )
 
     def committed(self) -> int:
         """The last committed round."""

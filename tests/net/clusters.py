@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import Experiment, parse
 from fedhp.errors import RunError
+from waiting import wait_until
 
-PATIENCE = 600.0  # s, for what should take seconds: a deadline, not a measurement
+PATIENCE = 200.0  # s, for what should take seconds: a deadline, not a measurement
 ENDLESS = 100_000  # rounds
 
 
@@ -31,11 +31,12 @@ def tiny(*, workers: int = 3, rounds: int = 3, **sections: Any) -> Experiment:
 
 def until(cluster: Cluster, holds: Callable[[], bool], what: str) -> None:
     """Look after the processes until something holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: {cluster.exit_codes()}, {cluster.notes}"
-        cluster.tend()
-        time.sleep(0.05)
+    wait_until(
+        holds,
+        lambda: f"{what}: {cluster.exit_codes()}, {cluster.notes}",
+        seconds=PATIENCE,
+        meanwhile=cluster.tend,
+    )
 
 
 def status_of(cluster: Cluster) -> wire.StatusReply | None:

@@ -17,6 +17,8 @@ from typing import IO
 import httpx
 import pytest
 
+from waiting import wait_until
+
 PROGRAM = shutil.which("etcd")
 needs_etcd = pytest.mark.skipif(
     PROGRAM is None, reason="etcd is not installed: apt-get install etcd-server"
@@ -82,18 +84,18 @@ class Etcd:
             self._await_health(member)
 
     def _await_health(self, member: int) -> None:
-        deadline = time.monotonic() + STARTING
         log = self._folder / f"log{member}"
-        while time.monotonic() < deadline:
+
+        def healthy() -> bool:
             # With TLS it asks for a certificate: then its log has to do.
             if self._extra and b"ready to serve client requests" in log.read_bytes():
-                return
+                return True
             with contextlib.suppress(httpx.HTTPError):
                 found = httpx.get(f"{self.member_url(member)}/health", timeout=2.0, trust_env=False)
-                if found.json().get("health") == "true":
-                    return
-            time.sleep(0.05)
-        raise AssertionError(log.read_text()[-2000:])
+                return bool(found.json().get("health") == "true")
+            return False
+
+        wait_until(healthy, lambda: f"member {member}: {log.read_text()[-2000:]}", seconds=STARTING)
 
     def kill(self, *members: int) -> None:
         """kill -9."""

@@ -23,6 +23,7 @@ from fedhp.types import NeighborMixing
 
 RUN = "0123456789abcdef" * 2
 SOON = 20.0  # s: nothing in these tests takes longer
+BEAT = 0.05  # s between two of a worker's
 
 
 def make_certificates(folder: Path, workers: int) -> Path:
@@ -47,7 +48,9 @@ class FakeCoordinator:
         self.phases: dict[str, set[str]] = defaultdict(set)
         self.left: dict[str, str] = {}
         self.asked: dict[str, int] = defaultdict(int)  # how often for an order
-        self.frozen = False  # it answers nothing at all
+        self.beats: dict[str, int] = defaultdict(int)
+        self._awake = asyncio.Event()  # not set: no beat is answered
+        self._awake.set()
         self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
         self.beat = INITIAL
         self.gone: list[int] = []
@@ -87,6 +90,20 @@ class FakeCoordinator:
         """Wait for something that a call of a worker brings about."""
         async with asyncio.timeout(within), self._changed:
             await self._changed.wait_for(condition)
+
+    async def beaten(self, worker: int, times: int) -> None:
+        """Wait until a worker's beat was answered so many times more."""
+        name = f"w{worker}"
+        goal = self.beats[name] + times
+        await self.until(lambda: self.beats[name] >= goal)
+
+    def freeze(self) -> None:
+        """Leave every beat without an answer from now on."""
+        self._awake.clear()
+
+    def wake(self) -> None:
+        """Answer beats again."""
+        self._awake.set()
 
     def peer(self, worker: int) -> wire.PeerAddress:
         """Where a worker is; before it has joined, where nobody is."""
@@ -172,7 +189,7 @@ class FakeCoordinator:
             epoch=self.epoch,
             worker=int(name[1:]),
             experiment=tomli_w.dumps(to_tables(self.experiment)),
-            beat_seconds=0.05,
+            beat_seconds=BEAT,
         )
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
@@ -191,9 +208,9 @@ class FakeCoordinator:
 
     async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
         self.phases[peer_of(context).name].add(request.phase)
+        await self._awake.wait()
+        self.beats[peer_of(context).name] += 1
         await self._tell()
-        while self.frozen:
-            await asyncio.sleep(0.01)
         return wire.BeatReply(
             epoch=max(self.epoch, self.beat.epoch),
             round=self.beat.round_index,

@@ -26,10 +26,10 @@ from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security import tls
 from fedhp.cluster.security.certificates import Identity, init_authority, issue
 from fedhp.cluster.security.tls import AllowList, admit, open_channel
+from waiting import PATIENCE
 
 TODAY = datetime.now(UTC)
 LONG_AGO, FAR_AHEAD = TODAY - timedelta(days=400), TODAY + timedelta(days=400)
-PATIENCE = 120.0  # s, for what takes a moment: a deadline, not a measurement
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from cli.support import is_alive, wait_until
+from cli.support import is_alive
 from fedhp.cluster.audit.outcome import final_digests, last_error
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster, ensure_certificates
@@ -23,6 +23,7 @@ from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
 from net.clusters import ENDLESS, PATIENCE, processes_of, round_of, status_of, tiny, until
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 

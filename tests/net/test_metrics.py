@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import ConfigError, Interrupted
 from net.clusters import PATIENCE, tiny
 from unit.record.rounds import mesh, planned_round
+from waiting import wait_until_async
 
 
 def served(look: Callable[[], Snapshot], ask: Callable[[str], Awaitable[None]]) -> Metrics:
@@ -141,10 +141,7 @@ def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch
         thread = threading.Thread(target=call)
         thread.start()
         asked.wait(PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while not answers and time.monotonic() < deadline:
-            time.sleep(0.01)  # the loop itself, kept busy
-        thread.join()
+        thread.join(PATIENCE)  # which keeps the loop itself busy
 
     served(lambda: Snapshot(state="running", leading=True), ask)
     assert answers[0].status_code == 503
@@ -179,9 +176,9 @@ def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
     async def main() -> None:
         stop = asyncio.Event()
         running = asyncio.ensure_future(coordinate(seat, stop=stop))
-        while not (tmp_path / "run" / "coordinator.json").exists():
-            assert not running.done(), running.result()
-            await asyncio.sleep(0.01)
+        announced = tmp_path / "run" / "coordinator.json"
+        await wait_until_async(lambda: announced.exists() or running.done(), "its address")
+        assert not running.done(), running.result()
         address = f"http://127.0.0.1:{ports[0]}"
         answer = await get(f"{address}/healthz")
         while answer.text.startswith(("starting", "waiting")):

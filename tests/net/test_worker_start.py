@@ -19,7 +19,7 @@ from fedhp.cluster.worker.data import experiment_of, read_own, share_of
 from fedhp.cluster.worker.model_store import Kept, ModelStore, last_stands
 from fedhp.errors import DataError, FedhpError
 from fedhp.seeds import Purpose, generator
-from net.fake_coordinator import RUN, FakeCoordinator, make_certificates
+from net.fake_coordinator import BEAT, RUN, FakeCoordinator, make_certificates
 from net.federation import experiment, federation, run
 
 FIRST = Attempt(1, 1, 1)
@@ -59,18 +59,19 @@ def test_a_call_to_a_frozen_coordinator_is_tried_again(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_client, "SILENT", 0.3)
+    longer = round(2 * 0.3 / BEAT)  # beats, in which a silence would have been noticed
 
     async def test() -> None:
         async with federation(experiment(), certificates, tmp_path) as there:
             await there.ready([0])
-            await asyncio.sleep(1.0)  # beats are answered: it waits for its order
+            await there.boss.beaten(0, longer)  # beats are answered: it waits for its order
             assert there.boss.asked["w0"] == 1
-            there.boss.frozen = True
+            there.boss.freeze()
             await there.boss.until(lambda: there.boss.asked["w0"] > 1)
-            there.boss.frozen = False
-            await asyncio.sleep(0.5)  # over a new connection
+            there.boss.wake()
+            await there.boss.beaten(0, longer)  # over a new connection
             asked = there.boss.asked["w0"]
-            await asyncio.sleep(1.0)
+            await there.boss.beaten(0, longer)
             assert there.boss.asked["w0"] == asked
 
     run(test())
