@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedhp.cluster.protocol import limits
-from net.identities import PATIENCE, make_ours, make_theirs
+from net.identities import make_ours, make_theirs
+from waiting import PATIENCE
 
 
 @pytest.fixture

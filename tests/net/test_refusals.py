@@ -28,13 +28,13 @@ from net.identities import (
     DENIED,
     FAR_AHEAD,
     LONG_AGO,
-    PATIENCE,
     plain_server,
     read_first,
     run,
     serving,
     turned_away,
 )
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -25,7 +25,6 @@ from net.identities import (
     DENIED,
     FAR_AHEAD,
     LONG_AGO,
-    PATIENCE,
     UNAVAILABLE,
     Doorkeeper,
     knock,
@@ -36,6 +35,7 @@ from net.identities import (
     sign,
     turned_away,
 )
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("patient")
 
