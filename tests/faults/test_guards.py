@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import pytest
 from faults.scripted import make_certificates
 from faults.together import Office, experiment, office, run, until
 from fedhp.cluster.audit.invariants import check
-from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Rules
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import JournalLedger
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import RULES, Envelopes, Guard, Refused
 
 NAMES = ["w0", "w1", "w2"]
@@ -98,10 +102,10 @@ def test_without_the_guard_a_doubled_report_is_noticed(
 
 def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
     boss: Conductor[str] = Conductor(
-        Rules(2, min_workers=1, suspect_after=1, dead_after=9), epoch=1
+        ConductorSettings(2, min_workers=1, suspect_after=1, dead_after=9), epoch=1
     )
     for name in NAMES[:2]:
-        boss.join(name, "h:1", incarnation=1, stands=(), now=0.0)
+        boss.join(name, "h:1", incarnation=1, models=(), now=0.0)
     attempt = boss.begin([0, 1], deadline=0.5)
     boss.report(0, attempt, "a")
     assert boss.verdict(0.6) is AttemptVerdict.COMMIT
@@ -110,7 +114,7 @@ def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
         boss.report(1, attempt, "b")
     assert not refused.value.bad
     boss.commit()
-    assert boss.members[1].stands == ()
+    assert boss.members[1].models == ()
 
 
 # --- a round needs enough reports ----------------------------------------------------------
@@ -128,7 +132,7 @@ def one_of_two_dies(certificates: Path, folder: Path) -> None:
             await until(lambda: any(kind == "work" for kind, _ in slow.orders))
             await until(lambda: there.workers["w0"].receipts)
             await there.fire("w1")
-            await until(lambda: boss.term.round_index or "at least" in boss.term.why)
+            await until(lambda: boss.round_index or "at least" in boss.why)
             there.hire("w1")
             await there.finish()
 
@@ -156,44 +160,63 @@ def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
 
 def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:
     boss: Conductor[str] = Conductor(
-        Rules(3, min_workers=3, suspect_after=1, dead_after=9), epoch=1
+        ConductorSettings(3, min_workers=3, suspect_after=1, dead_after=9), epoch=1
     )
     for name in NAMES:
-        boss.join(name, "h:1", incarnation=1, stands=(), now=0.0)
+        boss.join(name, "h:1", incarnation=1, models=(), now=0.0)
     attempt = boss.begin([0, 1, 2], deadline=9.0)
     boss.report(0, attempt, "a")
     boss.report(1, attempt, "b")
-    boss.join("w2", "h:1", incarnation=2, stands=(), now=0.5)
+    boss.join("w2", "h:1", incarnation=2, models=(), now=0.5)
     assert boss.verdict(0.5) is AttemptVerdict.GIVE_UP
 
 
 # --- who is late is not bad ----------------------------------------------------------------
 
 
+@contextmanager
+def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
+    """The state of a coordinator that has just taken the lead, without a network."""
+    settings = ConductorSettings(3, min_workers=2, suspect_after=1, dead_after=dead_after)
+    committed = CommittedState("0" * 32, experiment(), INITIAL)
+    history = History(folder, "boss")
+    record = RunRecordWriter.open(folder, committed, asynchronous=False)
+    try:
+        yield CoordinatorState(
+            committed.experiment,
+            run=committed.run,
+            conductor=Conductor(settings, epoch=1),
+            planner=None,
+            model_bytes=0,
+            record=record,
+            history=history,
+            leads=lambda: True,
+        )
+    finally:
+        record.close()
+        history.close()
+
+
 def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path: Path) -> None:
-    term = CoordinatorState(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
-    term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=9), epoch=1)
-    member = term.conductor.join("w0", "h:1", incarnation=1, stands=(), now=0.0)
-    term.conductor.begin([0], deadline=9.0)
-    assert CoordinatorHandlers(term).expected(member).attempt == Attempt(1, 1, 1)
-    term.conductor.give_up()
-    with pytest.raises(Refused, match="given up") as refused:
-        CoordinatorHandlers(term).expected(member)
-    assert not refused.value.bad
-    term.history.close()
+    with leading(tmp_path, dead_after=9.0) as state:
+        member = state.conductor.join("w0", "h:1", incarnation=1, models=(), now=0.0)
+        state.conductor.begin([0], deadline=9.0)
+        assert CoordinatorHandlers(state).expected(member).attempt == Attempt(1, 1, 1)
+        state.conductor.give_up()
+        with pytest.raises(Refused, match="given up") as refused:
+            CoordinatorHandlers(state).expected(member)
+        assert not refused.value.bad
 
 
 def test_who_is_silent_just_now_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:
-    term = CoordinatorState(experiment(), history=History(tmp_path, "boss"), leads=lambda: True)
-    term.conductor = Conductor(Rules(3, min_workers=2, suspect_after=1, dead_after=60), epoch=1)
-    now = time.monotonic()
-    for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):
-        term.conductor.join(name, "h:1", incarnation=1, stands=(), now=now - silent)
-    assert [each.name for each in term.alive()] == ["w0"]
-    assert [each.name for each in term.expected_back()] == ["w0", "w1"]
-    term.conductor.leave(term.conductor.members[1])
-    assert [each.name for each in term.expected_back()] == ["w0"]
-    term.history.close()
+    with leading(tmp_path, dead_after=60.0) as state:
+        now = time.monotonic()
+        for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):
+            state.conductor.join(name, "h:1", incarnation=1, models=(), now=now - silent)
+        assert [member.name for member in state.alive()] == ["w0"]
+        assert [member.name for member in state.expected_back()] == ["w0", "w1"]
+        state.conductor.leave(state.conductor.members[1])
+        assert [member.name for member in state.expected_back()] == ["w0"]
 
 
 @pytest.mark.parametrize("reason", ["joined", "doubled", "participant", "full", "attempt"])
@@ -216,7 +239,7 @@ def restarted(certificates: Path, folder: Path) -> None:
         async with office(experiment(rounds=4), certificates, folder) as there:
             boss = await there.open()
             hire_all(there)
-            await until(lambda: boss.term.round_index >= 2)
+            await until(lambda: boss.round_index >= 2)
             await there.close()
             await there.open()
             await there.finish()
@@ -246,7 +269,7 @@ def test_a_commit_that_was_not_durable_is_noticed(
         async with office(experiment(), certificates, tmp_path) as there:
             boss = await there.open()
             hire_all(there)
-            await until(lambda: boss.term.round_index >= 2)
+            await until(lambda: boss.round_index >= 2)
             await there.close()
             await there.open()
 
@@ -270,13 +293,13 @@ def an_old_coordinator_wakes_up(certificates: Path, folder: Path) -> list[str]:
             await there.close()
             boss = await there.open()
             hire_all(there)
-            await until(lambda: boss.term.round_index >= 1)
+            await until(lambda: boss.round_index >= 1)
             await there.close()
             (folder / "record.sqlite").unlink()
             old = await there.open("backup")
             workers = there.workers.values()
-            await until(lambda: old.term.round_index >= 1 or all(w.stale for w in workers))
-            said.extend(f"{old.term.conductor.epoch}: {w.stale}" for w in workers)
+            await until(lambda: old.round_index >= 1 or all(w.stale for w in workers))
+            said.extend(f"{old.conductor.epoch}: {w.stale}" for w in workers)
 
     run(scene())
     return said

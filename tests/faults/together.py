@@ -11,6 +11,7 @@ from typing import Any
 
 from faults.scripted import Scripted
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
+from fedhp.cluster.coordinator.state import CoordinatorState, Phase
 from fedhp.cluster.ledger.base import JournalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -55,8 +56,8 @@ class Office:
     workers: dict[str, Scripted] = field(default_factory=dict)
     living: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def open(self, journal: str = "journal") -> Coordinator:
-        """A new term of office."""
+    async def open(self, journal: str = "journal") -> CoordinatorState:
+        """A new coordinator that leads; its state."""
         ledger = JournalLedger(self.folder / journal)
         coordinator = Coordinator(
             CoordinatorSettings(
@@ -69,13 +70,13 @@ class Office:
             ledger,
         )
         self.running = asyncio.create_task(_term(coordinator, ledger))
-        serving = ("gathering", "paused", "running", "finished")
         running = self.running
-        await until(lambda: running.done() or coordinator.term.state in serving)
+        await until(lambda: running.done() or _is_serving(coordinator.state))
         if running.done():
             running.result()
+        assert coordinator.state is not None
         self.address = coordinator.address
-        return coordinator
+        return coordinator.state
 
     async def close(self) -> None:
         """End the term, as a kill would: nothing more is written."""
@@ -104,6 +105,10 @@ class Office:
         assert self.running is not None
         async with asyncio.timeout(SOON):
             await asyncio.gather(self.running, *self.living.values())
+
+
+def _is_serving(state: CoordinatorState | None) -> bool:
+    return state is not None and state.phase is not Phase.STARTING
 
 
 async def _term(coordinator: Coordinator, ledger: JournalLedger) -> None:

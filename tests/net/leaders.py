@@ -1,11 +1,12 @@
-"""Folders of coordinators without a network, written by Book and History as coordinator.py does."""
+"""Folders of coordinators, made without a network by RunRecordWriter and History."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from fedhp.cluster.coordinator.run_record import Content, RunRecordWriter
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import Experiment
@@ -40,15 +41,13 @@ class Leader:
     ) -> Leader:
         """Take up what is committed."""
         self.epoch = epoch
-        content = Content(
+        content = CommittedState(
             run=run,
             experiment=self.experiment,
-            committed=stand,
-            members=(),
+            attempt=stand,
             model_bytes=4000 if stand != INITIAL else 0,
-            planner=b"",
         )
-        self._book = RunRecordWriter.open(self.folder, content, asynchronous=False)
+        self._record = RunRecordWriter.open(self.folder, content, asynchronous=False)
         self._history = History(self.folder, self.name)
         place = stand.to_list()
         self._history.note(
@@ -56,10 +55,10 @@ class Leader:
             {"run": run, "epoch": epoch, "stand": place, "min_workers": 1, "asynchronous": False},
         )
         for worker in joined or range(WORKERS):
-            self._book.note_samples(worker, 100 + worker)
+            self._record.note_samples(worker, 100 + worker)
             self._history.note("join", {"worker": worker, "name": f"w{worker}"})
         if stand == INITIAL:
-            self._book.note_model(4000)
+            self._record.note_model(4000)
         return self
 
     def rounds(self, first: int, last: int) -> Leader:
@@ -77,18 +76,18 @@ class Leader:
         self._history.note(
             "attempt", {**facts, "participants": list(range(WORKERS)), "deadline": 5.0}
         )
-        self._book.write(record)
+        self._record.write(record)
         return facts
 
     def finish(self, status: str = "finished") -> Leader:
         """The run is over."""
         self._history.note("finished", {"round": ROUNDS, "why": "done"})
-        self._book.finish(status)
+        self._record.finish(status)
         return self.end()
 
     def end(self) -> Leader:
         """As a kill would: nothing more is written."""
-        self._book.close()
+        self._record.close()
         self._history.close()
         return self
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator.capacity import Transfer, least_capacities
-from fedhp.cluster.coordinator.link_estimates import Links
+from fedhp.cluster.coordinator.link_estimates import LinkEstimates, Transfer, least_capacities
 
 
 def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:
-    links = Links.unknown(3)
+    links = LinkEstimates.unknown(3)
     links.learn(0, 1, bits=8e6, seconds=2.0, round_index=4)
     assert links.bandwidth[0, 1] == links.bandwidth[1, 0] == 4e6
     links.learn(1, 0, bits=8e6, seconds=1.0, round_index=5)
@@ -39,7 +38,7 @@ def test_transfers_one_after_the_other_do_not_add_up() -> None:
 
 
 def test_a_connection_that_does_more_counts_at_once_and_one_that_does_less_by_and_by() -> None:
-    links = Links.unknown(3)
+    links = LinkEstimates.unknown(3)
     for bits, capacity in ((4.0, 4.0), (10.0, 10.0), (4.0, 7.0)):
         links.learn_shared([Transfer(0, 1, bits, 0.0, 1.0)], round_index=6)
         assert links.capacity[:2].tolist() == [capacity, capacity]
@@ -52,19 +51,19 @@ def test_a_connection_that_does_more_counts_at_once_and_one_that_does_less_by_an
 
 
 def test_an_unknown_link_is_guessed_from_its_slower_end() -> None:
-    links = Links.unknown(4)
+    links = LinkEstimates.unknown(4)
     links.learn(0, 1, bits=1e6, seconds=1.0, round_index=1)
     links.learn(2, 1, bits=5e6, seconds=1.0, round_index=1)
     network = links.network(model_bits=1.0, sharing=False, otherwise=7.0)
     assert network.bandwidth[0, 2] == 1e6  # worker 0 is the slower end
     assert network.bandwidth[0, 1] == 1e6
     assert not np.isnan(network.bandwidth).any()
-    nothing = Links.unknown(2).network(model_bits=1.0, sharing=False, otherwise=7.0)
+    nothing = LinkEstimates.unknown(2).network(model_bits=1.0, sharing=False, otherwise=7.0)
     assert nothing.bandwidth[0, 1] == 7.0
 
 
 def test_probes_go_to_the_links_that_were_not_timed_for_long_each_worker_once() -> None:
-    links = Links.unknown(5)
+    links = LinkEstimates.unknown(5)
     for a in range(5):
         for b in range(a + 1, 5):
             links.learn(a, b, bits=1.0, seconds=1.0, round_index=10)
@@ -78,9 +77,9 @@ def test_probes_go_to_the_links_that_were_not_timed_for_long_each_worker_once() 
 
 
 def test_packing_keeps_what_is_known() -> None:
-    links = Links.unknown(3)
+    links = LinkEstimates.unknown(3)
     links.learn(0, 2, bits=8e6, seconds=2.0, round_index=4)
-    again = Links.unpack(links.pack())
+    again = LinkEstimates.unpack(links.pack())
     assert np.array_equal(again.bandwidth, links.bandwidth, equal_nan=True)
     assert np.array_equal(again.measured, links.measured)
     assert np.array_equal(again.capacity, links.capacity, equal_nan=True)

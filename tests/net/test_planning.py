@@ -7,7 +7,7 @@ import pytest
 
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.planning import Planned, Planning, sources_of
+from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, sources_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
@@ -24,7 +24,7 @@ def planning(
     workers: int = 5,
     topology: str = "full",
     cluster: dict[str, object] | None = None,
-) -> Planning:
+) -> RoundPlanner:
     experiment = parse(
         {
             "workers": workers,
@@ -34,7 +34,7 @@ def planning(
             "cluster": cluster or {},
         }
     )
-    return Planning(bare_stage(experiment, model_bits=8e6))
+    return RoundPlanner(bare_stage(experiment, model_bits=8e6))
 
 
 def steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -66,7 +66,7 @@ def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire
     )
 
 
-def finish(planner: Planning, planned: Planned, there: list[int]) -> None:
+def finish(planner: RoundPlanner, planned: PlannedRound, there: list[int]) -> None:
     found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in there}
     planner.finish(planned, found, seconds=2.0)
 
@@ -175,11 +175,11 @@ def test_orders_say_what_the_plan_says(algorithm: str) -> None:
     present = np.ones(5, dtype=np.bool_)
     planned = planner.plan(1, present, steps(5))
     members = {worker: Member(worker, f"w{worker}", f"h:{worker + 1}") for worker in range(5)}
-    found = orders.works(
+    found = orders.work_orders(
         planned,
         Attempt(3, 1, 2),
         members,
-        tests=orders.Tests(some=True, whole=False),
+        evaluation=orders.EvaluationPlan(evaluate=True, whole_test=False),
         probes=[(0, 3)],
         deadline=10.0,
     )

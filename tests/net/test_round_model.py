@@ -13,12 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Rules, Status
+from fedhp.cluster.coordinator.conductor import (
+    AttemptVerdict,
+    Conductor,
+    ConductorSettings,
+    MemberStatus,
+)
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Refused
 
 WORKERS = 4
-RULES = Rules(workers=WORKERS, min_workers=2, suspect_after=3.0, dead_after=8.0)
+SETTINGS = ConductorSettings(workers=WORKERS, min_workers=2, suspect_after=3.0, dead_after=8.0)
 
 
 @dataclass
@@ -34,7 +39,7 @@ class Worker:
     work: Attempt | None = None
 
     @property
-    def stands(self) -> tuple[Attempt, ...]:
+    def models(self) -> tuple[Attempt, ...]:
         return (self.model,) if self.mixed is None else (self.model, self.mixed)
 
 
@@ -63,7 +68,9 @@ class Protocol(RuleBasedStateMachine):
 
     def _lead(self) -> None:
         self.epochs += 1
-        self.boss: Conductor[Attempt] = Conductor(RULES, epoch=self.epochs, committed=self.durable)
+        self.boss: Conductor[Attempt] = Conductor(
+            SETTINGS, epoch=self.epochs, committed=self.durable
+        )
         self.boss.restore(self.names)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 4.0, 9.0]))
@@ -82,7 +89,7 @@ class Protocol(RuleBasedStateMachine):
             worker.name,
             "h:1",
             incarnation=worker.incarnation,
-            stands=worker.stands,
+            models=worker.models,
             now=self.now,
         )
         assert member.worker == int(worker.name[1:])
@@ -98,19 +105,22 @@ class Protocol(RuleBasedStateMachine):
         member = self.boss.by_name(worker.name)
         if not worker.alive:
             return
-        if member is None or self.boss.status(member, self.now) in (Status.LEFT, Status.DEAD):
+        if member is None or self.boss.status(member, self.now) in (
+            MemberStatus.LEFT,
+            MemberStatus.DEAD,
+        ):
             self._join(worker)
         else:
             self.boss.beat(member, "waiting", self.now)
 
     @rule(index=st.integers(0, WORKERS - 1))
     def poll(self, index: int) -> None:
-        """Next: tell the stands, obey the epoch, advance or catch up, take the work."""
+        """Next: tell the models, obey the epoch, advance or catch up, take the work."""
         worker = self.workers[index]
         member = self.boss.by_name(worker.name)
         if not worker.alive or member is None or member.left:
             return
-        member.stands, member.seen = worker.stands, self.now
+        self.boss.poll(member, models=worker.models, now=self.now)
         assert self.boss.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
         worker.epoch = self.boss.epoch
         if worker.mixed == self.boss.committed and worker.mixed is not None:
@@ -125,7 +135,7 @@ class Protocol(RuleBasedStateMachine):
             worker.work = running.attempt
 
     def _holds(self, worker: Worker) -> bool:
-        return self.boss.committed in worker.stands
+        return self.boss.committed in worker.models
 
     @rule(index=st.integers(0, WORKERS - 1))
     def finish_work(self, index: int) -> None:
@@ -152,7 +162,7 @@ class Protocol(RuleBasedStateMachine):
     @rule()
     def begin(self) -> None:
         ready = self.boss.ready(self.now)
-        if self.boss.running is None and len(ready) >= RULES.min_workers:
+        if self.boss.running is None and len(ready) >= SETTINGS.min_workers:
             self.boss.begin([each.worker for each in ready], deadline=self.now + 5.0)
 
     @rule(dies=st.booleans())
@@ -203,9 +213,9 @@ TestProtocol = Protocol.TestCase
 
 
 def conductor(count: int = 3) -> Conductor[str]:
-    boss: Conductor[str] = Conductor(RULES, epoch=1)
+    boss: Conductor[str] = Conductor(SETTINGS, epoch=1)
     for index in range(count):
-        boss.join(f"w{index}", "h:1", incarnation=1, stands=(), now=0.0)
+        boss.join(f"w{index}", "h:1", incarnation=1, models=(), now=0.0)
     return boss
 
 
@@ -219,7 +229,7 @@ def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
         boss.beat(boss.members[index], "waiting", 5.0)
     assert boss.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
     assert boss.commit() == Attempt(1, 1, 1)
-    assert boss.status(boss.members[2], 2.0) is Status.BEHIND
+    assert boss.status(boss.members[2], 2.0) is MemberStatus.BEHIND
 
 
 def test_too_few_reports_give_the_attempt_up_and_the_next_has_another_number() -> None:
@@ -249,23 +259,23 @@ def test_a_process_that_came_anew_is_not_waited_for_in_the_attempt_of_its_earlie
     attempt = boss.begin([0, 1, 2], deadline=100.0)
     boss.report(0, attempt, "a")
     boss.report(1, attempt, "b")
-    boss.join("w2", "h:2", incarnation=2, stands=(), now=1.0)
+    boss.join("w2", "h:2", incarnation=2, models=(), now=1.0)
     assert boss.verdict(1.0) is AttemptVerdict.COMMIT
 
 
 def test_an_index_belongs_to_its_name() -> None:
     boss = conductor(0)
-    assert boss.join("anna", "h:1", incarnation=1, stands=(), now=0.0).worker == 0
-    assert boss.join("w3", "h:1", incarnation=1, stands=(), now=0.0).worker == 3
-    assert boss.join("b0", "h:1", incarnation=1, stands=(), now=0.0).worker == 1
-    assert boss.join("anna", "h:1", incarnation=2, stands=(), now=0.0).worker == 0
-    boss.join("c", "h:1", incarnation=1, stands=(), now=0.0)
+    assert boss.join("anna", "h:1", incarnation=1, models=(), now=0.0).worker == 0
+    assert boss.join("w3", "h:1", incarnation=1, models=(), now=0.0).worker == 3
+    assert boss.join("b0", "h:1", incarnation=1, models=(), now=0.0).worker == 1
+    assert boss.join("anna", "h:1", incarnation=2, models=(), now=0.0).worker == 0
+    boss.join("c", "h:1", incarnation=1, models=(), now=0.0)
     with pytest.raises(Refused, match="full"):
-        boss.join("d", "h:1", incarnation=1, stands=(), now=0.0)
+        boss.join("d", "h:1", incarnation=1, models=(), now=0.0)
     with pytest.raises(Refused, match="later process"):
-        boss.join("anna", "h:1", incarnation=1, stands=(), now=0.0)
+        boss.join("anna", "h:1", incarnation=1, models=(), now=0.0)
 
 
 def test_an_epoch_must_be_after_the_committed_one() -> None:
     with pytest.raises(ValueError, match="not after"):
-        Conductor(RULES, epoch=3, committed=Attempt(3, 1, 1))
+        Conductor(SETTINGS, epoch=3, committed=Attempt(3, 1, 1))

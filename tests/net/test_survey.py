@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator.planning import Planning
-from fedhp.cluster.coordinator.survey import PEERS, Survey
+from fedhp.cluster.coordinator.link_estimates import SURVEY_PEERS, LinkSurvey
+from fedhp.cluster.coordinator.round_planner import RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import parse
 from fedhp.engine.context import bare_stage
@@ -24,8 +24,8 @@ def link(worker: int, *, megabits: float = 8.0, lost: str = "") -> wire.LinkRepo
 
 @pytest.mark.parametrize("there", [[0, 1], [0, 2, 3, 7], list(range(40))])
 def test_everyone_times_some_links_and_is_timed_as_often(there: list[int]) -> None:
-    survey = Survey(there)
-    count = min(PEERS, len(there) - 1)
+    survey = LinkSurvey(there)
+    count = min(SURVEY_PEERS, len(there) - 1)
     for worker in there:
         asked = survey.wanted(worker)
         assert len(set(asked)) == count
@@ -35,24 +35,24 @@ def test_everyone_times_some_links_and_is_timed_as_often(there: list[int]) -> No
 
 
 def test_it_is_over_when_all_have_told_that_are_alive() -> None:
-    survey = Survey([0, 1, 2])
-    assert not survey.over([0, 1, 2])
-    survey.tell(0, [link(1), link(2)])
+    survey = LinkSurvey([0, 1, 2])
+    assert not survey.is_over([0, 1, 2])
+    survey.add(0, [link(1), link(2)])
     assert survey.wanted(0) == survey.wanted(5) == ()
-    assert not survey.over([0, 1])
-    assert survey.over([0, 5])  # who came since was not asked
-    survey.tell(1, [link(0, lost="unreachable")])
-    assert survey.over([0, 1])
+    assert not survey.is_over([0, 1])
+    assert survey.is_over([0, 5])  # who came since was not asked
+    survey.add(1, [link(0, lost="unreachable")])
+    assert survey.is_over([0, 1])
 
 
 def test_links_that_were_not_asked_for_are_not_taken() -> None:
-    survey = Survey(range(30))
-    survey.tell(0, [link(20)])
+    survey = LinkSurvey(range(30))
+    survey.add(0, [link(20)])
     assert survey.wanted(0)
-    survey.tell(0, [link(20), link(3)])
-    assert [each.worker for each in survey.found[0]] == [3]
-    survey.tell(0, [link(4)])  # once only
-    assert [each.worker for each in survey.found[0]] == [3]
+    survey.add(0, [link(20), link(3)])
+    assert [each.worker for each in survey.timed[0]] == [3]
+    survey.add(0, [link(4)])  # once only
+    assert [each.worker for each in survey.timed[0]] == [3]
 
 
 @pytest.mark.parametrize("sharing", [True, False])
@@ -69,10 +69,10 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
     everyone, step_time = np.ones(4, dtype=np.bool_), np.full(4, 0.01)
 
     def first_steps(slow: float) -> list[int]:
-        planner = Planning(bare_stage(experiment, model_bits=8e6))
+        planner = RoundPlanner(bare_stage(experiment, model_bits=8e6))
         speed = [slow, 8.0, 8.0, 8.0]
         assert not planner.links.known()
-        planner.survey(
+        planner.learn_survey(
             {
                 worker: [
                     link(peer, megabits=min(speed[worker], speed[peer]))
@@ -89,4 +89,4 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
 
     even, uneven = first_steps(8.0), first_steps(2.0)
     assert len(set(even)) == 1
-    assert uneven[2] > max(uneven[worker] for worker in (0, 1, 3))  # not beside the slow one
+    assert uneven[2] > max(uneven[worker] for worker in (0, 1, 3))  # not next to the slow one

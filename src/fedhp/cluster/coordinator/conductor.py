@@ -1,11 +1,12 @@
 """The round protocol as a state machine: who is a member, which attempt runs, what counts.
 
-No clock, no network, no disk: whoever calls says what time it is, and makes a commit durable
-before telling. docs/protocol.md says the same in words; a model checks it in the tests.
+No clock, no network, no disk: the caller passes the time, and makes a commit durable before it
+calls commit(). docs/protocol.md describes the same in words; tests check it with a model.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,19 +19,19 @@ from fedhp.cluster.protocol.guard import Refused
 T = TypeVar("T")
 
 
-class Status(StrEnum):
-    """How a member stands."""
+class MemberStatus(StrEnum):
+    """Whether a member can take part, and if not, why."""
 
     READY = "ready"
     BEHIND = "behind"  # alive, but without the committed model
     SUSPECT = "suspect"  # silent: nobody waits for it
     DEAD = "dead"  # silent for long: it must join again
     LEFT = "left"
-    QUARANTINED = "quarantined"
+    QUARANTINED = "quarantined"  # by the guard, which refuses all its messages
 
 
 class AttemptVerdict(StrEnum):
-    """What to do about the attempt that runs."""
+    """What to do about the running attempt."""
 
     WAIT = "wait"
     COMMIT = "commit"
@@ -39,61 +40,62 @@ class AttemptVerdict(StrEnum):
 
 @dataclass(slots=True)
 class Member:
-    """What is known of one worker."""
+    """What is known about one worker; only the Conductor changes it."""
 
     worker: int
     name: str
     address: str = ""
     incarnation: int = 0
-    seen: float = float("-inf")  # clock of its last sign of life
-    stands: tuple[Attempt, ...] = ()
+    seen: float = float("-inf")  # time of its last sign of life
+    models: tuple[Attempt, ...] = ()  # the attempts whose models it holds
     step_time: float = float("nan")
     phase: str = ""
     accuracy: float = float("nan")
     left: bool = True  # until it joins
     draining: bool = False
-    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The times and counts that the protocol goes by; seconds."""
+class ConductorSettings:
+    """Counts and times of the protocol; times in seconds."""
 
-    workers: int  # at most so many members
+    workers: int  # the largest number of members
     min_workers: int
     suspect_after: float
     dead_after: float
-    asynchronous: bool = False  # everyone goes on from its own model, whatever it is
+    asynchronous: bool = False  # each worker continues from its own model, whatever it is
 
 
 @dataclass(slots=True)
-class Running(Generic[T]):
-    """The attempt that runs."""
+class RunningAttempt(Generic[T]):
+    """The attempt that is under way."""
 
     attempt: Attempt
     participants: frozenset[int]
     deadline: float
     reports: dict[int, T] = field(default_factory=dict)
-    sealed: bool = False  # it is being committed: what comes now is late
+    sealed: bool = False  # it is being committed: a report that comes now is late
 
 
 class Conductor(Generic[T]):
     """Members and attempts; T is the body of a report."""
 
-    def __init__(self, rules: Rules, *, epoch: int, committed: Attempt = INITIAL) -> None:
+    def __init__(
+        self, settings: ConductorSettings, *, epoch: int, committed: Attempt = INITIAL
+    ) -> None:
         if epoch <= committed.epoch:
             raise ValueError(f"epoch {epoch} is not after {committed.epoch}")
-        self.rules = rules
+        self.settings = settings
         self.epoch = epoch
         self.committed = committed
         self.members: dict[int, Member] = {}
-        self.running: Running[T] | None = None
-        self._tries = 0  # attempts at the coming round in this epoch
+        self.running: RunningAttempt[T] | None = None
+        self._tries = 0  # attempts at the next round in this epoch
 
     # --- members ---------------------------------------------------------------------------
 
     def restore(self, names: Iterable[tuple[int, str]]) -> None:
-        """The members of an earlier life: an index belongs to its name for the whole run."""
+        """The members of an earlier coordinator: an index belongs to its name for the whole run."""
         for worker, name in names:
             self.members[worker] = Member(worker, name)
 
@@ -103,72 +105,94 @@ class Conductor(Generic[T]):
         address: str,
         *,
         incarnation: int,
-        stands: tuple[Attempt, ...],
+        models: tuple[Attempt, ...],
         now: float,
+        step_time: float = float("nan"),
     ) -> Member:
-        """A worker is there, for the first time or again."""
+        """A worker joins, for the first time or again."""
         member = self.by_name(name)
         if member is None:
-            member = Member(self._free(name), name)
+            member = Member(self._free_index(name), name)
             self.members[member.worker] = member
         elif incarnation < member.incarnation:
             raise Refused("sender", f"a later process of {name} has joined already")
         if incarnation > member.incarnation and self.running is not None:
-            # Its earlier life took what it knew of this attempt with it.
+            # Its earlier process took what it knew of this attempt with it.
             self.running.participants -= {member.worker} - self.running.reports.keys()
-        member.address, member.incarnation, member.stands = address, incarnation, stands
+        member.address, member.incarnation, member.models = address, incarnation, models
         member.seen, member.left, member.draining, member.phase = now, False, False, "joined"
+        member.step_time = step_time
         return member
 
+    def poll(
+        self, member: Member, *, models: tuple[Attempt, ...], step_time: float = 0.0, now: float
+    ) -> None:
+        """A member asks for an order, with the models it holds; step_time 0: not measured."""
+        member.models, member.seen = models, now
+        self.step_measured(member, step_time)
+
     def beat(self, member: Member, phase: str, now: float) -> None:
-        """A sign of life. Who was taken for dead must join again first."""
+        """A sign of life. A member that left must join again first."""
         if member.left:
-            raise Refused("joined", f"{member.name} is no member: join again")
+            raise Refused("joined", f"{member.name} is not a member: join again")
         member.seen, member.phase = max(now, member.seen), phase
 
+    def step_measured(self, member: Member, seconds: float) -> None:
+        """How long one local step takes; 0 means that it was not measured."""
+        if seconds > 0:
+            member.step_time = seconds
+
+    def reported(self, member: Member, *, accuracy: float, now: float) -> None:
+        """A report of this member was accepted; accuracy is NaN where nothing was tested."""
+        if math.isfinite(accuracy):
+            member.accuracy = accuracy
+        member.seen = now
+
+    def drain(self, member: Member) -> None:
+        """It is to leave after its present round."""
+        member.draining = True
+
     def leave(self, member: Member) -> None:
-        """It goes, by its own wish or the operator's."""
+        """It leaves, by its own decision or the operator's."""
         member.left = True
 
     def by_name(self, name: str) -> Member | None:
         """The member of this name."""
-        return next((each for each in self.members.values() if each.name == name), None)
+        return next((member for member in self.members.values() if member.name == name), None)
 
-    def status(self, member: Member, now: float) -> Status:
-        """How a member stands now."""
+    def status(self, member: Member, now: float) -> MemberStatus:
+        """Whether a member can take part now."""
         silent = now - member.seen
         if member.left:
-            return Status.LEFT
-        if member.quarantined:
-            return Status.QUARANTINED
-        if silent > self.rules.dead_after:
-            return Status.DEAD
-        if silent > self.rules.suspect_after:
-            return Status.SUSPECT
-        return Status.READY if self.holds(member) else Status.BEHIND
+            return MemberStatus.LEFT
+        if silent > self.settings.dead_after:
+            return MemberStatus.DEAD
+        if silent > self.settings.suspect_after:
+            return MemberStatus.SUSPECT
+        return MemberStatus.READY if self.holds(member) else MemberStatus.BEHIND
 
     def holds(self, member: Member) -> bool:
-        """Whether it has a model to go on from; the initial one everyone can make."""
-        anyone = self.rules.asynchronous or self.committed == INITIAL
-        return anyone or self.committed in member.stands
+        """Whether it has a model to continue from; the initial one everyone can make."""
+        anyone = self.settings.asynchronous or self.committed == INITIAL
+        return anyone or self.committed in member.models
 
     def alive(self, now: float) -> list[Member]:
-        """Members from whom something may be expected, by worker."""
-        good = (Status.READY, Status.BEHIND)
-        return [each for each in self._sorted() if self.status(each, now) in good]
+        """Members from which something may be expected, by worker."""
+        alive = (MemberStatus.READY, MemberStatus.BEHIND)
+        return [member for member in self._sorted() if self.status(member, now) in alive]
 
     def ready(self, now: float) -> list[Member]:
         """Members that can take part in the next attempt, by worker."""
         return [
-            each
-            for each in self._sorted()
-            if self.status(each, now) is Status.READY and not each.draining
+            member
+            for member in self._sorted()
+            if self.status(member, now) is MemberStatus.READY and not member.draining
         ]
 
     def gone(self, now: float) -> list[int]:
-        """Workers nobody should wait for."""
-        there = {each.worker for each in self.alive(now)}
-        return [worker for worker in sorted(self.members) if worker not in there]
+        """Workers that nobody should wait for."""
+        alive = {member.worker for member in self.alive(now)}
+        return [worker for worker in sorted(self.members) if worker not in alive]
 
     # --- attempts --------------------------------------------------------------------------
 
@@ -178,21 +202,21 @@ class Conductor(Generic[T]):
             raise RuntimeError("an attempt is running")
         self._tries += 1
         attempt = Attempt(self.epoch, self.committed.round_index + 1, self._tries)
-        self.running = Running(attempt, frozenset(participants), deadline)
+        self.running = RunningAttempt(attempt, frozenset(participants), deadline)
         return attempt
 
     def report(self, worker: int, attempt: Attempt, body: T) -> None:
-        """A participant's report counts once, and only for the attempt that runs."""
+        """A participant's report counts once, and only for the running attempt."""
         running = self.running
         if running is None or attempt != running.attempt:
-            late = "none" if running is None else str(running.attempt)
-            raise Refused("attempt", f"a report of {attempt}; {late} is running")
+            current = "none" if running is None else str(running.attempt)
+            raise Refused("attempt", f"a report of {attempt}; {current} is running")
         if running.sealed and worker not in running.reports:
             raise Refused("attempt", f"{attempt} is being committed without worker {worker}")
         if worker not in running.participants:
-            raise Refused("participant", f"worker {worker} takes no part in {attempt}")
+            raise Refused("participant", f"worker {worker} does not take part in {attempt}")
         if worker in running.reports:
-            raise Refused("doubled", f"worker {worker} reported in {attempt} already")
+            raise Refused("doubled", f"worker {worker} has already reported in {attempt}")
         running.reports[worker] = body
 
     def verdict(self, now: float) -> AttemptVerdict:
@@ -200,34 +224,34 @@ class Conductor(Generic[T]):
         running = self.running
         if running is None:
             return AttemptVerdict.WAIT
-        there = {each.worker for each in self.alive(now)}
-        awaited = (running.participants & there) - running.reports.keys()
+        alive = {member.worker for member in self.alive(now)}
+        awaited = (running.participants & alive) - running.reports.keys()
         if awaited and now < running.deadline:
             return AttemptVerdict.WAIT
-        if len(running.reports) >= max(1, self.rules.min_workers):
+        if len(running.reports) >= max(1, self.settings.min_workers):
             return AttemptVerdict.COMMIT
         return AttemptVerdict.GIVE_UP
 
     def seal(self) -> dict[int, T]:
-        """From now on no report counts any more: these are the ones that are committed."""
+        """No further report counts; returns those that are going to be committed."""
         if self.running is None:
             raise RuntimeError("no attempt is running")
         self.running.sealed = True
         return dict(self.running.reports)
 
     def commit(self) -> Attempt:
-        """The attempt counts; it was made durable before. Who reported stands there now."""
+        """The attempt counts; it is durable already. Those that reported hold its models."""
         if self.running is None:
             raise RuntimeError("no attempt is running")
         attempt = self.committed = self.running.attempt
         for worker in self.running.reports:
             member = self.members[worker]
-            member.stands = (*member.stands[-1:], attempt)
+            member.models = (*member.models[-1:], attempt)
         self.running, self._tries = None, 0
         return attempt
 
     def give_up(self) -> None:
-        """The attempt never was; everyone's model is still the committed one."""
+        """Drop the attempt; everyone's model is still the committed one."""
         self.running = None
 
     # --- inside ----------------------------------------------------------------------------
@@ -235,13 +259,15 @@ class Conductor(Generic[T]):
     def _sorted(self) -> list[Member]:
         return [self.members[worker] for worker in sorted(self.members)]
 
-    def _free(self, name: str) -> int:
+    def _free_index(self, name: str) -> int:
         """The index for a new name: the number at its end if that is free, else the lowest."""
-        ending = re.search(r"([0-9]{1,6})$", name)
-        wanted = int(ending[1]) if ending else -1
-        if 0 <= wanted < self.rules.workers and wanted not in self.members:
-            return wanted
-        for worker in range(self.rules.workers):
+        number = re.search(r"([0-9]{1,6})$", name)
+        preferred = int(number[1]) if number else -1
+        if 0 <= preferred < self.settings.workers and preferred not in self.members:
+            return preferred
+        for worker in range(self.settings.workers):
             if worker not in self.members:
                 return worker
-        raise Refused("full", f"all {self.rules.workers} places are taken; {name} has none")
+        raise Refused(
+            "full", f"all {self.settings.workers} places are taken; there is none for {name}"
+        )

@@ -1,245 +1,183 @@
-"""What the coordinator answers when it is called: orders, receipts, signs of life, status."""
+"""What the coordinator answers when it is called: orders, receipts, heartbeats, status."""
 
 from __future__ import annotations
 
-import logging
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp import __version__
 from fedhp.cluster.coordinator import orders
-from fedhp.cluster.coordinator.conductor import Member, Status
-from fedhp.cluster.coordinator.service import Expected
-from fedhp.cluster.coordinator.state import CoordinatorState
-from fedhp.cluster.coordinator.turns import Turns
+from fedhp.cluster.coordinator.conductor import Member, MemberStatus
+from fedhp.cluster.coordinator.state import CoordinatorState, Phase
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.versions import installed
 
-LOG = logging.getLogger("fedhp.coordinator")
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
-HELPERS = 8  # peers offered to a worker that is behind
+MOST_HELPERS = 8  # peers offered to a worker that is behind
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReport:
+    """What a report must belong to: the attempt, and the peers that its order named."""
+
+    attempt: Attempt
+    peers: frozenset[int]
 
 
 class CoordinatorHandlers:
-    """Answers calls that passed the desk (desk.Office)."""
+    """Answers the calls that CoordinatorService has checked."""
 
-    def __init__(self, term: CoordinatorState) -> None:
-        self.term = term
+    def __init__(self, state: CoordinatorState) -> None:
+        self.state = state
 
     @property
     def guard(self) -> Guard:
         """Judges envelopes."""
-        return self.term.guard
+        return self.state.guard
+
+    @property
+    def workers(self) -> int:
+        """How many workers the experiment has."""
+        return self.state.experiment.workers
 
     def join(self, name: str, request: wire.JoinRequest) -> wire.JoinReply:
-        """A worker is there."""
-        if request.fedhp != __version__:
-            raise Refused(
-                "version", f"fedhp {request.fedhp} at the worker, {__version__} here: update one"
-            )
-        member = self.term.conductor.join(
-            name,
-            request.address,
-            incarnation=request.envelope.incarnation,
-            stands=tuple(map(Attempt.from_wire, request.stands)),
-            now=time.monotonic(),
-        )
-        # A new process is not ready before it has timed a step.
-        member.step_time = request.step_time if request.step_time > 0 else float("nan")
-        self.term.turns.pop(member.worker, None)
-        self.term.catching.pop(member.worker, None)
-        self.term.book.note_samples(member.worker, request.samples)
-        self.term.history.note("join", {"worker": member.worker, "name": name})
-        LOG.info("%s joined as worker %d", name, member.worker)
-        self.term.notify()
+        """A worker joins, for the first time or again."""
+        member = self.state.member_joined(name, request)
         return wire.JoinReply(
-            run=self.guard.run or "",
-            epoch=self.term.conductor.epoch,
+            run=self.state.run,
+            epoch=self.state.conductor.epoch,
             worker=member.worker,
-            experiment=self.term.book.experiment_text,
-            beat_seconds=self.term.experiment.cluster.beat,
+            experiment=self.state.record.experiment_text,
+            beat_seconds=self.state.experiment.cluster.beat,
         )
 
     def member(self, name: str) -> Member:
         """The member of this name, or Refused("joined")."""
-        member = self.term.conductor.by_name(name)
-        now = time.monotonic()
-        if member is None or self.term.conductor.status(member, now) in (Status.LEFT, Status.DEAD):
-            raise Refused("joined", f"{name} is no member: join again")
+        conductor = self.state.conductor
+        member = conductor.by_name(name)
+        gone = (MemberStatus.LEFT, MemberStatus.DEAD)
+        if member is None or conductor.status(member, time.monotonic()) in gone:
+            raise Refused("joined", f"{name} is not a member: join again")
         return member
 
     async def next(self, member: Member, request: wire.NextRequest) -> wire.Order:
         """Something to do, at the latest after limits.POLL_SECONDS."""
-        member.stands = tuple(map(Attempt.from_wire, request.stands))
-        if request.step_time > 0:
-            member.step_time = request.step_time
-        if request.model_bytes:
-            self.term.create_planner(request.model_bytes)
-            self.term.book.note_model(request.model_bytes)
-            self.term.book.note_samples(member.worker, request.samples)
-        if self.term.survey is not None:
-            self.term.survey.tell(member.worker, request.surveyed)
-        member.seen = time.monotonic()
-        self.term.notify()
+        self.state.member_polled(member, request)
         until = time.monotonic() + limits.POLL_SECONDS
         while True:
             order = self._order(member)
             left = until - time.monotonic()
             if not order.HasField("wait") or left <= 0:
                 return order
-            await self.term.wait(left)
+            await self.state.wait_for_change(left)
 
     def _order(self, member: Member) -> wire.Order:
-        order = wire.Order(
-            epoch=self.term.conductor.epoch, committed=self.term.conductor.committed.to_wire()
-        )
-        if not self.term.leads():
-            order.wait.why = "this coordinator leads no more"
+        state, conductor = self.state, self.state.conductor
+        order = wire.Order(epoch=conductor.epoch, committed=conductor.committed.to_wire())
+        if not state.leads():
+            order.wait.why = "this coordinator does not lead any more"
             return order
-        if self.term.state == "finished" or (
-            member.draining and member.worker not in self.term.works
-        ):
-            member.left = True
-            order.finished.why = self.term.why or "drained"
+        drained = member.draining and member.worker not in state.work_orders
+        if state.phase is Phase.FINISHED or drained:
+            state.member_dismissed(member)
+            order.finished.why = state.why or "drained"
             return order
-        if not self.term.conductor.holds(member):
-            ready = self._fastest(member)
-            if ready:
-                self.term.catching.setdefault(member.worker, 0)
-                order.catch_up.peers.extend(orders.address(each) for each in ready[:HELPERS])
+        if not conductor.holds(member):
+            holders = self._holders(member)
+            if holders:
+                state.catch_up_ordered(member)
+                order.catch_up.peers.extend(map(orders.peer_address, holders[:MOST_HELPERS]))
                 return order
-        if self.term.survey is not None and self.term.survey.wanted(member.worker):
+        if state.survey is not None and state.survey.wanted(member.worker):
             order.survey.CopyFrom(
-                orders.survey(self.term.survey, member.worker, self.term.conductor.members)
+                orders.survey_order(state.survey, member.worker, conductor.members)
             )
             return order
-        running = self.term.conductor.running
-        if running is not None and self.term.state != "paused":
-            if self.term.asynchronous:
-                self._give_turn(member, running.attempt, order)
+        running = conductor.running
+        if running is not None and state.phase is not Phase.PAUSED:
+            if state.asynchronous:
+                order.act.CopyFrom(self._turn_order(member, running.attempt))
                 return order
-            work = self.term.works.get(member.worker)
+            work = state.work_orders.get(member.worker)
             wanted = member.worker in running.participants - running.reports.keys()
             if work is not None and wanted:
                 order.work.CopyFrom(work)
                 return order
-        order.wait.why = self.term.why or "for the others"
+        order.wait.why = state.why or "for the others"
         return order
 
-    def _give_turn(self, member: Member, attempt: Attempt, order: wire.Order) -> None:
-        """A turn that was given and never ended is given again as it was.
-
-        A turn mostly ends in the round after: that one says whether its model is tested.
-        """
-        assert isinstance(self.term.planner, Turns)
-        turn = self.term.turns.get(member.worker)
-        alive = [each.worker for each in self.term.alive()]
-        if turn is None:
-            turn = self.term.planner.next(
-                member.worker,
-                round_index=attempt.round_index,
-                clock=self.term.planner.clock,
-                present=np.isin(np.arange(self.term.experiment.workers), alive),
-            )
-            self.term.turns[member.worker] = turn
-        partner = turn.action.partner
-        self.term.asked[member.worker] = frozenset(() if partner is None else (partner,))
-        order.act.CopyFrom(
-            orders.act(
-                turn,
-                self.term.conductor.members,
-                round_index=turn.round_index,
-                tests=self.term.tests(min(turn.round_index + 1, self.term.experiment.rounds)),
-                deadline=max(TURN_DEADLINE, self.term.experiment.cluster.least_deadline),
-            )
+    def _turn_order(self, member: Member, attempt: Attempt) -> wire.Act:
+        """A turn mostly ends in the next round: that one decides whether its model is tested."""
+        state = self.state
+        turn = state.turn_of(member, round_index=attempt.round_index)
+        return orders.turn_order(
+            turn,
+            state.conductor.members,
+            evaluation=state.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
+            deadline=max(TURN_DEADLINE, state.experiment.cluster.least_deadline),
         )
 
-    def expected(self, member: Member) -> Expected:
-        """What a report of this member must belong to, or Refused if nothing is expected."""
-        running, turn = self.term.conductor.running, self.term.turns.get(member.worker)
+    def expected(self, member: Member) -> ExpectedReport:
+        """What a report of this member must belong to, or Refused if none is expected."""
+        running, turn = self.state.conductor.running, self.state.turns.get(member.worker)
         if turn is not None:  # a turn counts whenever it ends
-            attempt = Attempt(self.term.conductor.epoch, turn.round_index, 1)
+            attempt = Attempt(self.state.conductor.epoch, turn.round_index, 1)
         elif running is not None:
             attempt = running.attempt
         else:
             raise Refused("attempt", "no attempt is running: it was given up, or is over")
-        return Expected(
-            self.term.experiment.workers, attempt, self.term.asked.get(member.worker, frozenset())
-        )
+        return ExpectedReport(attempt, self.state.named_peers.get(member.worker, frozenset()))
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
-        """What it measured, or Refused."""
-        attempt = Attempt.from_envelope(report.envelope)
-        if self.term.asynchronous:
-            turn = self.term.turns.get(member.worker)
-            if turn is None or turn.number != report.turn:
-                raise Refused("attempt", f"turn {report.turn} is over or was never given")
-            assert isinstance(self.term.planner, Turns)
-            del self.term.turns[member.worker]
-            self.term.planner.end(turn, report)
-        else:
-            self.term.conductor.report(member.worker, attempt, report)
-        if np.isfinite(report.accuracy):
-            member.accuracy = report.accuracy
-        told = {**attempt.to_facts(), "worker": member.worker, "digest": report.digest.hex()}
-        if self.term.asynchronous:
-            told["turn"] = report.turn
-        lost = [link.worker for link in report.links if link.lost and not link.probe]
-        if lost:
-            told["lost"] = lost
-        self.term.history.note("report", told)
-        member.seen = time.monotonic()
-        self.term.notify()
+        """What a member measured, or Refused."""
+        self.state.member_reported(member, report)
 
     def beat(self, member: Member, phase: str) -> wire.BeatReply:
-        """It is alive."""
-        now = time.monotonic()
-        self.term.conductor.beat(member, phase, now)
-        running = self.term.conductor.running
-        attempt = running.attempt if running is not None else self.term.conductor.committed
+        """A member is alive."""
+        now, conductor = time.monotonic(), self.state.conductor
+        conductor.beat(member, phase, now)
+        running = conductor.running
+        attempt = running.attempt if running is not None else conductor.committed
         return wire.BeatReply(
-            epoch=self.term.conductor.epoch,
+            epoch=conductor.epoch,
             round=attempt.round_index,
             attempt=attempt.number,
-            gone=self.term.conductor.gone(now),
+            gone=conductor.gone(now),
         )
 
     def leave(self, member: Member, why: str) -> None:
-        """It goes."""
-        self.term.conductor.leave(member)
-        self.term.history.note("leave", {"worker": member.worker, "why": why})
-        LOG.info("%s left: %s", member.name, why)
-        self.term.notify()
+        """A member leaves."""
+        self.state.member_left(member, why)
 
     def status(self) -> wire.StatusReply:
-        """How it stands."""
-        now = time.monotonic()
+        """The run and its members, for an operator."""
+        now, state = time.monotonic(), self.state
         reply = wire.StatusReply(
-            run=self.guard.run or "",
-            epoch=self.term.conductor.epoch,
-            round=self.term.round_index,
-            rounds=self.term.experiment.rounds,
-            state=self.term.state,
-            why=self.term.why,
+            run=state.run,
+            epoch=state.conductor.epoch,
+            round=state.round_index,
+            rounds=state.experiment.rounds,
+            state=state.phase,
+            why=state.why,
             versions=installed(),
             clock=time.time(),
-            round_seconds=self.term.round_seconds,
+            round_seconds=state.round_seconds,
         )
-        for worker in sorted(self.term.conductor.members):
-            member = self.term.conductor.members[worker]
-            status = self.term.conductor.status(member, now)
-            work = self.term.works.get(worker)
+        for worker in sorted(state.conductor.members):
+            member = state.conductor.members[worker]
+            status = state.status_of(member)
+            work = state.work_orders.get(worker)
             reply.members.add(
                 worker=worker,
                 name=member.name,
                 address=member.address,
-                status="draining" if member.draining and status is Status.READY else status,
+                status="draining" if member.draining and status is MemberStatus.READY else status,
                 phase=member.phase,
-                round=max((each.round_index for each in member.stands), default=0),
+                round=max((model.round_index for model in member.models), default=0),
                 silent_seconds=min(now - member.seen, limits.FOREVER),
                 step_time=float(np.nan_to_num(member.step_time)),
                 local_steps=work.local_steps if work is not None else 0,
@@ -248,33 +186,31 @@ class CoordinatorHandlers:
         return reply
 
     def command(self, request: wire.CommandRequest) -> str:
-        """Do what the operator wants; what was done, in words."""
+        """Carry out an operator's command; what is going to happen, in words."""
         what = request.WhichOneof("what")
         if what == "stop":
-            self.term.stopping = "stopped by the operator"
-            self.term.notify()
-            return f"the run ends after round {self.term.round_index + 1}"
+            self.state.stop("stopped by the operator")
+            return f"the run ends after round {self.state.round_index + 1}"
         name = request.drain if what == "drain" else request.allow
-        member = self.term.conductor.by_name(name)
+        member = self.state.conductor.by_name(name)
         if member is None:
-            there = ", ".join(sorted(each.name for each in self.term.conductor.members.values()))
-            raise Refused("member", f"there is no worker {name}; there are {there or 'none'}")
+            members = self.state.conductor.members.values()
+            names = ", ".join(sorted(member.name for member in members))
+            raise Refused("member", f"there is no worker {name}; there are {names or 'none'}")
         if what == "drain":
-            member.draining = True
-            self.term.notify()
+            self.state.drain(member)
             return f"{name} leaves after this round"
         self.guard.pardon(name)
         return f"{name} may send again"
 
-    def _fastest(self, member: Member) -> list[Member]:
-        """Members that hold the committed model, the fastest link first."""
-        now = time.monotonic()
+    def _holders(self, member: Member) -> list[Member]:
+        """Other members that hold the committed model, the fastest link first."""
         holders = [
-            each
-            for each in self.term.conductor.alive(now)
-            if each.worker != member.worker and self.term.conductor.holds(each)
+            other
+            for other in self.state.alive()
+            if other.worker != member.worker and self.state.conductor.holds(other)
         ]
-        if self.term.planner is None:
+        if self.state.planner is None:
             return holders
-        speed = self.term.planner.links.bandwidth[member.worker]
-        return sorted(holders, key=lambda each: -np.nan_to_num(speed[each.worker]))
+        bandwidth = self.state.planner.links.bandwidth[member.worker]
+        return sorted(holders, key=lambda holder: -np.nan_to_num(bandwidth[holder.worker]))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedhp.algorithms.pens import PENS
+from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import (
     Coordinator,
     CoordinatorSettings,
@@ -22,7 +23,6 @@ from fedhp.cluster.coordinator.coordinator import (
     check_workers,
 )
 from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
-from fedhp.cluster.coordinator.run_record import Content
 from fedhp.cluster.ledger.base import JournalLedger, Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
@@ -235,7 +235,7 @@ async def _term(
             state = await ledger.lead_first(name=seat.name, address=seat.advertise or str(listen))
             if state is None:
                 return False  # nobody has begun the run yet
-            experiment = Content.from_bytes(state).experiment
+            experiment = CommittedState.from_bytes(state).experiment
         settings = CoordinatorSettings(
             experiment=experiment,
             identity=identity,

@@ -1,28 +1,42 @@
-"""How fast the network is, as far as it was measured: what the planner is told of it.
+"""How fast the network is, as far as it was measured: estimates for the planner, and the survey
+that makes the first ones.
 
-Where links do not share anything, each has a bandwidth of its own. Where a worker's transfers
-share its connection, the capacity of that is what counts (capacity.py).
+Where links share nothing, each has its own bandwidth. Where a worker's transfers share its
+connection, the capacity of the connection counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator.capacity import Transfer, least_capacities
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.record.packing import Arrays
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray
 
-SMOOTHING = 0.5  # of a new measurement
+SMOOTHING = 0.5  # weight of a new measurement
 LEAST_SECONDS = 1e-5
-SLOWEST_GUESS = 1e6  # bits per second of a link of which nothing at all is known
+SLOWEST_GUESS = 1e6  # bits per second of a link about which nothing at all is known
+SURVEY_PEERS = 8  # the most links that one worker times in the survey
+SURVEY_SECONDS = 10.0  # then the first plan is made with what is known
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bits that went from one worker to another, by a clock that all transfers have in common."""
+
+    receiver: int
+    sender: int
+    bits: float
+    started: float
+    seconds: float
 
 
 @dataclass(slots=True)
-class Links:
+class LinkEstimates:
     """Measured bits per second, NaN where never measured."""
 
     bandwidth: FloatArray  # [N, N] symmetric, of a link by itself
@@ -30,8 +44,8 @@ class Links:
     measured: IntArray  # [N, N] round of the last measurement, -1 for never
 
     @classmethod
-    def unknown(cls, workers: int) -> Links:
-        """Nothing is known."""
+    def unknown(cls, workers: int) -> LinkEstimates:
+        """Nothing was measured yet."""
         shape = (workers, workers)
         return cls(
             bandwidth=np.full(shape, np.nan),
@@ -44,7 +58,7 @@ class Links:
         return bool((self.measured >= 0).any())
 
     def pack(self) -> Arrays:
-        """For the committed state; what was measured is not exact anyway."""
+        """For the committed state; measurements are not exact, so half the bytes are enough."""
         return {
             "links.bandwidth": self.bandwidth.astype(np.float32),
             "links.capacity": self.capacity.astype(np.float32),
@@ -52,8 +66,8 @@ class Links:
         }
 
     @classmethod
-    def unpack(cls, arrays: Arrays) -> Links:
-        """As it was packed."""
+    def unpack(cls, arrays: Arrays) -> LinkEstimates:
+        """The estimates of pack()."""
         return cls(
             bandwidth=arrays["links.bandwidth"].astype(np.float64),
             capacity=arrays["links.capacity"].astype(np.float64),
@@ -61,60 +75,125 @@ class Links:
         )
 
     def learn(self, a: int, b: int, *, bits: float, seconds: float, round_index: int) -> None:
-        """A transfer of so many bits took so long."""
-        found = bits / max(seconds, LEAST_SECONDS)
+        """Learn from one transfer over a link that shares nothing."""
+        measured = bits / max(seconds, LEAST_SECONDS)
         old = self.bandwidth[a, b]
-        new = found if np.isnan(old) else (1 - SMOOTHING) * old + SMOOTHING * found
+        new = measured if np.isnan(old) else (1 - SMOOTHING) * old + SMOOTHING * measured
         self.bandwidth[a, b] = self.bandwidth[b, a] = new
         self.measured[a, b] = self.measured[b, a] = round_index
 
     def learn_shared(self, transfers: Sequence[Transfer], *, round_index: int) -> None:
-        """All transfers of a round, which shared the connections of their ends.
+        """Learn from all transfers of a round, which shared the connections of their ends.
 
-        They show what a connection can do at least: more than was known counts at once, less
-        only by and by, since a connection may not have been busy.
+        They show the least that a connection can do: a larger value counts at once, a smaller
+        one only gradually, since the connection may not have been busy.
         """
-        found = least_capacities(transfers, workers=len(self.capacity))
-        old = np.where(np.isnan(self.capacity), found, self.capacity)
-        slower = (1 - SMOOTHING) * old + SMOOTHING * found
-        self.capacity = np.where(np.isnan(found), self.capacity, np.fmax(found, slower))
-        for each in transfers:
-            ends = [each.receiver, each.sender]
+        measured = least_capacities(transfers, workers=len(self.capacity))
+        old = np.where(np.isnan(self.capacity), measured, self.capacity)
+        slower = (1 - SMOOTHING) * old + SMOOTHING * measured
+        self.capacity = np.where(np.isnan(measured), self.capacity, np.fmax(measured, slower))
+        for transfer in transfers:
+            ends = [transfer.receiver, transfer.sender]
             self.measured[ends, ends[::-1]] = round_index
             self.bandwidth[ends, ends[::-1]] = self.capacity[ends].min()
 
     def network(self, *, model_bits: float, sharing: bool, otherwise: float) -> Network:
-        """As the planner sees it. A link never timed counts as the slower end's median,
-        one of a worker of whom nothing is known as the median of all, else `otherwise`."""
+        """The network as the planner sees it. A link that was never timed counts as the median
+        of its slower end; of a worker without measurements, as the median of all; if there are
+        none at all, as `otherwise`."""
         if sharing and not np.isnan(self.capacity).all():
-            general = float(np.nanmedian(self.capacity))
-            capacity = np.where(np.isnan(self.capacity), general, self.capacity)
+            median = float(np.nanmedian(self.capacity))
+            capacity = np.where(np.isnan(self.capacity), median, self.capacity)
             return Network(capacity, model_bits=model_bits, sharing=True)
-        known = self.bandwidth
-        some = known[~np.isnan(known)]
-        general = float(np.median(some)) if some.size else otherwise
+        bandwidth = self.bandwidth
+        timed = bandwidth[~np.isnan(bandwidth)]
+        median = float(np.median(timed)) if timed.size else otherwise
         per_worker = np.array(
-            [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else general for row in known]
+            [
+                np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else median
+                for row in bandwidth
+            ]
         )
         guess = np.minimum(per_worker[:, None], per_worker[None, :])
         return Network(
-            np.where(np.isnan(known), guess, known), model_bits=model_bits, sharing=sharing
+            np.where(np.isnan(bandwidth), guess, bandwidth), model_bits=model_bits, sharing=sharing
         )
 
     def stale(self, present: BoolArray, *, round_index: int, every: int) -> list[tuple[int, int]]:
-        """Pairs of present workers whose link was not timed for so many rounds, oldest first;
+        """Pairs of present workers whose link was not timed for `every` rounds, oldest first;
         each worker in one pair at most, so that probing stays cheap."""
-        there = np.flatnonzero(present)
-        a, b = np.triu_indices(len(there), k=1)
-        left, right = there[a], there[b]
+        workers = np.flatnonzero(present)
+        a, b = np.triu_indices(len(workers), k=1)
+        left, right = workers[a], workers[b]
         age = round_index - self.measured[left, right]
         busy: set[int] = set()
-        chosen = []
+        pairs = []
         for index in np.argsort(-age, kind="stable"):
             if age[index] < every:
                 break
             pair = int(left[index]), int(right[index])
             if not busy.intersection(pair):
                 busy.update(pair)
-                chosen.append(pair)
-        return chosen
+                pairs.append(pair)
+        return pairs
+
+
+def least_capacities(transfers: Sequence[Transfer], *, workers: int) -> FloatArray:
+    """The least capacity of each worker's connection that explains the transfers, [N]; NaN where
+    it had none. Both directions have the same capacity and do not disturb each other.
+
+    Transfers do not share a connection evenly, so a single one says little. But together they
+    never exceed its capacity, and reach it where this end was the bottleneck.
+    """
+    capacities = np.full(workers, np.nan)
+    by_end: dict[tuple[int, bool], list[Transfer]] = {}  # by worker, and whether it received
+    for transfer in transfers:
+        by_end.setdefault((transfer.receiver, True), []).append(transfer)
+        by_end.setdefault((transfer.sender, False), []).append(transfer)
+    for (worker, _), shared in by_end.items():
+        capacities[worker] = np.fmax(capacities[worker], _throughput(shared).max())
+    return capacities
+
+
+def _throughput(transfers: Sequence[Transfer]) -> FloatArray:
+    """Bits per second that went through one connection during each of the transfers; each of
+    them is assumed to go evenly."""
+    seconds = np.maximum([transfer.seconds for transfer in transfers], LEAST_SECONDS)
+    starts = np.array([transfer.started for transfer in transfers])
+    ends = starts + seconds
+    rates = np.array([transfer.bits for transfer in transfers]) / seconds
+    overlap = np.minimum(ends[:, None], ends) - np.maximum(starts[:, None], starts)
+    throughput: FloatArray = np.maximum(overlap, 0.0) @ rates / seconds
+    return throughput
+
+
+class LinkSurvey:
+    """Before the first plan, every worker times a few links.
+
+    Otherwise the first plan would know nothing, and everybody would wait for the slowest link
+    once. A survey is short, and never fails a run.
+    """
+
+    def __init__(self, participants: Sequence[int]) -> None:
+        workers = sorted(participants)
+        count = min(SURVEY_PEERS, len(workers) - 1)
+        self._peers = {
+            worker: tuple(workers[(index + step) % len(workers)] for step in range(1, count + 1))
+            for index, worker in enumerate(workers)
+        }
+        self.timed: dict[int, list[wire.LinkReport]] = {}
+
+    def wanted(self, worker: int) -> tuple[int, ...]:
+        """The links that a worker still has to time."""
+        return () if worker in self.timed else self._peers.get(worker, ())
+
+    def add(self, worker: int, links: Iterable[wire.LinkReport]) -> None:
+        """A worker's measurements; links that it was not asked to time are ignored."""
+        wanted = self.wanted(worker)
+        timed = [link for link in links if link.worker in wanted]
+        if timed:
+            self.timed[worker] = timed
+
+    def is_over(self, alive: Collection[int]) -> bool:
+        """Whether all workers that are alive have answered."""
+        return not any(self.wanted(worker) for worker in alive)

@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fedhp.cluster.coordinator.conductor import Status
+from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.coordinator import Coordinator
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol.addresses import parse_listen
@@ -52,23 +52,23 @@ class Snapshot:
 
 def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
     """Looked up in the coordinator's event loop."""
-    if coordinator is None or not hasattr(coordinator.term, "book"):
+    state = None if coordinator is None else coordinator.state
+    if state is None:
         return Snapshot()
-    term = coordinator.term
-    status = CoordinatorHandlers(term).status()
+    status = CoordinatorHandlers(state).status()
     refused: Counter[str] = Counter()
-    for (_, reason), count in term.guard.counts().items():
+    for (_, reason), count in state.guard.counts().items():
         refused[reason] += count
     return Snapshot(
         state=status.state,
         why=status.why,
-        leading=term.leads(),
+        leading=state.leads(),
         epoch=status.epoch,
         round_index=status.round,
         rounds=status.rounds,
         members=Counter(member.status for member in status.members),
         refused=refused,
-        quarantined=len(term.guard.quarantined()),
+        quarantined=len(state.guard.quarantined()),
     )
 
 
@@ -163,7 +163,7 @@ class _Now:
         ):
             yield GaugeMetricFamily(f"fedhp_{name}", text, value=float(value))
         members = GaugeMetricFamily("fedhp_members", "Workers by status.", labels=("status",))
-        for status in Status:
+        for status in MemberStatus:
             members.add_metric((str(status),), now.members.get(status, 0))
         members.add_metric(("draining",), now.members.get("draining", 0))
         yield members

@@ -1,19 +1,17 @@
-"""What a coordinator keeps: the committed state for the ledger, and the record for people.
+"""The record that a coordinator writes, the same as in simulation.
 
-The record of a round is written before the ledger commits it; a round in the record that was
-never committed is cut off by whoever coordinates next.
+A round is written before the ledger commits it. A round in the record that was never committed
+is removed by the next coordinator.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import tomli_w
 
-from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.config import Experiment, differences, parse, to_tables
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.config import to_tables
 from fedhp.engine.memory import peak_memory
 from fedhp.errors import RunError
 from fedhp.record.lock import FolderLock
@@ -23,101 +21,57 @@ from fedhp.types import RoundRecord
 EXPERIMENT = "experiment.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The committed state: all that another coordinator needs to go on."""
-
-    run: str
-    experiment: Experiment
-    committed: Attempt
-    members: tuple[tuple[int, str], ...]  # index and name
-    model_bytes: int
-    planner: bytes  # Planning or Turns, packed
-
-    def to_bytes(self) -> bytes:
-        """A line of JSON, then the brain."""
-        head = {
-            "run": self.run,
-            "experiment": to_tables(self.experiment),
-            "committed": self.committed.to_list(),
-            "members": self.members,
-            "model_bytes": self.model_bytes,
-        }
-        return json.dumps(head).encode() + b"\n" + self.planner
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Content:
-        """As it was committed."""
-        line, _, planner = content.partition(b"\n")
-        head = json.loads(line)
-        return cls(
-            run=head["run"],
-            experiment=parse(head["experiment"]),
-            committed=Attempt.from_list(head["committed"]),
-            members=tuple((worker, name) for worker, name in head["members"]),
-            model_bytes=head["model_bytes"],
-            planner=planner,
-        )
-
-    def check(self, experiment: Experiment) -> None:
-        """Refuse to go on under other settings."""
-        changed = differences(to_tables(self.experiment), to_tables(experiment))
-        if changed:
-            key, old, new = changed[0]
-            raise RunError(
-                f"{key} is {new!r}, but the run was started with {old!r}",
-                allowed="the settings the run was started with",
-                fix=f"set {key} back, or start a new run in another folder",
-            )
-
-
 class RunRecordWriter:
-    """The record, as in simulation: `fedhp show`, `report` and `export` read it."""
+    """An open record, locked; `fedhp show`, `report` and `export` read it."""
 
-    def __init__(self, folder: Path, store: Store, lock: FolderLock, text: str) -> None:
+    def __init__(
+        self, folder: Path, store: Store, lock: FolderLock, *, experiment_text: str
+    ) -> None:
         self.folder = folder
-        self.experiment_text = text
+        self.experiment_text = experiment_text
         self._store = store
         self._lock = lock
         self._samples = dict(enumerate(store.meta("samples") or ()))
         self._model_bytes = store.meta("model_bytes")
 
     @classmethod
-    def open(cls, folder: Path, content: Content, *, asynchronous: bool) -> RunRecordWriter:
+    def open(
+        cls, folder: Path, committed: CommittedState, *, asynchronous: bool
+    ) -> RunRecordWriter:
         """The record of this run in this folder; a new one where there is none."""
-        text = tomli_w.dumps(to_tables(content.experiment))
+        text = tomli_w.dumps(to_tables(committed.experiment))
         lock = FolderLock(folder)
         lock.__enter__()
         try:
             if (folder / FILE).is_file():
                 store = Store.open(folder, write=True)
-                _check_run(store, content, folder)
-                store.truncate(content.committed.round_index)
+                _check_run(store, committed, folder)
+                store.truncate(committed.attempt.round_index)
             else:
                 store = Store.create(folder)
-                for key, value in _description(content, asynchronous).items():
+                for key, value in _description(committed, asynchronous).items():
                     store.set_meta(key, value)
                 (folder / EXPERIMENT).write_text(text, encoding="utf-8")
             store.set_meta("status", "running")
         except BaseException:
             lock.__exit__(None, None, None)
             raise
-        return cls(folder, store, lock, text)
+        return cls(folder, store, lock, experiment_text=text)
 
     def write(self, record: RoundRecord) -> None:
         """Append a round."""
         self._store.commit(record)
 
     def note_samples(self, worker: int, samples: int) -> None:
-        """How much data a worker says it has; told with every poll, written when it is new."""
+        """How much data a worker has; it says so with every poll, only changes are written."""
         if self._samples.get(worker) == samples:
             return
         self._samples[worker] = samples
-        most = max(self._samples) + 1
-        self._store.set_meta("samples", [self._samples.get(each, 0) for each in range(most)])
+        count = max(self._samples) + 1
+        self._store.set_meta("samples", [self._samples.get(index, 0) for index in range(count)])
 
     def note_model(self, model_bytes: int) -> None:
-        """How large a model is; written when it is new."""
+        """How large a model is; only changes are written."""
         if model_bytes == self._model_bytes:
             return
         self._model_bytes = model_bytes
@@ -131,13 +85,13 @@ class RunRecordWriter:
         self._store.leave_wal_mode()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the record and release its lock."""
         self._store.close()
         self._lock.__exit__(None, None, None)
 
 
-def _check_run(store: Store, content: Content, folder: Path) -> None:
-    if store.meta("run") != content.run:
+def _check_run(store: Store, committed: CommittedState, folder: Path) -> None:
+    if store.meta("run") != committed.run:
         raise RunError(
             f"--out {folder}: the folder holds the record of another run",
             allowed="a folder that does not exist yet, or that of this run",
@@ -145,16 +99,16 @@ def _check_run(store: Store, content: Content, folder: Path) -> None:
         )
 
 
-def _description(content: Content, asynchronous: bool) -> dict[str, object]:
-    experiment = content.experiment
+def _description(committed: CommittedState, asynchronous: bool) -> dict[str, object]:
+    experiment = committed.experiment
     about = description(experiment, label=experiment.algorithm.name, asynchronous=asynchronous)
     return {
         **about,
-        "run": content.run,
+        "run": committed.run,
         "network": True,
         "devices": ["machine"] * experiment.workers,
         "metric": "accuracy",
-        "parameters": content.model_bytes // 4,
-        "model_bytes": content.model_bytes,
+        "parameters": committed.model_bytes // 4,
+        "model_bytes": committed.model_bytes,
         "samples": [],
     }

@@ -1,6 +1,6 @@
-"""The asynchronous twin of planning.py: turns instead of rounds (AD-PSGD).
+"""Plans the turns of an asynchronous algorithm (AD-PSGD), the counterpart of round_planner.py.
 
-Whoever is free is told what to do next; N turns that ended make a round. Packable likewise.
+A worker that is free gets its next turn; N turns that ended make a round.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
-from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, Links
-from fedhp.cluster.coordinator.planning import evaluation_of, packed, unpacked
+from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
+from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import BareStage
@@ -33,8 +33,8 @@ class TurnOrder:
     learning_rate: float
 
 
-class Turns:
-    """Everything an asynchronous algorithm needs from one turn to the next."""
+class TurnPlanner:
+    """Everything that an asynchronous algorithm needs from one turn to the next."""
 
     def __init__(self, stage: BareStage) -> None:
         algorithm = stage.algorithm
@@ -44,22 +44,22 @@ class Turns:
         self.workers = stage.experiment.workers
         self.clock = 0.0
         self.state: Any = algorithm.start(stage.federation)
-        self.turn = np.full(self.workers, -1, dtype=np.int64)
-        self.links = Links.unknown(self.workers)
-        self.ended: list[tuple[int, TurnOrder, wire.RoundReport]] = []
+        self.turn = np.full(self.workers, -1, dtype=np.int64)  # [N] the last one given
+        self.links = LinkEstimates.unknown(self.workers)
+        self.ended: list[tuple[TurnOrder, wire.RoundReport]] = []
 
-    def next(self, worker: int, *, round_index: int, clock: float, present: BoolArray) -> TurnOrder:
-        """What a free worker does now."""
+    def next_turn(self, worker: int, *, round_index: int, present: BoolArray) -> TurnOrder:
+        """The next turn of a free worker; present [N] says who else is alive."""
         self.turn[worker] += 1
-        rate = rate_at(self.stage.experiment, round_index, clock)
-        observation = Observation(round_index, clock, rate, present, self._network())
         number = int(self.turn[worker])
+        rate = rate_at(self.stage.experiment, round_index, self.clock)
+        observation = Observation(round_index, self.clock, rate, present, self._network())
         self.state, action = self.algorithm.act(self.state, worker, observation, turn=number)
         return TurnOrder(worker, number, round_index, action, rate)
 
-    def end(self, turn: TurnOrder, report: wire.RoundReport) -> None:
-        """A turn is over."""
-        self.ended.append((turn.worker, turn, report))
+    def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:
+        """A turn was reported."""
+        self.ended.append((turn, report))
         for link in report.links:
             if not link.lost and link.bytes > 0:
                 self.links.learn(
@@ -71,14 +71,15 @@ class Turns:
                 )
 
     def finish(self, *, round_index: int, seconds: float) -> RoundRecord:
-        """The record of the turns since the last one."""
+        """The record of the turns that ended since the last round."""
         n = self.workers
         steps = np.zeros(n, dtype=np.int64)
         compute, communication = np.zeros(n), np.zeros(n)
-        loss, norm, accuracy, whole = (np.full(n, np.nan) for _ in range(4))
-        links: dict[tuple[int, int], list[tuple[float, int, float]]] = {}
+        loss, norm, accuracy, whole_accuracy = (np.full(n, np.nan) for _ in range(4))
+        transfers: dict[tuple[int, int], list[wire.LinkReport]] = {}
         rate, images = 0.0, 0
-        for worker, turn, report in self.ended:
+        for turn, report in self.ended:
+            worker = turn.worker
             steps[worker] += turn.action.local_steps
             compute[worker] += report.compute_seconds
             loss[worker], norm[worker] = report.train_loss, report.update_norm
@@ -86,17 +87,16 @@ class Turns:
             if np.isfinite(report.accuracy):
                 accuracy[worker] = report.accuracy
             if np.isfinite(report.whole_accuracy):
-                whole[worker] = report.whole_accuracy
+                whole_accuracy[worker] = report.whole_accuracy
             for link in report.links:
                 if link.lost:
                     continue
                 communication[worker] += link.seconds
                 pair = min(worker, link.worker), max(worker, link.worker)
-                links.setdefault(pair, []).append((link.seconds, link.bytes, link.distance))
-        pairs = np.array(sorted(links), dtype=np.int64).reshape(-1, 2)
-        rows = [links[pair] for pair in sorted(links)]
-        times = np.array([np.mean([time for time, _, _ in each]) for each in rows])
-        worked = steps > 0
+                transfers.setdefault(pair, []).append(link)
+        pairs = np.array(sorted(transfers), dtype=np.int64).reshape(-1, 2)
+        rows = [transfers[pair] for pair in sorted(transfers)]
+        times = np.array([np.mean([link.seconds for link in row]) for row in rows])
         missing = np.full(n, np.nan)
         self.ended = []
         self.clock += seconds
@@ -105,14 +105,12 @@ class Turns:
             clock=self.clock,
             learning_rate=rate,
             local_steps=steps,
-            step_time=np.where(worked, compute / np.maximum(steps, 1), np.nan),
+            step_time=np.where(steps > 0, compute / np.maximum(steps, 1), np.nan),
             timing=Timing(compute, communication, np.full(n, seconds), np.zeros(n), seconds),
             links=pairs,
             link_time=times,
-            link_bytes=np.array(
-                [sum(size for _, size, _ in each) for each in rows], dtype=np.int64
-            ),
-            link_distance=np.array([each[-1][2] for each in rows]),
+            link_bytes=np.array([sum(link.bytes for link in row) for row in rows], dtype=np.int64),
+            link_distance=np.array([row[-1].distance for row in rows]),
             decision=Decision(
                 links=pairs,
                 verdicts=np.full(len(pairs), LinkVerdict.DRAWN, dtype=np.int64),
@@ -126,23 +124,23 @@ class Turns:
             bandwidth=mean_bandwidth(self._network()),
             evaluation=evaluation_of(accuracy, images),
             wall={"round": seconds},
-            final_evaluation=evaluation_of(whole, images),
+            final_evaluation=evaluation_of(whole_accuracy, images),
         )
 
     def pack(self) -> bytes:
-        """All of it but the turns under way: whoever had one asks again."""
+        """Everything but the turns under way: their workers will ask again."""
         arrays, scalars = pack("state", self.state)
         arrays["turn"] = self.turn
         arrays.update(self.links.pack())
         scalars["clock"] = self.clock
-        return packed(arrays, scalars)
+        return to_bytes(arrays, scalars)
 
     def unpack(self, content: bytes) -> None:
-        """Go on from there."""
-        arrays, scalars = unpacked(content)
+        """Continue from what another planner packed."""
+        arrays, scalars = from_bytes(content)
         self.state = unpack("state", type(self.state), arrays, scalars)
         self.turn = arrays["turn"]
-        self.links = Links.unpack(arrays)
+        self.links = LinkEstimates.unpack(arrays)
         self.clock = float(scalars["clock"])
 
     def _network(self) -> Network:

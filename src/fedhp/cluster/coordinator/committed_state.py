@@ -1,0 +1,58 @@
+"""What the ledger holds of a run: all that another coordinator needs to continue it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.config import Experiment, differences, parse, to_tables
+from fedhp.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedState:
+    """The run after its last committed attempt."""
+
+    run: str
+    experiment: Experiment
+    attempt: Attempt  # the last one that was committed
+    members: tuple[tuple[int, str], ...] = ()  # index and name
+    model_bytes: int = 0  # 0: not known yet
+    planner: bytes = b""  # as Planner.pack() gives it
+
+    def to_bytes(self) -> bytes:
+        """One line of JSON, then the planner."""
+        head = {
+            "run": self.run,
+            "experiment": to_tables(self.experiment),
+            "committed": self.attempt.to_list(),
+            "members": self.members,
+            "model_bytes": self.model_bytes,
+        }
+        return json.dumps(head).encode() + b"\n" + self.planner
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> CommittedState:
+        """The state of to_bytes()."""
+        line, _, planner = content.partition(b"\n")
+        head = json.loads(line)
+        return cls(
+            run=head["run"],
+            experiment=parse(head["experiment"]),
+            attempt=Attempt.from_list(head["committed"]),
+            members=tuple((worker, name) for worker, name in head["members"]),
+            model_bytes=head["model_bytes"],
+            planner=planner,
+        )
+
+    def check_experiment(self, experiment: Experiment) -> None:
+        """Refuse to continue with other settings."""
+        changed = differences(to_tables(self.experiment), to_tables(experiment))
+        if changed:
+            key, old, new = changed[0]
+            raise RunError(
+                f"{key} is {new!r}, but the run was started with {old!r}",
+                allowed="the settings the run was started with",
+                fix=f"set {key} back, or start a new run in another folder",
+            )

@@ -1,0 +1,321 @@
+"""Plans the rounds of a synchronous algorithm and turns reports into a round's record.
+
+The algorithm is the same code as in simulation; times are those that the workers measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedhp.algorithms import Algorithm, Observation
+from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates, Transfer
+from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
+from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
+from fedhp.engine.context import BareStage
+from fedhp.engine.executor import travelled
+from fedhp.graph import components_of, topology_from
+from fedhp.record.packing import pack, unpack
+from fedhp.types import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    NeighborMixing,
+    PeerScoring,
+    Plan,
+    Reports,
+    RoundRecord,
+    Timing,
+)
+
+WireReports = Mapping[int, wire.RoundReport]  # by worker
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRound:
+    """A plan and what it was made from."""
+
+    state: Any
+    plan: Plan
+    observation: Observation
+    local_steps: IntArray  # [N]
+    predicted: float  # s that the round should take
+
+
+class RoundPlanner:
+    """Everything that a synchronous algorithm needs from one round to the next."""
+
+    def __init__(self, stage: BareStage) -> None:
+        algorithm = stage.algorithm
+        assert isinstance(algorithm, Algorithm)
+        self.stage = stage
+        self.algorithm = algorithm
+        self.workers = stage.experiment.workers
+        self.clock = 0.0
+        self.links = LinkEstimates.unknown(self.workers)
+        self.state: Any = algorithm.start(stage.federation)
+        self.reports: Reports | None = None
+        self.step_time = np.full(self.workers, np.nan)
+
+    def plan(self, round_index: int, present: BoolArray, step_time: FloatArray) -> PlannedRound:
+        """The next round for the present workers, [N]; step_time [N] is their last one."""
+        experiment = self.stage.experiment
+        self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
+        observation = Observation(
+            round_index=round_index,
+            clock=self.clock,
+            learning_rate=rate_at(experiment, round_index, self.clock),
+            available=present,
+            network=self.links.network(
+                model_bits=self.stage.world.model_bits,
+                sharing=self.stage.world.sharing,
+                otherwise=SLOWEST_GUESS,
+            ),
+        )
+        reports = self.reports or first_reports(self.step_time)
+        state, plan = self.algorithm.plan(
+            self.state, observation, self._with_step_times(reports, present)
+        )
+        plan = self._ensure_min_degree(_ensure_connected(plan, observation), observation)
+        if plan.local_steps is not None:
+            steps = plan.local_steps
+        else:
+            assert plan.deadline is not None
+            steps = np.maximum(1, plan.deadline // self.step_time).astype(np.int64)
+        steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
+        predicted = self._predicted_seconds(plan, observation, steps)
+        return PlannedRound(state, plan, observation, steps, predicted)
+
+    def finish(self, planned: PlannedRound, reports: WireReports, *, seconds: float) -> RoundRecord:
+        """The record of a round from the reports that count; the next plan builds on it."""
+        took_part = np.isin(np.arange(self.workers), list(reports))
+        links, times, sizes, distances = _measured_links(planned, reports)
+        compute = self._column(reports, "compute_seconds")
+        communication = np.where(took_part, 0.0, np.nan)
+        np.fmax.at(communication, links[:, 0], times)
+        if isinstance(planned.plan.exchange, NeighborMixing):
+            np.fmax.at(communication, links[:, 1], times)
+        # Mixing, testing and saving is not waiting, though the simulation has none of it.
+        other = self._column(reports, "other_seconds")
+        worked = np.minimum(compute + communication + other, seconds)
+        images = max((report.images for report in reports.values()), default=0)
+        record = RoundRecord(
+            round_index=planned.observation.round_index,
+            clock=self.clock + seconds,
+            learning_rate=planned.observation.learning_rate,
+            local_steps=np.where(took_part, planned.local_steps, 0),
+            step_time=self._column(reports, "step_time"),
+            timing=Timing(compute, communication, worked, seconds - worked, seconds),
+            links=links,
+            link_time=times,
+            link_bytes=sizes,
+            link_distance=distances,
+            decision=planned.plan.decision,
+            train_loss=self._column(reports, "train_loss"),
+            update_norm=self._column(reports, "update_norm"),
+            smoothness=self._column(reports, "smoothness"),
+            gradient_variance=self._column(reports, "gradient_variance"),
+            bandwidth=mean_bandwidth(planned.observation.network),
+            evaluation=evaluation_of(self._column(reports, "accuracy"), images),
+            wall={"round": seconds},
+            final_evaluation=evaluation_of(self._column(reports, "whole_accuracy"), images),
+        )
+        first = record.round_index == 1
+        missing = np.full(self.workers, np.nan)
+        measured = np.isfinite(distances)
+        self.reports = Reports(
+            round_index=record.round_index,
+            step_time=record.step_time,
+            update_norm=record.update_norm,
+            links=links[measured],
+            distance=distances[measured],
+            smoothness=record.smoothness,
+            gradient_variance=record.gradient_variance,
+            start_loss=self._column(reports, "start_loss") if first else missing,
+            selected=self._selected(planned.plan, reports),
+        )
+        self.state, self.clock = planned.state, record.clock
+        timed = {worker: report.links for worker, report in reports.items()}
+        self._learn_links(timed, round_index=record.round_index)
+        return record
+
+    def probes(self, planned: PlannedRound) -> list[tuple[int, int]]:
+        """Links to time in addition to the plan's: those not timed for some rounds."""
+        cluster, observation = self.stage.experiment.cluster, planned.observation
+        if not cluster.probe_bytes:
+            return []
+        stale = self.links.stale(
+            observation.available, round_index=observation.round_index, every=cluster.probe_every
+        )
+        used = set(map(tuple, np.sort(travelled(planned.plan.exchange), axis=1).tolist()))
+        return [pair for pair in stale if pair not in used]
+
+    def learn_survey(self, timed: Mapping[int, Sequence[wire.LinkReport]]) -> None:
+        """The links that workers timed before the first round."""
+        self._learn_links(timed, round_index=0)
+
+    def pack(self) -> bytes:
+        """Everything that the next coordinator needs."""
+        arrays, scalars = pack("state", self.state)
+        if self.reports is not None:
+            report_arrays, report_scalars = pack("reports", self.reports)
+            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
+        arrays.update(self.links.pack())
+        arrays["step_time"] = self.step_time
+        scalars["clock"] = self.clock
+        return to_bytes(arrays, scalars)
+
+    def unpack(self, content: bytes) -> None:
+        """Continue from what another planner packed."""
+        arrays, scalars = from_bytes(content)
+        self.state = unpack("state", type(self.state), arrays, scalars)
+        if "reports.round_index" in scalars:
+            self.reports = unpack("reports", Reports, arrays, scalars)
+        self.links = LinkEstimates.unpack(arrays)
+        self.step_time = arrays["step_time"]
+        self.clock = float(scalars["clock"])
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _ensure_min_degree(self, plan: Plan, observation: Observation) -> Plan:
+        """The plan with links added, the fastest first, until everyone has as many peers as
+        mixing needs to withstand poisoned ones."""
+        cluster, exchange = self.stage.experiment.cluster, plan.exchange
+        poisoned = poisoned_of(self.workers, cluster.trim)
+        least = least_peers(int(observation.available.sum()), poisoned, rule=cluster.robust)
+        if not isinstance(exchange, NeighborMixing) or least <= 0:
+            return plan
+        present = np.flatnonzero(observation.available)
+        pairs = np.array([(a, b) for a in present for b in present if a < b], dtype=np.int64)
+        fastest_first = np.argsort(observation.network.link_time(pairs), kind="stable")
+        links = {(int(a), int(b)) for a, b in exchange.topology.links}
+        degrees = exchange.topology.degrees.copy()
+        for a, b in pairs[fastest_first].tolist():
+            if (a, b) not in links and min(degrees[a], degrees[b]) < least:
+                links.add((a, b))
+                degrees[[a, b]] += 1
+        return replace(
+            plan, exchange=replace(exchange, topology=topology_from(self.workers, sorted(links)))
+        )
+
+    def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
+        """A worker that has just joined did not report: its own last step time counts."""
+        known = np.isfinite(reports.step_time)
+        step_time = np.where(known | ~present, reports.step_time, self.step_time)
+        return replace(reports, step_time=step_time)
+
+    def _predicted_seconds(self, plan: Plan, observation: Observation, steps: IntArray) -> float:
+        """How long the round should take: the slowest worker's steps and links."""
+        links = travelled(plan.exchange)
+        transfers = np.bincount(links.ravel(), minlength=self.workers)
+        times = observation.network.link_time(links, transfers)
+        communication = np.zeros(self.workers)
+        np.maximum.at(communication, links[:, 0], times)
+        np.maximum.at(communication, links[:, 1], times)
+        present = observation.available
+        seconds = np.nan_to_num(self.step_time) * steps + communication
+        return float(seconds[present].max()) if present.any() else 0.0
+
+    def _learn_links(
+        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    ) -> None:
+        """All workers get their orders at once, so times since then can be compared."""
+        transfers = [
+            Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
+            for worker, links in sorted(timed.items())
+            for link in links
+            if not link.lost and link.bytes > 0
+        ]
+        if self.stage.world.sharing:
+            self.links.learn_shared(transfers, round_index=round_index)
+            return
+        for transfer in transfers:
+            self.links.learn(
+                transfer.receiver,
+                transfer.sender,
+                bits=transfer.bits,
+                seconds=transfer.seconds,
+                round_index=round_index,
+            )
+
+    def _column(self, reports: WireReports, name: str) -> FloatArray:
+        """One field of all reports, [N], NaN where there is none."""
+        column = np.full(self.workers, np.nan)
+        for worker, report in reports.items():
+            column[worker] = getattr(report, name)
+        return column
+
+    def _selected(self, plan: Plan, reports: WireReports) -> IntArray:
+        """The peers that each worker kept after scoring, [N, keep], -1 where there are fewer."""
+        if not isinstance(plan.exchange, PeerScoring):
+            return np.empty((self.workers, 0), dtype=np.int64)
+        width = max((len(report.selected) for report in reports.values()), default=0)
+        table = np.full((self.workers, width), -1, dtype=np.int64)
+        for worker, report in reports.items():
+            table[worker, : len(report.selected)] = list(report.selected)
+        return table
+
+
+def sources_of(plan: Plan, worker: int) -> list[int]:
+    """The workers whose models a worker pulls, in ascending order."""
+    exchange = plan.exchange
+    if isinstance(exchange, NeighborMixing):
+        links = exchange.topology.links
+        ends = np.concatenate([links[links[:, 0] == worker, 1], links[links[:, 1] == worker, 0]])
+        return sorted(ends.tolist())
+    table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
+    return sorted({int(source) for source in table[worker] if source >= 0})
+
+
+def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
+    """The plan with links added until the present workers are connected: a base topology may
+    fall apart when machines are missing."""
+    exchange = plan.exchange
+    if not isinstance(exchange, NeighborMixing):
+        return plan
+    present = np.flatnonzero(observation.available)
+    topology = exchange.topology
+    while len(present) > 1:
+        labels = components_of(topology)[present]
+        if (labels == labels[0]).all():
+            break
+        inside, outside = present[labels == labels[0]], present[labels != labels[0]]
+        pairs = np.array([(a, b) for a in inside for b in outside], dtype=np.int64)
+        pairs.sort(axis=1)
+        fastest = pairs[observation.network.link_time(pairs).argmin()]
+        added = (int(fastest[0]), int(fastest[1]))
+        topology = topology_from(topology.workers, [*topology.links.tolist(), added])
+    if topology is exchange.topology:
+        return plan
+    return replace(plan, exchange=replace(exchange, topology=topology))
+
+
+def _measured_links(
+    planned: PlannedRound, reports: WireReports
+) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
+    """The links over which models went: pairs, seconds, bytes and distances."""
+    directed = not isinstance(planned.plan.exchange, NeighborMixing)
+    by_pair: dict[tuple[int, int], tuple[float, int, float]] = {}
+    for worker, report in sorted(reports.items()):
+        for link in report.links:
+            if link.probe or link.lost:
+                continue
+            pair = (worker, link.worker)
+            if not directed:
+                pair = (min(pair), max(pair))
+            seconds, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
+            distance = distance if np.isfinite(distance) else link.distance
+            by_pair[pair] = max(seconds, link.seconds), size + link.bytes, distance
+    pairs = np.array(sorted(by_pair), dtype=np.int64).reshape(-1, 2)
+    rows = [by_pair[pair] for pair in sorted(by_pair)]
+    return (
+        pairs,
+        np.array([seconds for seconds, _, _ in rows], dtype=np.float64),
+        np.array([size for _, size, _ in rows], dtype=np.int64),
+        np.array([distance for _, _, distance in rows], dtype=np.float64),
+    )
