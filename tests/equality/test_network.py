@@ -10,7 +10,7 @@ import pytest
 from fedhp.cluster.audit.invariants import check
 from fedhp.cluster.audit.verify import Verified, verify
 from fedhp.cluster.ops.launch import Cluster
-from fedhp.cluster.worker.data import experiment_of
+from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
@@ -73,9 +73,9 @@ def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings = experiment("dpsgd", workers=2, rounds=2, hidden=[4])
 
     def other(text: str) -> Experiment:
-        return experiment_of(text).model_copy(update={"seed": 6})
+        return worker_experiment(text).model_copy(update={"seed": 6})
 
-    monkeypatch.setattr(again, "experiment_of", other)
+    monkeypatch.setattr(again, "worker_experiment", other)
     verified = done_again(settings, tmp_path / "run", seconds=120)
     assert not verified.equal
     assert verified.rounds[0].different == (0, 1)

@@ -1,4 +1,4 @@
-"""A scripted coordinator behind real gRPC and TLS: tests put orders in and take reports out."""
+"""A scripted coordinator with real gRPC and TLS: tests put in orders and take out reports."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fedhp.graph import mixing_weights
 from fedhp.types import NeighborMixing
 
 RUN = "0123456789abcdef" * 2
-SOON = 20.0  # s: nothing in these tests takes longer
-BEAT = 0.05  # s between two of a worker's
+SOON = 20.0  # s; nothing in these tests takes longer
+BEAT = 0.05  # s between two heartbeats of a worker
 
 
 def make_certificates(folder: Path, workers: int) -> Path:
@@ -36,7 +36,7 @@ def make_certificates(folder: Path, workers: int) -> Path:
 
 
 class FakeCoordinator:
-    """Answers Next with what the test has put in; keeps all that workers say."""
+    """Answers Next with the orders of the test; records everything that workers send."""
 
     def __init__(self, experiment: Experiment, certificates: Path, *, epoch: int = 1) -> None:
         self.experiment = experiment
@@ -44,12 +44,12 @@ class FakeCoordinator:
         self.certificates = certificates
         self.addresses: dict[str, str] = {}
         self.joins: list[wire.JoinRequest] = []
-        self.stands: dict[str, list[Attempt]] = {}
+        self.stored: dict[str, list[Attempt]] = {}  # whose models a worker has, from its last Next
         self.phases: dict[str, set[str]] = defaultdict(set)
         self.left: dict[str, str] = {}
         self.asked: dict[str, int] = defaultdict(int)  # how often for an order
-        self.beats: dict[str, int] = defaultdict(int)
-        self._awake = asyncio.Event()  # not set: no beat is answered
+        self.beats: dict[str, int] = defaultdict(int)  # heartbeats that were answered
+        self._awake = asyncio.Event()  # not set: no heartbeat is answered
         self._awake.set()
         self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
         self.beat = INITIAL
@@ -87,26 +87,26 @@ class FakeCoordinator:
         return await asyncio.wait_for(self._reports[f"w{worker}"].get(), SOON)
 
     async def until(self, condition: Callable[[], bool], *, within: float = SOON) -> None:
-        """Wait for something that a call of a worker brings about."""
+        """Wait for a condition that the call of a worker makes true."""
         async with asyncio.timeout(within), self._changed:
             await self._changed.wait_for(condition)
 
-    async def beaten(self, worker: int, times: int) -> None:
-        """Wait until a worker's beat was answered so many times more."""
+    async def answer_beats(self, worker: int, times: int) -> None:
+        """Wait until so many more heartbeats of a worker are answered."""
         name = f"w{worker}"
         goal = self.beats[name] + times
         await self.until(lambda: self.beats[name] >= goal)
 
     def freeze(self) -> None:
-        """Leave every beat without an answer from now on."""
+        """Answer no heartbeat from now on."""
         self._awake.clear()
 
     def wake(self) -> None:
-        """Answer beats again."""
+        """Answer heartbeats again."""
         self._awake.set()
 
     def peer(self, worker: int) -> wire.PeerAddress:
-        """Where a worker is; before it has joined, where nobody is."""
+        """The address of a worker; before it has joined, one where nobody listens."""
         name = f"w{worker}"
         address = self.addresses.get(name, "127.0.0.1:1")
         return wire.PeerAddress(worker=worker, name=name, address=address)
@@ -183,7 +183,7 @@ class FakeCoordinator:
         name = peer_of(context).name
         self.joins.append(request)
         self.addresses[name] = request.address
-        await self._tell()
+        await self._notify()
         return wire.JoinReply(
             run=RUN,
             epoch=self.epoch,
@@ -194,11 +194,11 @@ class FakeCoordinator:
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         name = peer_of(context).name
-        self.stands[name] = [Attempt.from_wire(stand) for stand in request.stands]
+        self.stored[name] = [Attempt.from_wire(version) for version in request.stands]
         assert request.step_time > 0
         self.asked[name] += 1
         self.surveyed[name].extend(request.surveyed)
-        await self._tell()
+        await self._notify()
         return await self._orders[name].get()
 
     async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
@@ -207,10 +207,11 @@ class FakeCoordinator:
         return receipt
 
     async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
-        self.phases[peer_of(context).name].add(request.phase)
+        name = peer_of(context).name
+        self.phases[name].add(request.phase)
         await self._awake.wait()
-        self.beats[peer_of(context).name] += 1
-        await self._tell()
+        self.beats[name] += 1
+        await self._notify()
         return wire.BeatReply(
             epoch=max(self.epoch, self.beat.epoch),
             round=self.beat.round_index,
@@ -220,7 +221,7 @@ class FakeCoordinator:
 
     async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
         self.left[peer_of(context).name] = request.why
-        await self._tell()
+        await self._notify()
         return wire.Receipt(accepted=True)
 
     async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
@@ -229,6 +230,6 @@ class FakeCoordinator:
     async def Command(self, request: wire.CommandRequest, context: Any) -> wire.Receipt:
         return wire.Receipt()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()

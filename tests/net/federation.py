@@ -40,7 +40,7 @@ def experiment(**changes: Any) -> Experiment:
 
 @dataclass
 class Federation:
-    boss: FakeCoordinator
+    coordinator: FakeCoordinator
     folder: Path
     running: dict[int, asyncio.Task[int]] = field(default_factory=dict)
     stops: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Federation:
             run_worker(
                 WorkerSettings(
                     name=f"w{worker}",
-                    coordinator=self.boss.address,
-                    certificates=self.boss.certificates,
+                    coordinator=self.coordinator.address,
+                    certificates=self.coordinator.certificates,
                     state=self.folder / f"w{worker}",
                     listen="127.0.0.1:0",
                     **settings,
@@ -65,7 +65,9 @@ class Federation:
     async def ready(self, workers: Sequence[int]) -> None:
         for worker in workers:
             self.start(worker)
-        await self.boss.until(lambda: all(f"w{each}" in self.boss.stands for each in workers))
+        await self.coordinator.until(
+            lambda: all(f"w{worker}" in self.coordinator.stored for worker in workers)
+        )
 
     def events(self, worker: int, event: str) -> list[dict[str, Any]]:
         name = f"w{worker}"
@@ -74,17 +76,17 @@ class Federation:
 
 
 @asynccontextmanager
-async def federation(
+async def start_federation(
     settings: Experiment, certificates: Path, folder: Path
 ) -> AsyncIterator[Federation]:
-    async with FakeCoordinator(settings, certificates) as boss:
-        there = Federation(boss, folder)
+    async with FakeCoordinator(settings, certificates) as coordinator:
+        federation = Federation(coordinator, folder)
         try:
-            yield there
+            yield federation
         finally:
-            for task in there.running.values():
+            for task in federation.running.values():
                 task.cancel()
-            for task in there.running.values():
+            for task in federation.running.values():
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 

@@ -17,7 +17,7 @@ from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from fedhp.types import PeerScoring
 from net.fake_coordinator import FakeCoordinator, make_certificates
-from net.federation import Federation, digests, experiment, federation, line, run
+from net.federation import Federation, digests, experiment, line, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
 ALONE: dict[str, Any] = {"peers": [], "weights": [], "own_weight": 1.0, "readers": []}
@@ -29,10 +29,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def alone(
-    boss: FakeCoordinator, worker: int, attempt: Attempt, committed: Attempt = INITIAL
+    coordinator: FakeCoordinator, worker: int, attempt: Attempt, committed: Attempt = INITIAL
 ) -> None:
     """Order a worker to work with nobody."""
-    boss.order(worker, boss.work(worker, committed=committed, attempt=attempt, **ALONE))
+    coordinator.order(
+        worker, coordinator.work(worker, committed=committed, attempt=attempt, **ALONE)
+    )
 
 
 def trained(engine: LocalEngine, rounds: int = 1) -> None:
@@ -45,24 +47,24 @@ def test_three_rounds_have_the_bits_of_the_simulation(certificates: Path, tmp_pa
     engine = LocalEngine(prepare(settings))
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready(range(3))
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready(range(3))
             committed = INITIAL
             for round_index in (1, 2, 3):
                 attempt = Attempt(1, round_index, 1)
-                there.boss.mixing(
+                federation.coordinator.mixing(
                     exchange, committed=committed, attempt=attempt, changes={"estimate": True}
                 )
-                await compare(there, round_index)
+                await compare(federation, round_index)
                 committed = attempt
             for worker in range(3):
-                there.boss.finish(worker, committed)
-                assert await there.running[worker] == 0
+                federation.coordinator.finish(worker, committed)
+                assert await federation.running[worker] == 0
                 assert (tmp_path / f"w{worker}" / "model.safetensors").exists()
-                stands = [each["round"] for each in there.events(worker, "advanced")]
-                assert stands == [1, 2, 3]
+                advanced = [event["round"] for event in federation.events(worker, "advanced")]
+                assert advanced == [1, 2, 3]
 
-    async def compare(there: Federation, round_index: int) -> None:
+    async def compare(federation: Federation, round_index: int) -> None:
         steps = np.full(3, 3)
         training = engine.train(steps, round_index=round_index, learning_rate=0.1)
         estimates = engine.estimate(steps > 0, round_index=round_index)
@@ -71,7 +73,7 @@ def test_three_rounds_have_the_bits_of_the_simulation(certificates: Path, tmp_pa
         tested = engine.evaluate()
         apart = dict(zip(map(tuple, mixed.links.tolist()), mixed.distance, strict=True))
         for worker in range(3):
-            report = await there.boss.report(worker)
+            report = await federation.coordinator.report(worker)
             assert report.digest == digests(engine)[worker]
             assert report.train_loss == training.loss[worker]
             assert report.update_norm == training.update_norm[worker]
@@ -99,10 +101,10 @@ def test_scoring_has_the_bits_of_the_simulation(certificates: Path, tmp_path: Pa
     engine.advance()
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready(range(3))
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready(range(3))
             for worker in range(3):
-                order = there.boss.work(
+                order = federation.coordinator.work(
                     worker,
                     peers=peers[worker],
                     weights=[],
@@ -112,9 +114,9 @@ def test_scoring_has_the_bits_of_the_simulation(certificates: Path, tmp_path: Pa
                     attempt=FIRST,
                     changes={"keep": 1, "samples": 20},
                 )
-                there.boss.order(worker, order)
+                federation.coordinator.order(worker, order)
             for worker in range(3):
-                report = await there.boss.report(worker)
+                report = await federation.coordinator.report(worker)
                 assert list(report.selected) == chosen[worker].tolist()
                 assert report.digest == digests(engine)[worker]
                 assert {link.worker for link in report.links} == set(peers[worker])
@@ -133,9 +135,9 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
     expected = torch.mul(rows[0, :width], 0.5 + 0.2).add_(rows[1, :width], alpha=0.3)
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            order = there.boss.work(
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            order = federation.coordinator.work(
                 0,
                 peers=[1, 2],  # 2 is not there
                 weights=[0.3, 0.2],
@@ -144,10 +146,12 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
                 committed=INITIAL,
                 attempt=FIRST,
             )
-            there.boss.order(0, order)
+            federation.coordinator.order(0, order)
             theirs = {**ALONE, "readers": [0]}
-            there.boss.order(1, there.boss.work(1, committed=INITIAL, attempt=FIRST, **theirs))
-            report = await there.boss.report(0)
+            federation.coordinator.order(
+                1, federation.coordinator.work(1, committed=INITIAL, attempt=FIRST, **theirs)
+            )
+            report = await federation.coordinator.report(0)
             assert {link.worker: link.lost for link in report.links} == {1: "", 2: "unreachable"}
             assert report.digest == hashlib.sha256(expected.numpy().tobytes()).digest()
 
@@ -157,9 +161,9 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
 
 def test_nobody_waits_for_a_worker_that_is_gone(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            order = there.boss.work(
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            order = federation.coordinator.work(
                 0,
                 peers=[1],  # it is there, but has no order, so it will never be ready
                 weights=[0.5],
@@ -168,10 +172,12 @@ def test_nobody_waits_for_a_worker_that_is_gone(certificates: Path, tmp_path: Pa
                 committed=INITIAL,
                 attempt=FIRST,
             )
-            there.boss.order(0, order)
-            await there.boss.until(lambda: "receiving" in there.boss.phases["w0"])
-            there.boss.gone = [1]
-            report = await there.boss.report(0)
+            federation.coordinator.order(0, order)
+            await federation.coordinator.until(
+                lambda: "receiving" in federation.coordinator.phases["w0"]
+            )
+            federation.coordinator.gone = [1]
+            report = await federation.coordinator.report(0)
             assert [link.lost for link in report.links] == ["gone"]
             assert np.isnan(report.links[0].distance)
 
@@ -181,12 +187,14 @@ def test_nobody_waits_for_a_worker_that_is_gone(certificates: Path, tmp_path: Pa
 def test_links_without_a_model_are_probed(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
         settings = experiment(cluster={"probe_bytes": 3_000_000})
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            order = there.boss.work(0, committed=INITIAL, attempt=FIRST, **ALONE)
-            order.work.probes.extend([there.boss.peer(1), there.boss.peer(2)])
-            there.boss.order(0, order)
-            near, far = (await there.boss.report(0)).links
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            order = federation.coordinator.work(0, committed=INITIAL, attempt=FIRST, **ALONE)
+            order.work.probes.extend(
+                [federation.coordinator.peer(1), federation.coordinator.peer(2)]
+            )
+            federation.coordinator.order(0, order)
+            near, far = (await federation.coordinator.report(0)).links
             # Its first quarter, in whole chunks, says nothing of the link.
             assert (near.worker, near.bytes, near.probe, near.lost) == (1, 2_250_000, True, "")
             assert near.seconds > 0
@@ -197,36 +205,40 @@ def test_links_without_a_model_are_probed(certificates: Path, tmp_path: Path) ->
 
 def test_a_survey_is_told_once_with_the_next_question(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            peers = [there.boss.peer(1), there.boss.peer(2)]
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            peers = [federation.coordinator.peer(1), federation.coordinator.peer(2)]
             survey = wire.Survey(peers=peers, deadline=10.0)
-            stand = INITIAL.to_wire()
-            there.boss.order(0, wire.Order(epoch=1, committed=stand, survey=survey))
-            await there.boss.until(lambda: len(there.boss.surveyed["w0"]) == 2)
-            near, far = there.boss.surveyed["w0"]
+            initial = INITIAL.to_wire()
+            federation.coordinator.order(0, wire.Order(epoch=1, committed=initial, survey=survey))
+            await federation.coordinator.until(
+                lambda: len(federation.coordinator.surveyed["w0"]) == 2
+            )
+            near, far = federation.coordinator.surveyed["w0"]
             assert (near.worker, near.bytes, near.probe, near.lost) == (1, 49152, True, "")
             assert near.seconds > 0
             assert near.started >= 0
             assert (far.worker, far.probe, far.lost) == (2, True, "unreachable")
-            there.boss.order(0, wire.Order(epoch=1, committed=stand, wait=wire.Wait()))
-            alone(there.boss, 0, FIRST)
-            await there.boss.report(0)
-            assert len(there.boss.surveyed["w0"]) == 2
+            federation.coordinator.order(
+                0, wire.Order(epoch=1, committed=initial, wait=wire.Wait())
+            )
+            alone(federation.coordinator, 0, FIRST)
+            await federation.coordinator.report(0)
+            assert len(federation.coordinator.surveyed["w0"]) == 2
 
     run(test())
 
 
 def test_an_order_of_an_old_epoch_is_not_obeyed(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            there.boss.epoch = 2
-            await there.ready([0])
-            alone(there.boss, 0, Attempt(1, 1, 1))
-            alone(there.boss, 0, Attempt(2, 1, 1))
-            report = await there.boss.report(0)
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            federation.coordinator.epoch = 2
+            await federation.ready([0])
+            alone(federation.coordinator, 0, Attempt(1, 1, 1))
+            alone(federation.coordinator, 0, Attempt(2, 1, 1))
+            report = await federation.coordinator.report(0)
             assert report.envelope.epoch == 2
-            (refused,) = there.events(0, "refused")
+            (refused,) = federation.events(0, "refused")
             assert (refused["reason"], refused["what"]) == ("epoch", "order")
 
     run(test())
@@ -234,26 +246,26 @@ def test_an_order_of_an_old_epoch_is_not_obeyed(certificates: Path, tmp_path: Pa
 
 def test_a_report_that_is_not_counted_is_no_end(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0])
-            there.boss.receipt = lambda report: wire.Receipt(why="too late")
-            alone(there.boss, 0, FIRST)
-            first = await there.boss.report(0)
-            alone(there.boss, 0, Attempt(1, 1, 2))
-            second = await there.boss.report(0)
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0])
+            federation.coordinator.receipt = lambda report: wire.Receipt(why="too late")
+            alone(federation.coordinator, 0, FIRST)
+            first = await federation.coordinator.report(0)
+            alone(federation.coordinator, 0, Attempt(1, 1, 2))
+            second = await federation.coordinator.report(0)
             assert (first.envelope.attempt, second.envelope.attempt) == (1, 2)
             assert first.digest == second.digest  # both from the committed model
-            assert there.events(0, "reported")[0]["why"] == "too late"
-            assert there.events(0, "advanced") == []
+            assert federation.events(0, "reported")[0]["why"] == "too late"
+            assert federation.events(0, "advanced") == []
 
     run(test())
 
 
 def test_an_attempt_that_is_overtaken_is_given_up(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            order = there.boss.work(
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            order = federation.coordinator.work(
                 0,
                 peers=[1],
                 weights=[0.5],
@@ -262,11 +274,13 @@ def test_an_attempt_that_is_overtaken_is_given_up(certificates: Path, tmp_path: 
                 committed=INITIAL,
                 attempt=FIRST,
             )
-            there.boss.order(0, order)
-            await there.boss.until(lambda: "receiving" in there.boss.phases["w0"])
-            alone(there.boss, 0, Attempt(1, 1, 2))
-            there.boss.beat = Attempt(1, 1, 2)
-            assert (await there.boss.report(0)).envelope.attempt == 2
+            federation.coordinator.order(0, order)
+            await federation.coordinator.until(
+                lambda: "receiving" in federation.coordinator.phases["w0"]
+            )
+            alone(federation.coordinator, 0, Attempt(1, 1, 2))
+            federation.coordinator.beat = Attempt(1, 1, 2)
+            assert (await federation.coordinator.report(0)).envelope.attempt == 2
 
     run(test())
 
@@ -282,23 +296,23 @@ def test_a_worker_that_was_stopped_comes_back_with_its_models(
         engine.advance()
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready([0])
-            alone(there.boss, 0, FIRST)
-            await there.boss.report(0)
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0])
+            alone(federation.coordinator, 0, FIRST)
+            await federation.coordinator.report(0)
             asked = time.monotonic()
-            there.stops[0].set()
-            assert await there.running[0] == 130
+            federation.stops[0].set()
+            assert await federation.running[0] == 130
             assert time.monotonic() - asked < 2
-            assert there.boss.left == {"w0": "it was stopped"}
-            there.boss.stands.clear()
-            await there.ready([0])
-            assert [each.round for each in there.boss.joins[1].stands] == [1]
-            before, after = (join.envelope.incarnation for join in there.boss.joins)
+            assert federation.coordinator.left == {"w0": "it was stopped"}
+            federation.coordinator.stored.clear()
+            await federation.ready([0])
+            assert [version.round for version in federation.coordinator.joins[1].stands] == [1]
+            before, after = (join.envelope.incarnation for join in federation.coordinator.joins)
             assert before < after
-            assert FIRST in there.boss.stands["w0"]
-            alone(there.boss, 0, Attempt(1, 2, 1), FIRST)
-            report = await there.boss.report(0)
+            assert FIRST in federation.coordinator.stored["w0"]
+            alone(federation.coordinator, 0, Attempt(1, 2, 1), FIRST)
+            report = await federation.coordinator.report(0)
             assert report.digest == digests(engine)[0]
 
     run(test())
@@ -307,21 +321,23 @@ def test_a_worker_that_was_stopped_comes_back_with_its_models(
 
 def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0, 1, 2])
-            alone(there.boss, 0, FIRST)
-            digest = (await there.boss.report(0)).digest
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1, 2])
+            alone(federation.coordinator, 0, FIRST)
+            digest = (await federation.coordinator.report(0)).digest
             # Round 1 is committed without worker 2; worker 1 does not have its model either.
             behind = wire.Order(epoch=1, committed=FIRST.to_wire())
-            behind.catch_up.peers.extend([there.boss.peer(1), there.boss.peer(0)])
-            there.boss.order(2, behind)
-            await there.boss.until(lambda: FIRST in there.boss.stands["w2"])
-            assert there.boss.stands["w2"] == [FIRST]
-            (caught,) = there.events(2, "caught_up")
+            behind.catch_up.peers.extend(
+                [federation.coordinator.peer(1), federation.coordinator.peer(0)]
+            )
+            federation.coordinator.order(2, behind)
+            await federation.coordinator.until(lambda: FIRST in federation.coordinator.stored["w2"])
+            assert federation.coordinator.stored["w2"] == [FIRST]
+            (caught,) = federation.events(2, "caught_up")
             assert caught["peer"] == "w0"
             for worker in (0, 2):
-                there.boss.finish(worker, FIRST)
-                assert await there.running[worker] == 0
+                federation.coordinator.finish(worker, FIRST)
+                assert await federation.running[worker] == 0
             first, second = (
                 (tmp_path / f"w{worker}" / "model.safetensors").read_bytes() for worker in (0, 2)
             )
@@ -341,10 +357,10 @@ def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) ->
     expected = rows.median(dim=0).values
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready(range(3))
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready(range(3))
             for worker, peers, readers in ((0, [], [2]), (1, [], [2]), (2, [0, 1], [])):
-                order = there.boss.work(
+                order = federation.coordinator.work(
                     worker,
                     peers=peers,
                     weights=[0.25] * len(peers),
@@ -353,8 +369,8 @@ def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) ->
                     committed=INITIAL,
                     attempt=FIRST,
                 )
-                there.boss.order(worker, order)
-            report = await there.boss.report(2)
+                federation.coordinator.order(worker, order)
+            report = await federation.coordinator.report(2)
             assert [link.lost for link in report.links] == ["", ""]
             assert all(2 * width < link.bytes < 3 * width for link in report.links)
             assert report.digest == hashlib.sha256(expected.numpy().tobytes()).digest()
@@ -376,10 +392,10 @@ def test_a_worker_takes_as_long_as_the_machine_it_emulates(
     )
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready([0])
-            alone(there.boss, 0, FIRST)
-            report = await there.boss.report(0)
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0])
+            alone(federation.coordinator, 0, FIRST)
+            report = await federation.coordinator.report(0)
             assert report.step_time >= 0.1
             assert report.compute_seconds >= 0.3
             assert report.step_time == pytest.approx(report.compute_seconds / 3)

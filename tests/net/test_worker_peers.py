@@ -23,7 +23,7 @@ from fedhp.engine.executor import Turn
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from net.fake_coordinator import FakeCoordinator, make_certificates
-from net.federation import digests, experiment, federation, final_model, run
+from net.federation import digests, experiment, final_model, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
 RUN = "0123456789abcdef" * 2
@@ -38,13 +38,13 @@ def acting() -> Experiment:
     return experiment(workers=2, algorithm={"name": "adpsgd"})
 
 
-def act(boss: FakeCoordinator, worker: int, *, turn: int, partner: int) -> None:
+def act(coordinator: FakeCoordinator, worker: int, *, turn: int, partner: int) -> None:
     order = wire.Order(epoch=1, committed=INITIAL.to_wire())
     order.act.CopyFrom(
         wire.Act(round=1, turn=turn, local_steps=3, learning_rate=0.1, deadline=20.0)
     )
-    order.act.partner.CopyFrom(boss.peer(partner))
-    boss.order(worker, order)
+    order.act.partner.CopyFrom(coordinator.peer(partner))
+    coordinator.order(worker, order)
 
 
 def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) -> None:
@@ -59,17 +59,17 @@ def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) ->
     assert digests(engine)[0] == digests(engine)[1]
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            await there.ready([0, 1])
-            act(there.boss, 0, turn=0, partner=1)
-            report = await there.boss.report(0)
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            act(federation.coordinator, 0, turn=0, partner=1)
+            report = await federation.coordinator.report(0)
             assert report.digest == digests(engine)[0]
             (link,) = report.links
             assert (link.worker, link.lost) == (1, "")
             assert link.distance > 0
             for worker in range(2):
-                there.boss.finish(worker, INITIAL)
-                assert await there.running[worker] == 0
+                federation.coordinator.finish(worker, INITIAL)
+                assert await federation.running[worker] == 0
 
     run(test())
     first, second = (final_model(tmp_path / f"w{worker}") for worker in range(2))
@@ -82,13 +82,13 @@ def test_two_that_swap_with_each_other_at_once_both_get_through(
     certificates: Path, tmp_path: Path
 ) -> None:
     async def test() -> None:
-        async with federation(acting(), certificates, tmp_path) as there:
-            await there.ready([0, 1])
+        async with start_federation(acting(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
             for turn in range(4):
                 for worker in range(2):
-                    act(there.boss, worker, turn=turn, partner=1 - worker)
+                    act(federation.coordinator, worker, turn=turn, partner=1 - worker)
                 for worker in range(2):
-                    (link,) = (await there.boss.report(worker)).links
+                    (link,) = (await federation.coordinator.report(worker)).links
                     assert not link.lost
 
     run(test())
@@ -96,10 +96,10 @@ def test_two_that_swap_with_each_other_at_once_both_get_through(
 
 def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(acting(), certificates, tmp_path) as there:
-            await there.ready([0])
-            act(there.boss, 0, turn=0, partner=1)
-            (link,) = (await there.boss.report(0)).links
+        async with start_federation(acting(), certificates, tmp_path) as federation:
+            await federation.ready([0])
+            act(federation.coordinator, 0, turn=0, partner=1)
+            (link,) = (await federation.coordinator.report(0)).links
             assert link.lost == "unreachable"
 
     run(test())
@@ -108,8 +108,8 @@ def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path
 class Crossing:
     """A partner that begins a swap of its own before it answers: each asks the other at once."""
 
-    def __init__(self, boss: FakeCoordinator, codec: ModelCodec) -> None:
-        self._boss = boss
+    def __init__(self, coordinator: FakeCoordinator, codec: ModelCodec) -> None:
+        self._coordinator = coordinator
         self._codec = codec
         self.told = ""
 
@@ -122,8 +122,8 @@ class Crossing:
             return mine.make(run=first.run, attempt=Attempt.from_envelope(first))
 
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
-        identity = load_identity(self._boss.certificates, "w1")
-        async with open_channel(identity, self._boss.addresses["w0"], name="w0") as channel:
+        identity = load_identity(self._coordinator.certificates, "w1")
+        async with open_channel(identity, self._coordinator.addresses["w0"], name="w0") as channel:
             mine_too = self._codec.chunks(model, envelope())
             swap = call(channel, "Peer", "Swap")(mine_too)
             try:
@@ -146,12 +146,12 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     engine.shard.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
 
     async def test() -> None:
-        async with federation(settings, certificates, tmp_path) as there:
-            crossing = Crossing(there.boss, ModelCodec(engine.prepared.layout))
-            async with in_place_of_one(there.boss, crossing):
-                await there.ready([0])
-                act(there.boss, 0, turn=0, partner=1)
-                report = await there.boss.report(0)
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            crossing = Crossing(federation.coordinator, ModelCodec(engine.prepared.layout))
+            async with in_place_of_one(federation.coordinator, crossing):
+                await federation.ready([0])
+                act(federation.coordinator, 0, turn=0, partner=1)
+                report = await federation.coordinator.report(0)
                 assert crossing.told.startswith("busy: ")
                 assert [link.lost for link in report.links] == [""]
                 assert report.digest == digests(engine)[0]
@@ -183,7 +183,7 @@ class Poisoner:
 
 
 @contextlib.asynccontextmanager
-async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[None]:
+async def in_place_of_one(coordinator: FakeCoordinator, service: Any) -> AsyncIterator[None]:
     """A service of the test's own where worker 1 would be, with its certificate.
 
     Calls that it has no method for are answered as gRPC answers what it does not know.
@@ -196,10 +196,10 @@ async def in_place_of_one(boss: FakeCoordinator, service: Any) -> AsyncIterator[
     calls = SimpleNamespace(**{name: getattr(service, name, unknown) for name in PEER})
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler("Peer", calls),))
-    identity = load_identity(boss.certificates, "w1")
+    identity = load_identity(coordinator.certificates, "w1")
     port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
     await server.start()
-    boss.addresses["w1"] = f"127.0.0.1:{port}"
+    coordinator.addresses["w1"] = f"127.0.0.1:{port}"
     try:
         yield
     finally:
@@ -217,13 +217,13 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
 
     async def test() -> None:
         async with (
-            federation(settings, certificates, tmp_path) as there,
-            in_place_of_one(there.boss, Poisoner(ModelCodec(engine.prepared.layout))),
+            start_federation(settings, certificates, tmp_path) as federation,
+            in_place_of_one(federation.coordinator, Poisoner(ModelCodec(engine.prepared.layout))),
         ):
-            await there.ready([0])
+            await federation.ready([0])
             lost = []
             for number in range(1, 7):
-                order = there.boss.work(
+                order = federation.coordinator.work(
                     0,
                     peers=[1],
                     weights=[0.4],
@@ -232,12 +232,12 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
                     committed=INITIAL,
                     attempt=Attempt(1, 1, number),
                 )
-                there.boss.order(0, order)
-                report = await there.boss.report(0)
+                federation.coordinator.order(0, order)
+                report = await federation.coordinator.report(0)
                 assert report.digest == digests(engine)[0]  # its own model, bit for bit
                 lost += [link.lost for link in report.links]
             assert lost == 5 * ["refused: nan"] + ["refused: quarantined"]
-            shut_out = [each["quarantined"] for each in there.events(0, "refused")]
+            shut_out = [each["quarantined"] for each in federation.events(0, "refused")]
             assert shut_out == [False, False, False, False, True]
 
     run(test())
@@ -248,9 +248,9 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
     import grpc.aio
 
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0])
-            order = there.boss.work(
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0])
+            order = federation.coordinator.work(
                 0,
                 peers=[],
                 weights=[],
@@ -259,20 +259,26 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
                 committed=INITIAL,
                 attempt=FIRST,
             )
-            there.boss.order(0, order)
-            await there.boss.report(0)
-            assert await refusal(there.boss, "w1", FIRST) == ""
-            code = await refusal(there.boss, "w2", FIRST)
+            federation.coordinator.order(0, order)
+            await federation.coordinator.report(0)
+            assert await refusal(federation.coordinator, "w1", FIRST) == ""
+            code = await refusal(federation.coordinator, "w2", FIRST)
             assert code.startswith("role: ")
-            assert (await refusal(there.boss, "w1", FIRST, run="f" * 32)).startswith("run: ")
-            assert (await refusal(there.boss, "w1", Attempt(1, 1, 2))).startswith("patience: ")
-            early = await refusal(there.boss, "w1", Attempt(1, 9, 1), wanted=wire.COMMITTED)
+            assert (await refusal(federation.coordinator, "w1", FIRST, run="f" * 32)).startswith(
+                "run: "
+            )
+            assert (await refusal(federation.coordinator, "w1", Attempt(1, 1, 2))).startswith(
+                "patience: "
+            )
+            early = await refusal(
+                federation.coordinator, "w1", Attempt(1, 9, 1), wanted=wire.COMMITTED
+            )
             assert early.startswith("stand: ")
-            strikes = [(each["peer"], each["reason"]) for each in there.events(0, "refused")]
+            strikes = [(each["peer"], each["reason"]) for each in federation.events(0, "refused")]
             assert strikes == [("w2", "role"), ("w1", "run")]
 
     async def refusal(
-        boss: FakeCoordinator,
+        coordinator: FakeCoordinator,
         name: str,
         attempt: Attempt,
         *,
@@ -286,8 +292,8 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
             stand=attempt.to_wire(),
             patience=0.05,
         )
-        identity = load_identity(boss.certificates, name)
-        async with open_channel(identity, boss.addresses["w0"], name="w0") as channel:
+        identity = load_identity(coordinator.certificates, name)
+        async with open_channel(identity, coordinator.addresses["w0"], name="w0") as channel:
             try:
                 chunks = [chunk async for chunk in call(channel, "Peer", "Pull")(request)]
             except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""How a worker starts and ends: the command, its coordinator, its kept models, its own data."""
+"""How a worker starts and ends: the command, its coordinator, stored models, private data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedhp.cli import call as main
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.security.certificates import issue
 from fedhp.cluster.worker import coordinator_client
-from fedhp.cluster.worker.data import experiment_of, read_own, share_of
-from fedhp.cluster.worker.model_store import Kept, ModelStore, last_stands
+from fedhp.cluster.worker.data import prepare_worker, read_private_data, worker_experiment
+from fedhp.cluster.worker.model_store import ModelStore, StoredModel, stored_attempts
 from fedhp.errors import DataError, FedhpError
 from fedhp.seeds import Purpose, generator
 from net.fake_coordinator import BEAT, RUN, FakeCoordinator, make_certificates
-from net.federation import experiment, federation, run
+from net.federation import experiment, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
 START = 200.0  # s: a new process on a machine that is busy with other things
@@ -33,11 +33,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_worker_whose_coordinator_is_nowhere_says_so(certificates: Path, tmp_path: Path) -> None:
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            there.boss.address = "127.0.0.1:1"
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            federation.coordinator.address = "127.0.0.1:1"
             with pytest.raises(FedhpError, match="nobody listens there"):
-                await asyncio.wait_for(there.start(0, give_up=0.3), 20)
-            there.running.clear()
+                await asyncio.wait_for(federation.start(0, give_up=0.3), 20)
+            federation.running.clear()
 
     run(test())
 
@@ -47,10 +47,12 @@ def test_a_worker_does_not_believe_one_that_is_no_coordinator(tmp_path: Path) ->
     issue(folder, "boss", hosts=["127.0.0.1"], replace=True)  # a worker, at the right host
 
     async def test() -> None:
-        async with federation(experiment(), folder, tmp_path) as there:
-            with pytest.raises(FedhpError, match="is boss, worker by its certificate, but no coo"):
-                await asyncio.wait_for(there.start(0), 20)  # at once: it would be in vain
-            there.running.clear()
+        async with start_federation(experiment(), folder, tmp_path) as federation:
+            with pytest.raises(
+                FedhpError, match="boss; by its certificate it is worker, not a coo"
+            ):
+                await asyncio.wait_for(federation.start(0), 20)  # at once: trying again cannot help
+            federation.running.clear()
 
     run(test())
 
@@ -58,74 +60,76 @@ def test_a_worker_does_not_believe_one_that_is_no_coordinator(tmp_path: Path) ->
 def test_a_call_to_a_frozen_coordinator_is_tried_again(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_client, "SILENT", 0.3)
-    longer = round(2 * 0.3 / BEAT)  # beats, in which a silence would have been noticed
+    monkeypatch.setattr(coordinator_client, "SILENT_SECONDS", 0.3)
+    longer = round(2 * 0.3 / BEAT)  # heartbeats, in which a silence would have been noticed
 
     async def test() -> None:
-        async with federation(experiment(), certificates, tmp_path) as there:
-            await there.ready([0])
-            await there.boss.beaten(0, longer)  # beats are answered: it waits for its order
-            assert there.boss.asked["w0"] == 1
-            there.boss.freeze()
-            await there.boss.until(lambda: there.boss.asked["w0"] > 1)
-            there.boss.wake()
-            await there.boss.beaten(0, longer)  # over a new connection
-            asked = there.boss.asked["w0"]
-            await there.boss.beaten(0, longer)
-            assert there.boss.asked["w0"] == asked
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0])
+            coordinator = federation.coordinator
+            await coordinator.answer_beats(0, longer)  # it waits for its order meanwhile
+            assert coordinator.asked["w0"] == 1
+            coordinator.freeze()
+            await coordinator.until(lambda: coordinator.asked["w0"] > 1)
+            coordinator.wake()
+            await coordinator.answer_beats(0, longer)  # over a new connection
+            asked = coordinator.asked["w0"]
+            await coordinator.answer_beats(0, longer)
+            assert coordinator.asked["w0"] == asked
 
     run(test())
 
 
 def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
-    keep = ModelStore(tmp_path, RUN)
+    store = ModelStore(tmp_path, RUN)
     models = {
-        Attempt(1, index, 1): Kept(np.full(7, index, np.float32), np.arange(2)) for index in (1, 2)
+        Attempt(1, index, 1): StoredModel(np.full(7, index, np.float32), np.arange(2))
+        for index in (1, 2)
     }
-    for stand, model in models.items():
-        keep.write(stand, model, beside=Attempt(1, 1, 1))
-    keep.write(Attempt(1, 2, 2), models[Attempt(1, 2, 1)], beside=Attempt(1, 1, 1))
-    assert keep.stands() == [Attempt(1, 1, 1), Attempt(1, 2, 2)]
-    assert last_stands(tmp_path) == (RUN, keep.stands())
+    for attempt, model in models.items():
+        store.write(attempt, model, keeping=FIRST)
+    store.write(Attempt(1, 2, 2), models[Attempt(1, 2, 1)], keeping=FIRST)
+    assert store.attempts() == [FIRST, Attempt(1, 2, 2)]
+    assert stored_attempts(tmp_path) == store.attempts()
     file = next((tmp_path / RUN).glob("round-2-*"))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     again = ModelStore(tmp_path, RUN)
     again.load(width=7, counters=2)
-    assert again.stands() == [Attempt(1, 1, 1)]
-    kept = again.get(Attempt(1, 1, 1))
-    assert kept is not None
-    np.testing.assert_array_equal(kept.row, models[Attempt(1, 1, 1)].row)
+    assert again.attempts() == [FIRST]
+    stored = again.get(FIRST)
+    assert stored is not None
+    np.testing.assert_array_equal(stored.row, models[FIRST].row)
     other = ModelStore(tmp_path, RUN)
     other.load(width=8, counters=2)
-    assert other.stands() == []
+    assert other.attempts() == []
 
 
 def test_the_command_takes_part_and_leaves_when_it_is_told_to(
     certificates: Path, tmp_path: Path
 ) -> None:
     async def test() -> None:
-        async with FakeCoordinator(experiment(), certificates) as boss:
-            arguments = ["worker", "--coordinator", boss.address, "--name", "w0"]
+        async with FakeCoordinator(experiment(), certificates) as coordinator:
+            arguments = ["worker", "--coordinator", coordinator.address, "--name", "w0"]
             arguments += ["--certs", str(certificates), "--state", str(tmp_path / "w0")]
             arguments += ["--listen", "127.0.0.1:0"]
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "fedhp", *arguments, stdout=PIPE, stderr=PIPE
             )
             try:
-                await follow(boss, process)
+                await follow(coordinator, process)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
 
-    async def follow(boss: FakeCoordinator, process: asyncio.subprocess.Process) -> None:
-        await boss.until(lambda: "w0" in boss.stands, within=START)
-        order = boss.work(
+    async def follow(coordinator: FakeCoordinator, process: asyncio.subprocess.Process) -> None:
+        await coordinator.until(lambda: "w0" in coordinator.stored, within=START)
+        order = coordinator.work(
             0, peers=[], weights=[], own_weight=1.0, readers=[], committed=INITIAL, attempt=FIRST
         )
-        boss.order(0, order)
-        await boss.report(0)
+        coordinator.order(0, order)
+        await coordinator.report(0)
         assert process.stdout is not None
         said = (await process.stdout.readline()).decode()
         assert said.startswith("round 1: 3 steps, ")
@@ -134,7 +138,7 @@ def test_the_command_takes_part_and_leaves_when_it_is_told_to(
         _, errors = await asyncio.wait_for(process.communicate(), START)
         assert process.returncode == 130
         assert "w0: left the run" in errors.decode()
-        assert boss.left == {"w0": "it was stopped"}
+        assert coordinator.left == {"w0": "it was stopped"}
 
     run(test())
 
@@ -147,20 +151,20 @@ def test_the_command_names_a_certificate_that_is_missing(
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def own_file(folder: Path, shape: tuple[int, ...], classes: int) -> Path:
+def private_file(folder: Path, shape: tuple[int, ...], classes: int) -> Path:
     rng = generator(0, Purpose.HOLDOUT)
-    path = folder / "own.npz"
+    path = folder / "private.npz"
     np.savez(path, x=rng.random((40, *shape)), y=np.arange(40) % classes)
     return path
 
 
 def test_a_file_of_its_own_is_all_a_worker_trains_on(tmp_path: Path) -> None:
     text = "workers = 3\n[cluster]\n"
-    own = read_own(own_file(tmp_path, (8, 8), 4))
-    prepared, holding = share_of(experiment_of(text), 1, own=own)
-    assert holding.dataset.train_inputs.shape == (40, 1, 8, 8)
-    assert holding.parts[0].tolist() == list(range(40))
-    assert len(holding.dataset.test_inputs) == len(prepared.dataset.test_inputs)
+    private = read_private_data(private_file(tmp_path, (8, 8), 4))
+    prepared, shard_spec = prepare_worker(worker_experiment(text), 1, private=private)
+    assert shard_spec.dataset.train_inputs.shape == (40, 1, 8, 8)
+    assert shard_spec.parts[0].tolist() == list(range(40))
+    assert len(shard_spec.dataset.test_inputs) == len(prepared.dataset.test_inputs)
     assert (prepared.experiment.training.kernel, prepared.experiment.training.mixing) == (
         "worker",
         "ordered",
@@ -174,6 +178,6 @@ def test_a_file_of_its_own_is_all_a_worker_trains_on(tmp_path: Path) -> None:
 def test_a_file_that_does_not_fit_is_refused(
     shape: tuple[int, ...], classes: int, words: str, tmp_path: Path
 ) -> None:
-    own = read_own(own_file(tmp_path, shape, classes))
+    private = read_private_data(private_file(tmp_path, shape, classes))
     with pytest.raises(DataError, match=words):
-        share_of(experiment_of("workers = 3\n"), 0, own=own)
+        prepare_worker(worker_experiment("workers = 3\n"), 0, private=private)

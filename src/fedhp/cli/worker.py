@@ -11,7 +11,7 @@ from fedhp.cli.coordinator import LogFormat, check_log_format
 from fedhp.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedhp.cluster.worker.rounds import RoundLine
+    from fedhp.cluster.worker.rounds import RoundProgress
 
 
 def worker(
@@ -114,7 +114,7 @@ def worker(
     print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")
 
 
-def _print(line: RoundLine) -> None:
+def _print(line: RoundProgress) -> None:
     tested = "" if line.accuracy != line.accuracy else f", accuracy {line.accuracy:.4f}"
     lost = f", {line.lost} neighbors lost" if line.lost else ""
     print(

@@ -14,7 +14,7 @@ from fedhp.algorithms.pens import PENS
 from fedhp.cluster.audit.timeline import Recorded
 from fedhp.cluster.audit.verify import RoundDone
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.worker.data import experiment_of
+from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
 from fedhp.graph import directed_weights, mixing_weights, topology_from
@@ -26,7 +26,7 @@ class RunReplayer:
     """The models of all workers, round by round."""
 
     def __init__(self, experiment: str, run: Recorded) -> None:
-        self._prepared = prepare(experiment_of(experiment))
+        self._prepared = prepare(worker_experiment(experiment))
         self._run = run
         self.algorithm = self._prepared.experiment.algorithm.name
         self._threads = torch.get_num_threads()

@@ -1,7 +1,7 @@
-"""A worker's share of the experiment that the coordinator sent: settings, samples, model.
+"""What a worker trains: its part of the experiment that the coordinator sent.
 
-Without a file of its own it takes its part of the experiment's data, the same as in a
-simulation; with one (--data) it trains on that file alone, which never leaves the machine.
+Without a file it takes its part of the experiment's data, the same as in a simulation. With
+--data it trains on that file alone, which never leaves the machine.
 """
 
 from __future__ import annotations
@@ -25,101 +25,105 @@ SOURCE = "the coordinator's experiment"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnData:
-    """A worker's private samples as read, and where they are from."""
+class PrivateData:
+    """The samples of --data as they were read, and the file."""
 
     path: Path
-    raw: Raw  # the training part is what counts
+    raw: Raw  # only its training part is used
 
 
-def read_own(path: Path) -> OwnData:
-    """Read an .npz file of one's own; of x and y all is used, of x_train and x_test the first."""
+def read_private_data(path: Path) -> PrivateData:
+    """Read an .npz file: all of x and y, or x_train and y_train where it is split."""
     raw = read(DataConfig(name="npz", path=str(path)), source="--data")
     with np.load(path, allow_pickle=False) as archive:
-        divided = "x_train" in archive.files
-    if not divided:
+        is_split = "x_train" in archive.files
+    if not is_split:
         raw = replace(
             raw,
             train_inputs=np.concatenate([raw.train_inputs, raw.test_inputs]),
             train_targets=np.concatenate([raw.train_targets, raw.test_targets]),
         )
-    return OwnData(path, raw)
+    return PrivateData(path, raw)
 
 
-def experiment_of(text: str) -> Experiment:
-    """The experiment as one worker carries it out: its model alone, mixed in a fixed order."""
+def worker_experiment(text: str) -> Experiment:
+    """The experiment as one worker carries it out: one model, mixed in a fixed order."""
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"it is not valid TOML: {error}", key="", source=SOURCE, fix="ask who coordinates"
+            f"it is not valid TOML: {error}",
+            key="",
+            source=SOURCE,
+            fix="ask the operator of the coordinator",
         ) from None
     experiment = parse(tables, source=SOURCE)
     training = experiment.training.model_copy(update={"kernel": "worker", "mixing": "ordered"})
     changes: dict[str, object] = {"training": training, "executors": 1, "engine": "local"}
     if not experiment.cluster.emulate:
-        # The recorded world is a file of the coordinator's machine, and not needed here.
+        # The recorded world is a file on the coordinator's machine, and is not needed here.
         changes["world"] = experiment.world.model_copy(update={"trace": None})
     return experiment.model_copy(update=changes)
 
 
-def share_of(
-    experiment: Experiment, worker: int, *, own: OwnData | None = None
+def prepare_worker(
+    experiment: Experiment, worker: int, *, private: PrivateData | None = None
 ) -> tuple[Prepared, ShardSpec]:
-    """All that one worker needs; every misfit is named here."""
+    """Everything that one worker needs; data that does not fit is an error here."""
     if worker >= experiment.workers:
         raise ConfigError(
-            f"there are {experiment.workers} workers, but this one got the number {worker}",
+            f"the experiment has {experiment.workers} workers, but this one got number {worker}",
             key="workers",
             source=SOURCE,
             allowed=f"0 to {experiment.workers - 1}",
-            fix="ask who coordinates",
+            fix="ask the operator of the coordinator",
         )
     prepared = prepare(experiment)
-    holding = shard_spec_of(prepared, np.array([worker]))
-    return prepared, holding if own is None else _with_own(prepared, holding, own)
+    shard_spec = shard_spec_of(prepared, np.array([worker]))
+    if private is not None:
+        shard_spec = _with_private_data(prepared, shard_spec, private)
+    return prepared, shard_spec
 
 
-def _with_own(prepared: Prepared, holding: ShardSpec, own: OwnData) -> ShardSpec:
+def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData) -> ShardSpec:
     config = prepared.experiment.data
     settings = DataConfig(
-        name="npz", path=str(own.path), pool=config.pool, standardize=config.standardize
+        name="npz", path=str(private.path), pool=config.pool, standardize=config.standardize
     )
-    found = prepare_arrays(own.raw, settings, source="--data")
-    theirs = holding.dataset
-    if found.shape != theirs.shape:
+    own, theirs = prepare_arrays(private.raw, settings, source="--data"), spec.dataset
+    if own.shape != theirs.shape:
         raise DataError(
-            f"{own.path}: samples have the shape {found.shape}, those of the experiment "
-            f"{theirs.shape}",
+            f"{private.path}: samples have the shape {own.shape}, but {theirs.shape} in the "
+            "experiment",
             allowed=f"samples of the shape {theirs.shape}",
-            fix="bring them to that shape",
+            fix="convert them to that shape",
         )
-    if (found.classes is None) != (theirs.classes is None):
+    if (own.classes is None) != (theirs.classes is None):
         kinds = ("numbers to predict", "classes")
         raise DataError(
-            f"{own.path}: the targets are {kinds[found.classes is not None]}, those of the "
-            f"experiment {kinds[theirs.classes is not None]}",
+            f"{private.path}: the targets are {kinds[own.classes is not None]}, but "
+            f"{kinds[theirs.classes is not None]} in the experiment",
             allowed=kinds[theirs.classes is not None],
-            fix="save the targets as whole numbers for classes, as floats for numbers",
+            fix="save the targets as integers for classes, as floats for numbers",
         )
-    if found.classes is not None and theirs.classes is not None:
-        largest = int(found.train_targets.max())
+    if own.classes is not None and theirs.classes is not None:
+        largest = int(own.train_targets.max())
         if largest >= theirs.classes:
             raise DataError(
-                f"{own.path}: there is a class {largest}, but the experiment has "
+                f"{private.path}: it has a class {largest}, but the experiment has only "
                 f"{theirs.classes} classes",
                 allowed=f"0 to {theirs.classes - 1}",
                 fix="number the classes as the experiment does",
             )
-    elif found.train_targets.shape[1:] != theirs.train_targets.shape[1:]:
+    elif own.train_targets.shape[1:] != theirs.train_targets.shape[1:]:
         raise DataError(
-            f"{own.path}: a target has the shape {found.train_targets.shape[1:]}, in the "
-            f"experiment {theirs.train_targets.shape[1:]}",
+            f"{private.path}: a target has the shape {own.train_targets.shape[1:]}, but "
+            f"{theirs.train_targets.shape[1:]} in the experiment",
             allowed=f"targets of the shape {theirs.train_targets.shape[1:]}",
-            fix="bring them to that shape",
+            fix="convert them to that shape",
         )
-    dataset = replace(theirs, train_inputs=found.train_inputs, train_targets=found.train_targets)
-    task = holding.task
+    dataset = replace(theirs, train_inputs=own.train_inputs, train_targets=own.train_targets)
+    task = spec.task
     if type(task) is Classification:
         task = task.with_data(dataset)
-    return replace(holding, dataset=dataset, task=task, parts=[np.arange(len(found.train_inputs))])
+    return replace(spec, dataset=dataset, task=task, parts=[np.arange(len(own.train_inputs))])

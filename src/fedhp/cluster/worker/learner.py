@@ -1,7 +1,7 @@
-"""The torch side of one worker: its shard of one, trained in a thread of its own.
+"""The torch side of one worker: a shard of one, trained in its own thread.
 
-Everything long runs in that thread and can be given up between two steps; whatever changes the
-current model runs on the event loop, so that no two changes ever overlap.
+Everything that takes long runs in that thread and can be given up between two steps. Everything
+that changes the current model runs on the event loop, so that no two changes overlap.
 """
 
 from __future__ import annotations
@@ -25,80 +25,74 @@ from fedhp.algorithms import AsyncAlgorithm
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.poisoned import poisoned_of
-from fedhp.cluster.worker.model_store import Kept, ModelStore
+from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.engine.executor import Turn, check_finite
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.engine.shard_spec import ShardSpec
 from fedhp.graph import directed_weights
+from fedhp.learn.local import Estimate
 from fedhp.learn.mix import distance
 from fedhp.learn.robust import combine
 from fedhp.types import IntArray
 
 T = TypeVar("T")
-Row = NDArray[np.float32]  # the part of a model that travels
-HERE = 0  # the one place of a shard of one
+Row = NDArray[np.float32]  # the part of a model that is sent
+ONLY = 0  # index of the worker in its shard of one
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What local training gave; row is what the readers get."""
+class TrainingResult:
+    """The result of local training; the readers get `row`."""
 
-    loss: float  # NaN if there was no step
+    loss: float  # NaN without a step
     update_norm: float
     seconds: float
     row: Row
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
-    """What the worker found out about its objective; NaN where it did not look."""
+class MixedModel:
+    """The model after an exchange, not yet the current one, and the distances to the peers."""
 
-    smoothness: float = float("nan")
-    gradient_variance: float = float("nan")
-    start_loss: float = float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """The model after an exchange, not yet the worker's, and how far its peers were."""
-
-    model: Kept
+    model: StoredModel
     distances: dict[int, float]  # by peer
-    digest: bytes  # SHA-256 of the part that travels
+    digest: bytes  # SHA-256 of the part that is sent
 
 
 class Learner:
     """Trains, mixes and tests the model of one worker."""
 
-    def __init__(self, prepared: Prepared, holding: ShardSpec, keep: ModelStore) -> None:
+    def __init__(self, prepared: Prepared, shard_spec: ShardSpec, store: ModelStore) -> None:
         self.prepared = prepared
-        self.keep = keep
-        self.worker = int(holding.workers[HERE])
-        self.samples = len(holding.parts[HERE])
-        self.layout = holding.layout
-        self.codec = ModelCodec(holding.layout)
-        self.stand = INITIAL
+        self.store = store
+        self.worker = int(shard_spec.workers[ONLY])
+        self.samples = len(shard_spec.parts[ONLY])
+        self.layout = shard_spec.layout
+        self.codec = ModelCodec(shard_spec.layout)
+        self.committed = INITIAL  # the attempt that made the current model
+        self.swapping = False  # the current model was sent to a peer and must not change
         self._stop = threading.Event()
         # Torch counts threads per calling thread; with more than one, sums have other bits.
         self._pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
-        self._shard = self._pool.submit(partial(Shard, holding, stop=self._stopped)).result()
-        keep.load(width=self.layout.width, counters=self.layout.counter_width)
-        keep.hold(INITIAL, self._current())
+        self._shard = self._pool.submit(partial(Shard, shard_spec, stop=self._stopped)).result()
+        store.load(width=self.layout.width, counters=self.layout.counter_width)
+        store.hold(INITIAL, self._current())
 
     def close(self) -> None:
-        """Give up what runs and let the threads go."""
+        """Give up a running job and release the threads."""
         self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._shard.close()
 
     @property
     def asynchronous(self) -> bool:
-        """Whether the algorithm averages pairs instead of rounds."""
+        """Whether the algorithm averages models in pairs, without rounds."""
         return isinstance(self.prepared.algorithm, AsyncAlgorithm)
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Do something long in the thread; a cancelled caller makes it stop at its next step."""
+        """Run something long in the thread; if the caller is cancelled, it stops at its next
+        step."""
         stop = threading.Event()
 
         def watched() -> T:
@@ -120,18 +114,18 @@ class Learner:
     # --- one synchronous round, in the thread ----------------------------------------------
 
     def calibrate(self) -> float:
-        """Seconds of one local step; the model stays as it is."""
+        """Seconds of one local step; the model does not change."""
         rate = self.prepared.experiment.training.learning_rate
         seconds = 0.0
         for _ in range(2):  # the first one warms up
-            self._shard.snapshot(HERE)
+            self._shard.snapshot(ONLY)
             started = time.monotonic()
-            self._shard.train_snapshots({HERE: Turn(0, 1, rate)})
+            self._shard.train_snapshots({ONLY: Turn(0, 1, rate)})
             seconds = time.monotonic() - started
         return seconds
 
-    def train(self, steps: int, *, round_index: int, learning_rate: float) -> Trained:
-        """The local steps of a round, from the committed model."""
+    def train(self, steps: int, *, round_index: int, learning_rate: float) -> TrainingResult:
+        """The local steps of a round, from the current model."""
         started = time.monotonic()
         local_steps = np.array([steps], dtype=np.int64)
         loss, norm = self._shard.train(
@@ -140,130 +134,130 @@ class Learner:
         check_finite(loss, norm, local_steps > 0, round_index, learning_rate)
         seconds = time.monotonic() - started
         _, rows = self._shard.rows(np.array([self.worker]))
-        return Trained(float(loss[HERE]), float(norm[HERE]), seconds, rows[0])
+        return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, rows[0])
 
-    def estimate(self, round_index: int) -> Estimated:
+    def estimate(self, round_index: int) -> Estimate:
         """Smoothness, gradient variance and starting loss of this round's training."""
-        found = self._shard.estimate([HERE], round_index=round_index)
-        return Estimated(
-            float(found.smoothness[HERE]),
-            float(found.gradient_variance[HERE]),
-            float(found.start_loss[HERE]),
+        estimates = self._shard.estimate([ONLY], round_index=round_index)
+        return Estimate(
+            float(estimates.smoothness[ONLY]),
+            float(estimates.gradient_variance[ONLY]),
+            float(estimates.start_loss[ONLY]),
         )
 
     def score(
         self, received: Mapping[int, Row], *, keep: int, samples: int, round_index: int
     ) -> list[int]:
-        """The peers whose models do best on samples of one's own."""
+        """The peers whose models do best on this worker's samples."""
         if not received:
             return []
         self._receive(received)
         candidates = np.array([sorted(received)], dtype=np.int64)
-        chosen = self._shard.score(candidates, keep=keep, samples=samples, round_index=round_index)[
-            HERE
-        ]
-        return [int(peer) for peer in chosen if peer >= 0]
+        chosen = self._shard.score(candidates, keep=keep, samples=samples, round_index=round_index)
+        return [int(peer) for peer in chosen[ONLY] if peer >= 0]
 
     def equal_weights(self, chosen: Sequence[int]) -> dict[int, float]:
-        """Weights of the worker and its chosen peers in equal parts."""
+        """Equal weights for the worker and its chosen peers."""
         sources: IntArray = np.full((self.prepared.experiment.workers, len(chosen)), -1)
         sources[self.worker] = chosen
         row = directed_weights(sources)[[self.worker]]
         return dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
 
-    def mix(self, received: Mapping[int, Row], weights: Mapping[int, float]) -> Mixed:
-        """Measure distances to all received models, then mix those that have a weight."""
+    def mix(self, received: Mapping[int, Row], weights: Mapping[int, float]) -> MixedModel:
+        """Measure the distances to all received models, then mix those that have a weight."""
         if self.prepared.experiment.cluster.robust == "none":
             distances = self._mix_ordered(received, weights)
         else:
             distances = self._mix_robust(received, weights)
-        row = self._shard.mixed[HERE].cpu().numpy().copy()
-        counters = self._shard.after_counters[HERE].cpu().numpy().copy()
-        return Mixed(Kept(row, counters), distances, self.digest(row))
+        row = self._shard.mixed[ONLY].cpu().numpy().copy()
+        counters = self._shard.after_counters[ONLY].cpu().numpy().copy()
+        return MixedModel(StoredModel(row, counters), distances, self.digest(row))
 
-    def test(self, model: Kept, *, whole: bool) -> float:
+    def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
-        (found,) = self._shard.evaluate_later(model.row, whole=whole, everyone=False)()
-        return found
+        (metric,) = self._shard.evaluate_later(model.row, whole=whole, everyone=False)()
+        return metric
 
     def digest(self, row: NDArray[np.float32]) -> bytes:
-        """SHA-256 of the part of a model that travels."""
+        """SHA-256 of the part of a model that is sent."""
         return hashlib.sha256(row[: self.layout.mixed].astype("<f4", copy=False).data).digest()
 
-    def write(self, stand: Attempt, model: Kept) -> None:
-        """Keep a model durably, beside the one the worker stands at."""
-        self.keep.write(stand, model, beside=self.stand)
+    def write(self, attempt: Attempt, model: StoredModel) -> None:
+        """Store a model durably, in addition to the current one."""
+        self.store.write(attempt, model, keeping=self.committed)
 
     # --- what changes the current model, on the event loop ---------------------------------
 
-    def advance(self, stand: Attempt) -> bool:
-        """Stand at a committed model, if it is here."""
-        if stand == self.stand:
+    def advance(self, committed: Attempt) -> bool:
+        """Make the model of a committed attempt the current one; whether it is stored here."""
+        if committed == self.committed:
             return True
-        model = self.keep.get(stand)
+        model = self.store.get(committed)
         if model is None:
             return False
-        self.take(stand, model)
+        self.load(committed, model)
         return True
 
-    def take(self, stand: Attempt, model: Kept) -> None:
-        """This is the current model from now on."""
+    def load(self, committed: Attempt, model: StoredModel) -> None:
+        """Make this the current model."""
         self._shard.load({"models": model.row[None], "counters": model.counters[None]})
-        self.stand = stand
+        self.committed = committed
 
-    def caught_up(self, row: Row) -> Kept:
-        """A peer's model with what stays at home of one's own."""
-        own = self._current()
-        own.row[: self.layout.mixed] = row
-        return own
+    def with_received(self, row: Row) -> StoredModel:
+        """A peer's model, completed with the parts of the own one that are never sent."""
+        model = self._current()
+        model.row[: self.layout.mixed] = row
+        return model
 
     def current(self) -> Row:
-        """The part that travels of the current model."""
-        return self._shard.model(HERE)
+        """The part of the current model that is sent."""
+        return self._shard.model(ONLY)
 
-    def label(self, stand: Attempt) -> Kept:
-        """An asynchronous worker's model moves all the time: it stands where the run stands."""
-        self.stand = stand
+    def label(self, committed: Attempt) -> StoredModel:
+        """The current model of an asynchronous worker, under the run's last committed attempt:
+        it changes all the time and no attempt made it."""
+        self.committed = committed
         return self._current()
 
     def snapshot(self) -> None:
-        """A turn starts from the current model."""
-        self._shard.snapshot(HERE)
+        """Begin a turn from the current model."""
+        self._shard.snapshot(ONLY)
 
-    def train_turn(self, turn: Turn) -> Trained:
+    def train_turn(self, turn: Turn) -> TrainingResult:
         """Train the snapshot (in the thread); `apply` adds the change to the current model."""
         started = time.monotonic()
-        loss = self._shard.train_snapshots({HERE: turn})[HERE]
-        return Trained(loss, float("nan"), time.monotonic() - started, np.empty(0, np.float32))
+        loss = self._shard.train_snapshots({ONLY: turn})[ONLY]
+        seconds = time.monotonic() - started
+        return TrainingResult(loss, float("nan"), seconds, np.empty(0, np.float32))
 
     def apply(self, loss: float, *, round_index: int, learning_rate: float) -> float:
         """Add the change of a turn to the current model; its norm."""
-        norm = self._shard.apply(HERE)
+        norm = self._shard.apply(ONLY)
         worked = np.array([True])
         check_finite(np.array([loss]), np.array([norm]), worked, round_index, learning_rate)
         return norm
 
     def average(self, other: Row) -> float:
-        """Take the mean of the current model and another; how far apart they were."""
-        return self._shard.average(HERE, other)
+        """Take the mean of the current model and another; their distance before that."""
+        return self._shard.average(ONLY, other)
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """The current model, tensor by tensor under the names of the module."""
         model = self._current()
-        found: dict[str, NDArray[np.generic]] = {}
+        tensors: dict[str, NDArray[np.generic]] = {}
         for slots, values in (
             (self.layout.slots, model.row),
             (self.layout.counters, model.counters),
         ):
             for slot in slots:
-                found[slot.name] = values[slot.start : slot.stop].reshape(slot.shape)
-        return found
+                tensors[slot.name] = values[slot.start : slot.stop].reshape(slot.shape)
+        return tensors
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _current(self) -> Kept:
+    def _current(self) -> StoredModel:
         state = self._shard.state()
-        return Kept(state["models"][HERE].copy(), state["counters"][HERE].copy())
+        return StoredModel(state["models"][ONLY].copy(), state["counters"][ONLY].copy())
 
     def _receive(self, received: Mapping[int, Row]) -> None:
         self._shard.receive(
@@ -273,7 +267,7 @@ class Learner:
     def _mix_ordered(
         self, received: Mapping[int, Row], weights: Mapping[int, float]
     ) -> dict[int, float]:
-        """By rising worker, one's own among them: the bits of every other engine."""
+        """In the order of the workers' numbers, which gives the bits of every other engine."""
         self._receive(received)
         columns = np.array(sorted(weights), dtype=np.int64)
         values = np.array([weights[column] for column in columns.tolist()])
@@ -283,30 +277,30 @@ class Learner:
         )
         peers = sorted(received)
         links = np.array([[self.worker, peer] for peer in peers], dtype=np.int64).reshape(-1, 2)
-        apart = self._shard.exchange(links, row, kernel="ordered")
-        return dict(zip(peers, apart.tolist(), strict=True))
+        distances = self._shard.exchange(links, row, kernel="ordered")
+        return dict(zip(peers, distances.tolist(), strict=True))
 
     def _mix_robust(
         self, received: Mapping[int, Row], weights: Mapping[int, float]
     ) -> dict[int, float]:
         """By a rule that a few poisoned models cannot steer (cluster.robust)."""
         cluster, shard = self.prepared.experiment.cluster, self._shard
-        own = shard.after[HERE, : self.layout.mixed]
-        tensors = {
+        own = shard.after[ONLY, : self.layout.mixed]
+        rows = {
             peer: torch.from_numpy(row).to(own.device) for peer, row in sorted(received.items())
         }
         trainable = slice(self.layout.trainable)
-        apart = {peer: distance(own[trainable], row[trainable]) for peer, row in tensors.items()}
-        used = [peer for peer in tensors if peer in weights]
-        shard.mixed[HERE] = shard.after[HERE]
+        distances = {peer: distance(own[trainable], row[trainable]) for peer, row in rows.items()}
+        used = [peer for peer in rows if peer in weights]
+        shard.mixed[ONLY] = shard.after[ONLY]
         if used:
-            shard.mixed[HERE, : self.layout.mixed] = combine(
+            shard.mixed[ONLY, : self.layout.mixed] = combine(
                 own,
-                [tensors[peer] for peer in used],
+                [rows[peer] for peer in used],
                 [weights[peer] for peer in used],
                 weights[self.worker],
                 rule=cluster.robust,
                 poisoned=poisoned_of(self.prepared.experiment.workers, cluster.trim),
                 clip=cluster.clip,
             )
-        return apart
+        return distances

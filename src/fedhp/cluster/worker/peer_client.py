@@ -1,8 +1,8 @@
 """What this worker asks of its peers: trained and committed models, probes, swaps.
 
-A peer that does not deliver is Lost with a reason that is told in the report: "gone", "deadline",
-"unreachable", "refused: ..." with the word of the side that refused. A link's seconds begin when
-the other side is ready to send, so that its training does not count as a slow link.
+A peer that does not deliver raises PeerLost with the reason that goes into the report: "gone",
+"deadline", "unreachable", or "refused: ..." with the peer's own word. A link is timed from when
+the peer is ready to send, so that its training does not look like a slow link.
 """
 
 from __future__ import annotations
@@ -28,46 +28,31 @@ from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.services import call
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner
-from fedhp.cluster.worker.model_offer import ModelOffer
 from fedhp.cluster.worker.session import WORKERS, WorkerSession
 
-SWAP_PAUSE = 0.02  # s after the first swap that found its partner busy; doubled each time
+FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
-PROBE_BURST = 0.25  # of a probe's bytes, which say nothing of the link
+BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
 
 
 @dataclass(frozen=True, slots=True)
-class PeerPlace:
-    """Another worker and where it is."""
-
-    worker: int
-    name: str
-    address: str
-
-    @classmethod
-    def of(cls, peer: wire.PeerAddress) -> PeerPlace:
-        """From an order."""
-        return cls(peer.worker, peer.name, peer.address)
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What came over a link."""
-
-    row: Row
-    took: ModelTransfer
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTransfer:
-    """How long so many bytes took, from when on by this process's clock."""
+class TransferTime:
+    """How long a transfer took; `started` is on this process's monotonic clock."""
 
     bytes: int
     started: float
     seconds: float
 
 
-class Lost(Exception):
+@dataclass(frozen=True, slots=True)
+class ReceivedModel:
+    """A peer's model, and how long the transfer took."""
+
+    row: Row
+    transfer: TransferTime
+
+
+class PeerLost(Exception):
     """A peer did not deliver; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
@@ -75,16 +60,15 @@ class Lost(Exception):
         super().__init__(reason)
 
 
-class _Busy(Exception):
+class _PartnerBusy(Exception):
     """The partner of a swap is in another one."""
 
 
-class Pulls:
-    """Calls to peers, each over a connection that is kept."""
+class PeerClient:
+    """Calls to peers, over one connection per peer."""
 
-    def __init__(self, member: WorkerSession, shelf: ModelOffer) -> None:
-        self._member = member
-        self._shelf = shelf
+    def __init__(self, session: WorkerSession) -> None:
+        self._session = session
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
 
     async def close(self) -> None:
@@ -93,135 +77,141 @@ class Pulls:
             await channel.close()
         self._channels.clear()
 
-    async def trained(
-        self, peer: PeerPlace, attempt: Attempt, *, incoming: Incoming, patience: float
-    ) -> Pulled:
-        """The model of this attempt, after the peer's local steps."""
+    async def pull_trained(
+        self, peer: wire.PeerAddress, attempt: Attempt, *, incoming: Incoming, patience: float
+    ) -> ReceivedModel:
+        """The peer's model of this attempt, after its local steps."""
         base, receiver = incoming.begin(peer.name)
         request = wire.PullRequest(
-            envelope=self._member.envelope(attempt),
+            envelope=self._session.envelope(attempt),
             wanted=wire.TRAINED,
             patience=patience,
             base=base,
         )
-        took = await self._pull(peer, request, receiver.push, patience=patience)
-        row = await self._judged(peer, lambda: incoming.finish(peer.name, receiver))
-        return Pulled(row, took)
+        transfer = await self._pull(peer, request, receiver.push, patience=patience)
+        row = await self._finish(peer, lambda: incoming.finish(peer.name, receiver))
+        return ReceivedModel(row, transfer)
 
-    async def committed(
-        self, peer: PeerPlace, stand: Attempt, *, learner: Learner, patience: float
-    ) -> Pulled:
-        """The model of a committed stand, whole and exact."""
+    async def pull_committed(
+        self, peer: wire.PeerAddress, committed: Attempt, *, learner: Learner, patience: float
+    ) -> Row:
+        """The model of a committed attempt, complete and exact."""
         request = wire.PullRequest(
-            envelope=self._member.envelope(),
+            envelope=self._session.envelope(),
             wanted=wire.COMMITTED,
-            stand=stand.to_wire(),
+            stand=committed.to_wire(),
             patience=patience,
         )
         receiver = learner.codec.receiver()
-        took = await self._pull(peer, request, receiver.push, patience=patience)
-        return Pulled(await self._judged(peer, receiver.finish), took)
+        await self._pull(peer, request, receiver.push, patience=patience)
+        return await self._finish(peer, receiver.finish)
 
-    async def probe(self, peer: PeerPlace, size: int, *, patience: float) -> ModelTransfer:
-        """So many bytes over a link that carries no model now.
+    async def probe(self, peer: wire.PeerAddress, size: int, *, patience: float) -> TransferTime:
+        """Time so many bytes over a link that carries no model now.
 
-        The first ones are left out where more follow: they come as a burst, out of buffers.
+        The first ones are not counted where more follow: they come in a burst, out of buffers.
         """
         request = wire.PullRequest(
-            envelope=self._member.envelope(), wanted=wire.PROBE, bytes=size, patience=patience
+            envelope=self._session.envelope(), wanted=wire.PROBE, bytes=size, patience=patience
         )
-        marks: list[tuple[int, float]] = []  # bytes so far, and when they were here
+        arrivals: list[tuple[int, float]] = []  # bytes so far, and when they had arrived
 
         def push(chunk: wire.Chunk) -> None:
-            marks.append(((marks[-1][0] if marks else 0) + len(chunk.data), time.monotonic()))
+            before = arrivals[-1][0] if arrivals else 0
+            arrivals.append((before + len(chunk.data), time.monotonic()))
 
-        took = await self._pull(peer, request, push, patience=patience, most=size)
-        burst, then = next((mark for mark in marks if mark[0] >= size * PROBE_BURST), (0, 0.0))
-        if burst in (0, took.bytes):
-            return took
-        return ModelTransfer(took.bytes - burst, then, took.started + took.seconds - then)
+        transfer = await self._pull(peer, request, push, patience=patience, max_bytes=size)
+        buffered, then = next(
+            (arrival for arrival in arrivals if arrival[0] >= size * BUFFERED_SHARE), (0, 0.0)
+        )
+        if buffered in (0, transfer.bytes):
+            return transfer
+        end = transfer.started + transfer.seconds
+        return TransferTime(transfer.bytes - buffered, then, end - then)
 
     async def swap(
-        self, peer: PeerPlace, attempt: Attempt, *, learner: Learner, patience: float
-    ) -> tuple[float, int, float]:
-        """Both sides take the mean of their models: how far apart they were, bytes, seconds.
+        self, peer: wire.PeerAddress, attempt: Attempt, *, learner: Learner, patience: float
+    ) -> tuple[float, TransferTime]:
+        """Both sides take the mean of their models; the distance between the two before that.
 
-        Nobody waits for the other while its own model is held: a partner that is busy lets go at
-        once, and so does this side, until a later try. Pauses differ from worker to worker, so
-        that two that meet do not meet for ever.
+        Neither side waits for the other while its own model is held: a busy partner refuses at
+        once, and this side releases its model until the next try. Pauses differ from worker to
+        worker, so that two that collide do not collide forever.
         """
         until = time.monotonic() + patience
-        pause = SWAP_PAUSE * (1 + self._member.worker / max(self._member.workers, 1))
+        pause = FIRST_SWAP_PAUSE * (1 + self._session.worker / max(self._session.workers, 1))
         while True:
             left = until - time.monotonic()
             if left <= 0:
-                raise Lost("deadline")
-            with contextlib.suppress(_Busy):
+                raise PeerLost("deadline")
+            with contextlib.suppress(_PartnerBusy):
                 return await self._swap_once(peer, attempt, learner, left)
             await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             pause = min(2 * pause, LONGEST_SWAP_PAUSE)
 
     # --- inside ----------------------------------------------------------------------------
 
-    async def _channel(self, peer: PeerPlace) -> grpc.aio.Channel:
-        if self._member.guard.is_quarantined(peer.name):
-            raise Lost("refused: quarantined")
+    async def _channel(self, peer: wire.PeerAddress) -> grpc.aio.Channel:
+        if self._session.guard.is_quarantined(peer.name):
+            raise PeerLost("refused: quarantined")
         address, channel = self._channels.get(peer.name, ("", None))
         if channel is None or address != peer.address:
             if channel is not None:
                 await channel.close()
-            channel = open_channel(self._member.identity, peer.address, name=peer.name)
+            channel = open_channel(self._session.identity, peer.address, name=peer.name)
             self._channels[peer.name] = (peer.address, channel)
         return channel
 
     async def _pull(
         self,
-        peer: PeerPlace,
+        peer: wire.PeerAddress,
         request: wire.PullRequest,
         push: Callable[[wire.Chunk], None],
         *,
         patience: float,
-        most: int = limits.MODEL_BYTES,
-    ) -> ModelTransfer:
-        """All chunks of an answer, judged as they come."""
-        pull = call(await self._channel(peer), "Peer", "Pull")(request, timeout=max(patience, 0.01))
-        with self._told(peer, pull):
-            await pull.initial_metadata()
+        max_bytes: int = limits.MODEL_BYTES,
+    ) -> TransferTime:
+        """Read all chunks of an answer and check them as they come."""
+        channel = await self._channel(peer)
+        stream = call(channel, "Peer", "Pull")(request, timeout=max(patience, 0.01))
+        with self._errors_as_peer_lost(peer, stream):
+            await stream.initial_metadata()
             started = time.monotonic()
-            size = await self._read(peer, pull, push, request.envelope, most)
-            return ModelTransfer(size, started, time.monotonic() - started)
+            size = await self._read(peer, stream, push, request.envelope, max_bytes)
+            return TransferTime(size, started, time.monotonic() - started)
 
     async def _swap_once(
-        self, peer: PeerPlace, attempt: Attempt, learner: Learner, patience: float
-    ) -> tuple[float, int, float]:
+        self, peer: wire.PeerAddress, attempt: Attempt, learner: Learner, patience: float
+    ) -> tuple[float, TransferTime]:
         channel = await self._channel(peer)
-        self._shelf.swapping = True  # until the answer is in, the model must stay what was sent
+        learner.swapping = True
         try:
             started = time.monotonic()
             encoded = await asyncio.to_thread(learner.codec.encode, learner.current())
-            envelope = self._member.envelope(attempt)
+            envelope = self._session.envelope(attempt)
             receiver = learner.codec.receiver()
 
-            async def sent() -> AsyncIterator[wire.Chunk]:
+            async def own_chunks() -> AsyncIterator[wire.Chunk]:
                 for chunk in learner.codec.chunks(encoded, envelope):
                     yield chunk
 
-            swap = call(channel, "Peer", "Swap")(sent(), timeout=max(patience, 0.01))
-            with self._told(peer, swap):
-                size = await self._read(peer, swap, receiver.push, envelope, limits.MODEL_BYTES)
-            theirs = await self._judged(peer, receiver.finish)
-            apart = learner.average(theirs)
-            return apart, size + encoded.total, time.monotonic() - started
+            stream = call(channel, "Peer", "Swap")(own_chunks(), timeout=max(patience, 0.01))
+            with self._errors_as_peer_lost(peer, stream):
+                size = await self._read(peer, stream, receiver.push, envelope, limits.MODEL_BYTES)
+            theirs = await self._finish(peer, receiver.finish)
+            distance = learner.average(theirs)
+            seconds = time.monotonic() - started
+            return distance, TransferTime(size + encoded.total, started, seconds)
         finally:
-            self._shelf.swapping = False
+            learner.swapping = False
 
     async def _read(
         self,
-        peer: PeerPlace,
+        peer: wire.PeerAddress,
         stream: Any,
         push: Callable[[wire.Chunk], None],
-        asked: wire.Envelope,
-        most: int,
+        request: wire.Envelope,
+        max_bytes: int,
     ) -> int:
         size, first = 0, True
         while True:
@@ -230,78 +220,56 @@ class Pulls:
             if chunk is grpc.aio.EOF:
                 return size
             if first:
-                self._check_first(peer, chunk, asked, most)
-                failpoints.reach("worker.receiving", asked.round)
+                self._check_first(peer, chunk, request, max_bytes)
+                failpoints.reach("worker.receiving", request.round)
                 first = False
             size += len(chunk.data)
-            if size > most:
-                raise BadModel("size", f"there are more than {most} bytes")
+            if size > max_bytes:
+                raise BadModel("size", f"there are more than {max_bytes} bytes")
             push(chunk)
 
     def _check_first(
-        self, peer: PeerPlace, chunk: wire.Chunk, asked: wire.Envelope, most: int
+        self, peer: wire.PeerAddress, chunk: wire.Chunk, request: wire.Envelope, max_bytes: int
     ) -> None:
-        """The answer is of the peer that was asked, and to the question that was asked."""
-        check_first_chunk(chunk, most=most)
-        self._member.guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=RULES["Pull"])
-        if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(asked):
-            raise Refused("kind", "the answer is to another question")
+        """The answer comes from the peer that was asked, and names the attempt of the request."""
+        check_first_chunk(chunk, most=max_bytes)
+        guard = self._session.guard
+        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=RULES["Pull"])
+        if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
+            raise Refused("kind", "the answer belongs to another request")
 
-    async def _judged(self, peer: PeerPlace, finish: Callable[[], Row]) -> Row:
+    async def _finish(self, peer: wire.PeerAddress, finish: Callable[[], Row]) -> Row:
+        """Decode and check a received model in a thread."""
         try:
             return await asyncio.to_thread(finish)
         except BadModel as error:
-            self._member.refused(peer.name, error, what="model")
-            raise Lost(f"refused: {error.reason}") from None
+            self._session.note_refusal(peer.name, error, what="model")
+            raise PeerLost(f"refused: {error.reason}") from None
 
     @contextlib.contextmanager
-    def _told(self, peer: PeerPlace, stream: Any) -> Iterator[None]:
-        """Whatever goes wrong with a stream, as the reason of a lost link."""
+    def _errors_as_peer_lost(self, peer: wire.PeerAddress, stream: Any) -> Iterator[None]:
         try:
             yield
         except (Refused, BadModel) as error:
-            self._member.refused(peer.name, error, what="model")
-            raise Lost(f"refused: {error.reason}") from None
+            self._session.note_refusal(peer.name, error, what="model")
+            raise PeerLost(f"refused: {error.reason}") from None
         except TimeoutError:
-            raise Lost("deadline") from None
+            raise PeerLost("deadline") from None
         except grpc.aio.AioRpcError as error:
-            raise _lost(error) from None
+            raise _from_status(error) from None
         finally:
             stream.cancel()
 
 
-def link_reports(
-    peers: list[PeerPlace],
-    pulled: dict[int, Pulled],
-    lost: dict[int, str],
-    distances: dict[int, float],
-    *,
-    received: float,
-) -> list[wire.LinkReport]:
-    """What a report says of the links that should have carried a model."""
-    return [
-        wire.LinkReport(worker=peer.worker, distance=float("nan"), lost=lost[peer.worker])
-        if peer.worker in lost
-        else wire.LinkReport(
-            worker=peer.worker,
-            bytes=pulled[peer.worker].took.bytes,
-            seconds=pulled[peer.worker].took.seconds,
-            started=pulled[peer.worker].took.started - received,
-            distance=distances[peer.worker],
-        )
-        for peer in peers
-    ]
-
-
-def _lost(error: grpc.aio.AioRpcError) -> Exception:
+def _from_status(error: grpc.aio.AioRpcError) -> Exception:
     """The reason in an error of the other side, or of the way to it."""
     reason, colon, _ = (error.details() or "").partition(": ")
-    said = colon and reason.isalpha() and len(reason) <= limits.NAME_LENGTH
+    is_reason = colon and reason.isalpha() and len(reason) <= limits.NAME_LENGTH
     code = error.code()
     if code == grpc.StatusCode.ABORTED and reason == "busy":
-        return _Busy()
+        return _PartnerBusy()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Lost("deadline")
+        return PeerLost("deadline")
     if code == grpc.StatusCode.UNAVAILABLE and reason != "starting":
-        return Lost("unreachable")
-    return Lost(f"refused: {reason}" if said else f"failed: {code.name.lower()}")
+        return PeerLost("unreachable")
+    return PeerLost(f"refused: {reason}" if is_reason else f"failed: {code.name.lower()}")

@@ -1,8 +1,8 @@
-"""The Peer service: what this worker gives to its peers, and to whom.
+"""The Peer service: which models this worker gives to its peers, and to whom.
 
-A trained model goes to the readers of its order alone, for exactly that attempt; a committed one
-to any worker of the run; probes within a budget. Every refusal has a code and "reason: text",
-and what an honest peer never sends is a strike against its sender.
+A trained model goes only to the readers that its order names, for exactly that attempt; a
+committed one to any worker of the run; probes within a budget. Every refusal has a status code
+and "reason: text". A message that an honest peer never sends is a strike against its sender.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -20,19 +22,23 @@ import grpc.aio
 from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel, Encoded
+from fedhp.cluster.protocol.compression import Outgoing
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.security.tls import peer_of
 from fedhp.cluster.worker.learner import Learner
-from fedhp.cluster.worker.model_offer import ModelOffer, NotNow, ProbeBudget, Streams
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import IdentityError
 
-PROBE_CHUNKS, PROBE_CHUNK_BYTES = 16, 1024  # a probe comes in so many, but none so small
+MAX_CALLS_PER_PEER = 4  # at once; more are refused
+MAX_SENDING = 64  # streams that send at once; more wait for their turn
+PROBE_BUDGET_BYTES = 2 * limits.PROBE_BYTES  # that one peer may ask for at once
+PROBE_BUDGET_RATE = limits.PROBE_BYTES / 10.0  # bytes per s by which it is refilled
+PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES = 16, 1024
 
-CODES = {
+STATUS_CODES = {
     "unknown": grpc.StatusCode.PERMISSION_DENIED,
     "role": grpc.StatusCode.PERMISSION_DENIED,
     "sender": grpc.StatusCode.PERMISSION_DENIED,
@@ -51,47 +57,133 @@ CODES = {
 Context: TypeAlias = Any  # grpc.aio.ServicerContext
 
 
+class NotAvailable(Exception):
+    """An honest peer asked for something that is not there yet, or no longer."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        self.text = text
+        super().__init__(f"{reason}: {text}")
+
+
+class ModelOffer:
+    """The trained model of the current attempt, and the peers that may read it."""
+
+    def __init__(self) -> None:
+        self.attempt = INITIAL
+        self._readers: frozenset[str] = frozenset()
+        self._model: Outgoing | None = None
+        self._changed = asyncio.Condition()
+
+    async def open(self, attempt: Attempt, readers: Collection[str]) -> None:
+        """Begin a new attempt; the model of the previous one is no longer offered."""
+        async with self._changed:
+            self.attempt, self._readers, self._model = attempt, frozenset(readers), None
+            self._changed.notify_all()
+
+    async def put(self, attempt: Attempt, model: Outgoing) -> None:
+        """Offer the trained model."""
+        async with self._changed:
+            if attempt == self.attempt:
+                self._model = model
+                self._changed.notify_all()
+
+    async def take(self, attempt: Attempt, *, reader: str, patience: float) -> Outgoing:
+        """Wait for the model of this attempt, which a peer may learn of before this worker."""
+        try:
+            async with asyncio.timeout(patience), self._changed:
+                while True:
+                    if attempt < self.attempt:
+                        raise NotAvailable("attempt", "this worker is at a later attempt")
+                    if attempt == self.attempt:
+                        if reader not in self._readers:
+                            raise Refused("role", "it is not a reader of this worker's model")
+                        if self._model is not None:
+                            return self._model
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NotAvailable("patience", "the model was not ready in time") from None
+
+
+class CallLimits:
+    """How many calls of each peer are open, and how many streams send at once."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self.sending = asyncio.Semaphore(MAX_SENDING)
+
+    @contextmanager
+    def one_call(self, peer: str) -> Iterator[None]:
+        """Count one more call of this peer, or raise NotAvailable."""
+        if self._open[peer] >= MAX_CALLS_PER_PEER:
+            raise NotAvailable("streams", f"this peer has {MAX_CALLS_PER_PEER} open calls already")
+        self._open[peer] += 1
+        try:
+            yield
+        finally:
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
+
+
+class ProbeBudget:
+    """How many probe bytes each peer may ask for, so that none can fill the link."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # bytes left, and as of when
+
+    def spend(self, peer: str, size: int) -> None:
+        """Take so many bytes, or raise NotAvailable."""
+        now = self._clock()
+        left, then = self._left.get(peer, (PROBE_BUDGET_BYTES, now))
+        left = min(PROBE_BUDGET_BYTES, left + (now - then) * PROBE_BUDGET_RATE)
+        if size > left:
+            raise NotAvailable("probes", "this peer asked for too many probe bytes recently")
+        self._left[peer] = (left - size, now)
+
+
 class PeerService:
-    """The methods of the service `Peer`."""
+    """The methods of the gRPC service `Peer`."""
 
     def __init__(
         self,
-        member: WorkerSession,
-        shelf: ModelOffer,
+        session: WorkerSession,
+        offer: ModelOffer,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.learner: Learner | None = None  # as soon as it is there
-        self._member = member
-        self._shelf = shelf
-        self._streams = Streams()
+        self.learner: Learner | None = None  # set once it is built
+        self._session = session
+        self._offer = offer
+        self._limits = CallLimits()
         self._probes = ProbeBudget(clock)
 
     async def Pull(self, request: wire.PullRequest, context: Context) -> None:
-        """A model or some bytes, as a stream."""
+        """Stream a model, or the bytes of a probe."""
 
         async def answer(peer: str) -> None:
             self._admit(request.envelope, context, "Pull")
             check_pull(request)
-            with self._streams.one(peer):
+            with self._limits.one_call(peer):
                 if request.wanted == wire.PROBE:
                     self._probes.spend(peer, request.bytes)
-                    await self._send(_probe(request.bytes, self._reply(request)), context)
+                    await self._send(_probe_chunks(request.bytes, self._reply_to(request)), context)
                     return
                 if request.wanted == wire.TRAINED:
-                    encoded = await self._trained(request, peer)
+                    encoded = await self._trained_model(request, peer)
                 else:
-                    encoded = await self._committed(request)
-                await self._send_model(encoded, self._reply(request), context)
+                    encoded = await self._committed_model(request)
+                await self._send_model(encoded, self._reply_to(request), context)
 
         await self._answer(context, "pull", answer)
 
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
-        """AD-PSGD: take the mean of the caller's model and the own one, give back the own.
+        """AD-PSGD: take the mean of the caller's model and the own one, return the own one.
 
-        The mean is taken at one instant of the event loop: it is done wholly or not at all. If
-        the connection breaks after it, the caller keeps its own model, and the mean of all
-        models has moved by half the difference of the two, over their number.
+        The mean is taken in one step of the event loop: completely or not at all. If the
+        connection breaks after it, the caller keeps its own model, and the mean of all models
+        has moved by half the difference of the two, divided by their number.
         """
 
         async def answer(peer: str) -> None:
@@ -101,24 +193,23 @@ class PeerService:
                 raise Refused("missing", "the stream is empty")
             self._admit(first.envelope, context, "Swap")
             check_first_chunk(first)
-            learner = self._ready()
+            learner = self._ready_learner()
             if not learner.asynchronous:
-                raise Refused("kind", "the models of this run are not averaged in pairs")
-            with self._streams.one(peer):
-                self._check_free()
+                raise Refused("kind", "this run does not average models in pairs")
+            with self._limits.one_call(peer):
+                _check_not_swapping(learner)
                 receiver = learner.codec.receiver()
                 receiver.push(first)
-                failpoints.reach("worker.receiving", self._member.attempt.round_index)
+                failpoints.reach("worker.receiving", self._session.attempt.round_index)
                 async for chunk in _timely(chunks):
                     receiver.push(chunk)
                 theirs = await asyncio.to_thread(receiver.finish)
-                self._check_free()
+                _check_not_swapping(learner)
                 mine = learner.current()
                 learner.average(theirs)
-                self._member.note("averaged", {"peer": peer})
+                self._session.note("averaged", {"peer": peer})
                 encoded = await asyncio.to_thread(learner.codec.encode, mine)
-                envelope = self._member.envelope(Attempt.from_envelope(first.envelope))
-                await self._send_model(encoded, envelope, context)
+                await self._send_model(encoded, self._reply_to(first), context)
 
         await self._answer(context, "swap", answer)
 
@@ -127,7 +218,7 @@ class PeerService:
     async def _answer(
         self, context: Context, what: str, answer: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Answer, or refuse with a code and the reason."""
+        """Answer, or abort the call with a status code and the reason."""
         try:
             peer = peer_of(context).name
         except IdentityError as error:
@@ -135,69 +226,72 @@ class PeerService:
         try:
             await answer(peer)
             return
-        except (Refused, BadModel) as error:
-            self._member.refused(peer, error, what=what)
-            reason, text = error.reason, getattr(error, "text", str(error))
-        except NotNow as error:
+        except Refused as error:
+            self._session.note_refusal(peer, error, what=what)
+            reason, text = error.reason, error.text
+        except BadModel as error:
+            self._session.note_refusal(peer, error, what=what)
+            reason, text = error.reason, str(error)
+        except NotAvailable as error:
             reason, text = error.reason, error.text
         except TimeoutError:
             reason, text = "patience", "the next chunk did not come in time"
-        await context.abort(
-            CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT), f"{reason}: {text}"
-        )
+        code = STATUS_CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT)
+        await context.abort(code, f"{reason}: {text}")
 
     def _admit(self, envelope: wire.Envelope, context: Context, call: str) -> None:
         caller = peer_of(context)
-        self._member.guard.check(envelope, peer=caller.name, roles=caller.roles, rule=RULES[call])
+        self._session.guard.check(envelope, peer=caller.name, roles=caller.roles, rule=RULES[call])
 
-    def _ready(self) -> Learner:
+    def _reply_to(self, message: wire.PullRequest | wire.Chunk) -> wire.Envelope:
+        """An envelope that names the attempt of the question; made just before it is sent."""
+        return self._session.envelope(Attempt.from_envelope(message.envelope))
+
+    def _ready_learner(self) -> Learner:
         if self.learner is None:
-            raise NotNow("starting", "this worker is not ready yet")
+            raise NotAvailable("starting", "this worker is not ready yet")
         return self.learner
 
-    def _check_free(self) -> None:
-        if self._shelf.swapping:
-            raise NotNow("busy", "this worker is in a swap of its own")
-
-    async def _trained(self, request: wire.PullRequest, peer: str) -> Encoded:
+    async def _trained_model(self, request: wire.PullRequest, peer: str) -> Encoded:
         attempt = Attempt.from_envelope(request.envelope)
-        outgoing = await self._shelf.take(attempt, reader=peer, patience=request.patience)
+        outgoing = await self._offer.take(attempt, reader=peer, patience=request.patience)
         encoded = await asyncio.to_thread(outgoing.take, peer, request.base)
-        if self._shelf.attempt != attempt:
-            raise NotNow("attempt", "this worker is at a later attempt")
+        if self._offer.attempt != attempt:
+            raise NotAvailable("attempt", "this worker is at a later attempt")
         return encoded
 
-    async def _committed(self, request: wire.PullRequest) -> Encoded:
-        learner = self._ready()
-        if learner.asynchronous:  # there is one model, which moves all the time
+    async def _committed_model(self, request: wire.PullRequest) -> Encoded:
+        learner = self._ready_learner()
+        if learner.asynchronous:  # it has one model, which changes all the time
             row = learner.current()
         else:
-            model = learner.keep.get(Attempt.from_wire(request.stand))
+            model = learner.store.get(Attempt.from_wire(request.stand))
             if model is None:
-                raise NotNow("stand", "this worker does not have the model of that stand")
+                raise NotAvailable("stand", "this worker does not have the model of that attempt")
             row = model.row[: learner.layout.mixed]
         return await asyncio.to_thread(learner.codec.encode, row)
-
-    def _reply(self, request: wire.PullRequest) -> wire.Envelope:
-        """The answer names the attempt it was asked for."""
-        return self._member.envelope(Attempt.from_envelope(request.envelope))
 
     async def _send_model(
         self, encoded: Encoded, envelope: wire.Envelope, context: Context
     ) -> None:
-        await self._send(self._ready().codec.chunks(encoded, envelope), context)
+        await self._send(self._ready_learner().codec.chunks(encoded, envelope), context)
 
     async def _send(self, chunks: Iterable[wire.Chunk], context: Context) -> None:
-        async with self._streams.sending:
-            # The caller's clock starts with the headers: there is nothing more to wait for.
+        async with self._limits.sending:
+            # The caller's clock starts with the headers: from here on nothing has to be waited for.
             await context.send_initial_metadata(())
             first = True
             for chunk in chunks:
                 async with asyncio.timeout(limits.CHUNK_SECONDS):
                     await context.write(chunk)
                 if first:
-                    failpoints.reach("worker.sending", self._member.attempt.round_index)
+                    failpoints.reach("worker.sending", self._session.attempt.round_index)
                     first = False
+
+
+def _check_not_swapping(learner: Learner) -> None:
+    if learner.swapping:
+        raise NotAvailable("busy", "this worker is in a swap that it began itself")
 
 
 async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk]:
@@ -211,9 +305,9 @@ async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk
         yield chunk
 
 
-def _probe(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
-    """Bytes that no link can compress."""
-    step = min(max(size // PROBE_CHUNKS, PROBE_CHUNK_BYTES), limits.CHUNK_BYTES)
+def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
+    """Random bytes, which no link can compress."""
+    step = min(max(size // PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES), limits.CHUNK_BYTES)
     data = os.urandom(min(size, step))
     digest = hashlib.sha256()
     for start in range(0, size, step):

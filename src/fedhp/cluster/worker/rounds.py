@@ -1,40 +1,44 @@
-"""What a worker does with an order: one attempt at a round (Algorithm 1), a turn, a catch-up.
+"""How a worker carries out an order: one attempt at a round (Algorithm 1), a turn, a catch-up.
 
-Nothing here touches the committed model before a later order says that the attempt counts: an
-attempt can be given up at any instant, by cancelling its task.
+Nothing here touches the committed model before a later order says that the attempt counts. So an
+attempt can be given up at any moment by cancelling its task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Incoming, Outgoing, Row
-from fedhp.cluster.worker.learner import Estimated, Learner, Trained
-from fedhp.cluster.worker.model_offer import ModelOffer
-from fedhp.cluster.worker.model_store import Kept
-from fedhp.cluster.worker.peer_client import Lost, PeerPlace, Pulled, Pulls, link_reports
+from fedhp.cluster.worker.learner import Learner, TrainingResult
+from fedhp.cluster.worker.model_store import StoredModel
+from fedhp.cluster.worker.peer_client import PeerClient, PeerLost, ReceivedModel
+from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
 from fedhp.engine.executor import Turn
 from fedhp.errors import Diverged
+from fedhp.learn.local import Estimate
 
+T = TypeVar("T")
 NAN = float("nan")
 PROBE_SECONDS = 5.0  # until a probe is given up
 PROBE_GRACE = 1.0  # s that a report waits for probes at most
-CATCH_UP_SECONDS = 600.0  # until a peer is given up that has the committed model
+CATCH_UP_SECONDS = 600.0  # until a peer that has the committed model is given up
 SHORTEST_STEP = 1e-9  # s; a clock may not see a step pass
-PULL_TRIES, RETRY_SECONDS = 2, 0.3  # of a peer that could not be reached
+PULL_TRIES, RETRY_SECONDS = 2, 0.3  # for a peer that could not be reached
 
 
 @dataclass(frozen=True, slots=True)
-class RoundLine:
-    """One round as the console tells it."""
+class RoundProgress:
+    """One round of this worker, for the console."""
 
     round_index: int
     local_steps: int
@@ -47,29 +51,29 @@ class OrderExecutor:
     """Carries out orders with one learner."""
 
     def __init__(
-        self, member: WorkerSession, learner: Learner, shelf: ModelOffer, pulls: Pulls
+        self, session: WorkerSession, learner: Learner, offer: ModelOffer, peers: PeerClient
     ) -> None:
-        self._member = member
+        self._session = session
         self._learner = learner
-        self._shelf = shelf
-        self._pulls = pulls
+        self._offer = offer
+        self._peers = peers
         cluster = learner.prepared.experiment.cluster
         self._outgoing = Outgoing(
             learner.codec, compression=cluster.compression, share=cluster.topk_share
         )
         self._incoming = Incoming(learner.codec, compression=cluster.compression)
-        self._born = time.monotonic()
-        self.gone: frozenset[int] = frozenset()
-        self._waiting: dict[int, asyncio.Task[Pulled | Lost]] = {}
+        self._created = time.monotonic()
+        self._gone: frozenset[int] = frozenset()
+        self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
         self._surveyed: list[wire.LinkReport] = []
         self.step_time = 0.0
-        self.last: RoundLine | None = None
+        self.last_round: RoundProgress | None = None
 
-    def give_up(self, gone: Collection[int]) -> None:
-        """Nobody should wait for these workers."""
-        self.gone = frozenset(gone)
-        for worker in self.gone & self._waiting.keys():
-            self._waiting[worker].cancel()
+    def stop_waiting_for(self, gone: Collection[int]) -> None:
+        """Give up the models of workers that the coordinator reports as gone."""
+        self._gone = frozenset(gone)
+        for worker in self._gone & self._pulling.keys():
+            self._pulling[worker].cancel()
 
     async def calibrate(self) -> None:
         """Time one local step."""
@@ -81,138 +85,137 @@ class OrderExecutor:
         self.step_time = max(seconds, SHORTEST_STEP)
 
     async def survey(self, survey: wire.Survey, *, received: float) -> None:
-        """Time links before the first round; `tell_survey` has what was found."""
-        self._member.enter("surveying")
-        self._surveyed, found = [], list[wire.LinkReport]()
-        await self._probe(survey.peers, found, received=received, until=received + survey.deadline)
-        self._surveyed = found
+        """Time links before the first round, for `take_survey`."""
+        self._session.enter("surveying")
+        self._surveyed, links = [], list[wire.LinkReport]()
+        await self._probe(survey.peers, links, received=received, until=received + survey.deadline)
+        self._surveyed = links
 
-    def tell_survey(self) -> list[wire.LinkReport]:
-        """What the last survey found, once."""
-        found, self._surveyed = self._surveyed, []
-        return found
+    def take_survey(self) -> list[wire.LinkReport]:
+        """The links that the last survey timed; they are returned once."""
+        links, self._surveyed = self._surveyed, []
+        return links
 
     # --- a synchronous round ---------------------------------------------------------------
 
     async def work(self, order: wire.Order, *, received: float) -> wire.RoundReport:
-        """Train, exchange, mix, test, keep: the report. The model is not the worker's yet.
+        """One attempt: train, offer, pull, measure, mix, test, report.
 
-        Links that carry no model are timed meanwhile; the report hardly waits for that.
+        Links that carry no model are timed meanwhile; the report hardly waits for that. The
+        mixed model is stored, but only a later order makes it the current one.
         """
-        work, probes = order.work, list[wire.LinkReport]()
-        probing = asyncio.ensure_future(
-            self._probe(work.probes, probes, received=received, until=received + work.deadline)
-        )
-        try:
-            report = await self._round(order, received=received)
-            await asyncio.wait({probing}, timeout=PROBE_GRACE)
-        finally:
-            probing.cancel()
-        report.links.extend(probes)
-        return report
-
-    async def _round(self, order: wire.Order, *, received: float) -> wire.RoundReport:
-        member, learner, work = self._member, self._learner, order.work
+        session, learner, work = self._session, self._learner, order.work
         attempt = Attempt.from_order(order)
-        self.gone = frozenset()
-        await self._shelf.open(attempt, [reader.name for reader in work.readers])
-        member.enter("training")
-        trained, compute = await self._train(work)
-        member.note(
-            "trained", {**attempt.to_facts(), "steps": work.local_steps, "seconds": compute}
-        )
-        member.enter("sending")
-        await self._offer(trained.row, work)
-        await self._shelf.put(attempt, self._outgoing)
-        estimating = asyncio.ensure_future(self._estimate(work))
-        try:
-            started = time.monotonic()
-            member.enter("receiving")
-            peers = [PeerPlace.of(peer) for peer in work.peers]
-            pulled, lost = await self._exchange(
-                peers, attempt, until=received + work.exchange_deadline
+        self._gone = frozenset()
+        probes: list[wire.LinkReport] = []
+        probe = self._probe(work.probes, probes, received=received, until=received + work.deadline)
+        async with _in_background(probe) as probing:
+            await self._offer.open(attempt, [reader.name for reader in work.readers])
+            session.enter("training")
+            training, compute_seconds = await self._train(work)
+            facts = {"steps": work.local_steps, "seconds": compute_seconds}
+            session.note("trained", {**attempt.to_facts(), **facts})
+
+            session.enter("sending")
+            await self._encode(training.row, work)
+            await self._offer.put(attempt, self._outgoing)
+
+            async with _in_background(self._estimate(work)) as estimating:
+                session.enter("receiving")
+                started = time.monotonic()
+                models, lost = await self._pull_all(
+                    work.peers, attempt, until=received + work.exchange_deadline
+                )
+                exchange_seconds = time.monotonic() - started
+                estimate = await estimating
+
+            session.enter("mixing")
+            rows = {worker: model.row for worker, model in models.items()}
+            selected = await self._score(work, rows)
+            weights = self._weights(work, rows, selected)
+            mixed = await learner.run(partial(learner.mix, rows, weights))
+
+            accuracy, whole_accuracy = await self._test(
+                mixed.model, on_part=work.evaluate, on_whole=work.whole_test
             )
-            exchange = time.monotonic() - started
-            estimated = await estimating
-        finally:
-            estimating.cancel()
-        member.enter("mixing")
-        rows = {worker: each.row for worker, each in pulled.items()}
-        selected = await self._score(work, rows)
-        weights = self._weights(work, rows, selected)
-        mixed = await learner.run(partial(learner.mix, rows, weights))
-        accuracy, whole = await self._test(mixed.model, work.evaluate, work.whole_test)
-        await learner.run(partial(learner.write, attempt, mixed.model))
-        member.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
-        links = link_reports(peers, pulled, lost, mixed.distances, received=received)
-        took = time.monotonic() - received
-        self.last = RoundLine(work.round, work.local_steps, took, accuracy, len(lost))
+            await learner.run(partial(learner.write, attempt, mixed.model))
+            session.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
+
+            links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
+            seconds = time.monotonic() - received
+            self.last_round = RoundProgress(
+                work.round, work.local_steps, seconds, accuracy, len(lost)
+            )
+            await asyncio.wait({probing}, timeout=PROBE_GRACE)
         return wire.RoundReport(
             step_time=self.step_time,
-            compute_seconds=compute,
-            exchange_seconds=exchange,
-            other_seconds=max(0.0, took - compute - exchange),
-            train_loss=trained.loss,
-            update_norm=trained.update_norm,
-            smoothness=estimated.smoothness,
-            gradient_variance=estimated.gradient_variance,
-            start_loss=estimated.start_loss,
-            links=links,
+            compute_seconds=compute_seconds,
+            exchange_seconds=exchange_seconds,
+            other_seconds=max(0.0, seconds - compute_seconds - exchange_seconds),
+            train_loss=training.loss,
+            update_norm=training.update_norm,
+            smoothness=estimate.smoothness,
+            gradient_variance=estimate.gradient_variance,
+            start_loss=estimate.start_loss,
+            links=[*links, *probes],
             selected=selected,
             accuracy=accuracy,
-            whole_accuracy=whole,
+            whole_accuracy=whole_accuracy,
             images=learner.prepared.test_images if work.evaluate else 0,
             digest=mixed.digest,
         )
 
     async def catch_up(self, order: wire.Order) -> bool:
         """Take the committed model from the first peer that has it; whether one did."""
-        learner, member = self._learner, self._member
-        stand = Attempt.from_wire(order.committed)
-        member.enter("catching up")
-        for peer in map(PeerPlace.of, order.catch_up.peers):
+        learner, session = self._learner, self._session
+        committed = Attempt.from_wire(order.committed)
+        session.enter("catching up")
+        for peer in order.catch_up.peers:
             try:
-                pulled = await self._pulls.committed(
-                    peer, stand, learner=learner, patience=CATCH_UP_SECONDS
+                row = await self._peers.pull_committed(
+                    peer, committed, learner=learner, patience=CATCH_UP_SECONDS
                 )
-            except Lost as error:
+            except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
                 continue
-            model = learner.caught_up(pulled.row)
-            await learner.run(partial(learner.keep.write, stand, model, beside=stand))
-            learner.take(stand, model)
-            member.note("caught_up", {**stand.to_facts(), "peer": peer.name})
+            model = learner.with_received(row)
+            await learner.run(partial(learner.store.write, committed, model, keeping=committed))
+            learner.load(committed, model)
+            session.note("caught_up", {**committed.to_facts(), "peer": peer.name})
             return True
         return False
 
     # --- a turn of an asynchronous algorithm -----------------------------------------------
 
     async def act(self, order: wire.Order, *, received: float) -> wire.RoundReport:
-        """Snapshot, train, add the change to the current model, swap with the partner."""
-        member, learner, act = self._member, self._learner, order.act
-        attempt, until = member.attempt, received + act.deadline
+        """One turn: snapshot, train, add the change to the current model, swap, test, report."""
+        session, learner, act = self._session, self._learner, order.act
+        attempt, until = session.attempt, received + act.deadline
         learner.snapshot()
-        member.enter("training")
+        session.enter("training")
         started = time.monotonic()
         turn = Turn(act.turn + 1, act.local_steps, act.learning_rate)  # as the simulation counts
-        trained = await learner.run(partial(learner.train_turn, turn))
+        training = await learner.run(partial(learner.train_turn, turn))
         await self._emulate(turn.key, act.local_steps, started)
-        compute = self._timed(act.local_steps, started, trained)
-        norm = learner.apply(trained.loss, round_index=act.round, learning_rate=act.learning_rate)
-        member.note("trained", {**attempt.to_facts(), "turn": act.turn, "steps": act.local_steps})
+        compute_seconds = self._time_steps(act.local_steps, started, training)
+        norm = learner.apply(training.loss, round_index=act.round, learning_rate=act.learning_rate)
+        facts = {**attempt.to_facts(), "turn": act.turn}
+        session.note("trained", {**facts, "steps": act.local_steps})
+
         links: list[wire.LinkReport] = []
         started = time.monotonic()
         if act.HasField("partner"):
-            member.enter("receiving")
-            links.append(await self._swap(PeerPlace.of(act.partner), attempt, until=until))
-        exchange = time.monotonic() - started
-        member.enter("mixing")
+            session.enter("receiving")
+            links.append(await self._swap(act.partner, attempt, until=until))
+        exchange_seconds = time.monotonic() - started
+
+        session.enter("mixing")
         model = learner.label(Attempt.from_wire(order.committed))
-        accuracy, _ = await self._test(model, act.evaluate, False)
-        await learner.run(partial(learner.write, learner.stand, model))
+        accuracy, _ = await self._test(model, on_part=act.evaluate)
+        await learner.run(partial(learner.write, learner.committed, model))
         digest = learner.digest(model.row)
-        member.note("mixed", {**attempt.to_facts(), "turn": act.turn, "digest": digest.hex()})
-        self.last = RoundLine(
+        session.note("mixed", {**facts, "digest": digest.hex()})
+        self.last_round = RoundProgress(
             act.round,
             act.local_steps,
             time.monotonic() - received,
@@ -221,9 +224,9 @@ class OrderExecutor:
         )
         return wire.RoundReport(
             step_time=self.step_time,
-            compute_seconds=compute,
-            exchange_seconds=exchange,
-            train_loss=trained.loss,
+            compute_seconds=compute_seconds,
+            exchange_seconds=exchange_seconds,
+            train_loss=training.loss,
             update_norm=norm,
             smoothness=NAN,
             gradient_variance=NAN,
@@ -236,11 +239,12 @@ class OrderExecutor:
             turn=act.turn,
         )
 
-    # --- inside ----------------------------------------------------------------------------
+    # --- the steps, in their order ---------------------------------------------------------
 
-    async def _train(self, work: wire.Work) -> tuple[Trained, float]:
+    async def _train(self, work: wire.Work) -> tuple[TrainingResult, float]:
+        """The local steps, and how many seconds they took."""
         started = time.monotonic()
-        trained = await self._learner.run(
+        training = await self._learner.run(
             partial(
                 self._learner.train,
                 work.local_steps,
@@ -249,80 +253,95 @@ class OrderExecutor:
             )
         )
         await self._emulate(work.round, work.local_steps, started)
-        return trained, self._timed(work.local_steps, started, trained)
-
-    def _timed(self, steps: int, started: float, trained: Trained) -> float:
-        """Seconds of the steps, and from them those of one step."""
-        emulated = self._learner.prepared.experiment.cluster.emulate
-        seconds = time.monotonic() - started if emulated else trained.seconds
-        self.step_time = max(seconds / steps, SHORTEST_STEP)
-        return seconds
+        return training, self._time_steps(work.local_steps, started, training)
 
     async def _emulate(self, key: int, steps: int, started: float) -> None:
-        """Let as much time pass as the machine of the experiment's world would take."""
+        """Wait until the emulated device of the experiment's world would be done."""
         prepared = self._learner.prepared
         if not prepared.experiment.cluster.emulate:
             return
-        moment = 0.0 if prepared.world.trace is None else started - self._born
+        moment = 0.0 if prepared.world.trace is None else started - self._created
         times = prepared.world.step_times(self._learner.worker, key, steps=steps, time=moment)
         await asyncio.sleep(max(0.0, started + float(times.sum()) - time.monotonic()))
 
-    async def _offer(self, row: Row, work: wire.Work) -> None:
+    def _time_steps(self, steps: int, started: float, training: TrainingResult) -> float:
+        """Seconds of all steps; `step_time` becomes that of one."""
+        emulated = self._learner.prepared.experiment.cluster.emulate
+        seconds = time.monotonic() - started if emulated else training.seconds
+        self.step_time = max(seconds / steps, SHORTEST_STEP)
+        return seconds
+
+    async def _encode(self, row: Row, work: wire.Work) -> None:
         try:
             await asyncio.to_thread(self._outgoing.offer, row)
-        except BadModel:  # a buffer, since loss and update are finite
+        except BadModel:  # in a buffer of the model, since loss and update are finite
             raise Diverged(
-                f"round {work.round}: the model of this worker is not finite any more",
+                f"round {work.round}: the model of this worker is no longer finite",
                 fix=f"lower training.learning_rate (it was {work.learning_rate:g} in this round)",
             ) from None
 
-    async def _estimate(self, work: wire.Work) -> Estimated:
+    async def _estimate(self, work: wire.Work) -> Estimate:
         if not work.estimate:
-            return Estimated()
+            return Estimate(NAN, NAN, NAN)
         return await self._learner.run(partial(self._learner.estimate, work.round))
 
-    async def _exchange(
-        self, peers: list[PeerPlace], attempt: Attempt, *, until: float
-    ) -> tuple[dict[int, Pulled], dict[int, str]]:
-        """The models of all peers at once; those that did not come, with the reason."""
-        self._waiting = {
+    async def _pull_all(
+        self, peers: Iterable[wire.PeerAddress], attempt: Attempt, *, until: float
+    ) -> tuple[dict[int, ReceivedModel], dict[int, str]]:
+        """The models of all peers at once, and the reasons why others did not come."""
+        self._pulling = {
             peer.worker: asyncio.ensure_future(self._pull(peer, attempt, until=until))
             for peer in peers
         }
-        self.give_up(self.gone)
+        self.stop_waiting_for(self._gone)
         try:
-            if self._waiting:
-                await asyncio.wait(self._waiting.values())
-            tasks = dict(self._waiting)
+            if self._pulling:
+                await asyncio.wait(self._pulling.values())
+            tasks = dict(self._pulling)
         finally:
-            for task in self._waiting.values():
+            for task in self._pulling.values():
                 task.cancel()
-            self._waiting = {}
-        pulled: dict[int, Pulled] = {}
+            self._pulling = {}
+        models: dict[int, ReceivedModel] = {}
         lost: dict[int, str] = {}
         for worker, task in tasks.items():
-            found = Lost("gone") if task.cancelled() else task.result()
-            if isinstance(found, Lost):
-                lost[worker] = found.reason
+            answer = PeerLost("gone") if task.cancelled() else task.result()
+            if isinstance(answer, PeerLost):
+                lost[worker] = answer.reason
+                log.warning("peer lost", extra={"worker": worker, "why": answer.reason})
             else:
-                pulled[worker] = found
-        for worker, why in lost.items():
-            log.warning("peer lost", extra={"worker": worker, "why": why})
-        return pulled, lost
+                models[worker] = answer
+        return models, lost
 
-    async def _pull(self, peer: PeerPlace, attempt: Attempt, *, until: float) -> Pulled | Lost:
+    async def _pull(
+        self, peer: wire.PeerAddress, attempt: Attempt, *, until: float
+    ) -> ReceivedModel | PeerLost:
         tries = 0
         while True:
             tries += 1
             try:
-                return await self._pulls.trained(
+                return await self._peers.pull_trained(
                     peer, attempt, incoming=self._incoming, patience=until - time.monotonic()
                 )
-            except Lost as error:
+            except PeerLost as error:
                 late = time.monotonic() + RETRY_SECONDS >= until
                 if error.reason != "unreachable" or tries == PULL_TRIES or late:
                     return error
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _swap(
+        self, partner: wire.PeerAddress, attempt: Attempt, *, until: float
+    ) -> wire.LinkReport:
+        link = wire.LinkReport(worker=partner.worker, distance=NAN)
+        try:
+            link.distance, transfer = await self._peers.swap(
+                partner, attempt, learner=self._learner, patience=until - time.monotonic()
+            )
+            link.bytes, link.seconds = transfer.bytes, transfer.seconds
+        except PeerLost as error:
+            link.lost = error.reason
+            log.warning("peer lost", extra={"worker": partner.worker, "why": error.reason})
+        return link
 
     async def _score(self, work: wire.Work, rows: dict[int, Row]) -> list[int]:
         if not work.keep:
@@ -340,56 +359,80 @@ class OrderExecutor:
     def _weights(
         self, work: wire.Work, rows: dict[int, Row], selected: list[int]
     ) -> dict[int, float]:
-        """Of the models that are here and the own one, which has the weight of the missing."""
+        """Weights of the received models and of the own one, which gets those of the missing."""
         own = self._learner.worker
         if work.keep:
             return self._learner.equal_weights(selected)
         planned = dict(zip((peer.worker for peer in work.peers), work.weights, strict=True))
         weights = {worker: planned[worker] for worker in rows}
         missing = sum(weight for worker, weight in planned.items() if worker not in rows)
-        # Alone it keeps its bits, whatever the sum of the weights was rounded to.
+        # A worker that is alone keeps its bits, even if the weights do not add up to exactly 1.
         weights[own] = work.own_weight + missing if rows or not planned else 1.0
         return weights
 
-    async def _test(self, model: Kept, part: bool, whole: bool) -> tuple[float, float]:
-        found = []
-        for wanted, all_samples in ((part, False), (whole, True)):
-            test = partial(self._learner.test, model, whole=all_samples)
-            found.append(await self._learner.run(test) if wanted else NAN)
-        return found[0], found[1]
+    async def _test(
+        self, model: StoredModel, *, on_part: bool, on_whole: bool = False
+    ) -> tuple[float, float]:
+        """Accuracy on the run's test samples and on all of them; NaN where not wanted."""
+        learner, accuracy, whole_accuracy = self._learner, NAN, NAN
+        if on_part:
+            accuracy = await learner.run(partial(learner.test, model, whole=False))
+        if on_whole:
+            whole_accuracy = await learner.run(partial(learner.test, model, whole=True))
+        return accuracy, whole_accuracy
 
     async def _probe(
         self,
-        probes: Iterable[wire.PeerAddress],
-        found: list[wire.LinkReport],
+        peers: Iterable[wire.PeerAddress],
+        links: list[wire.LinkReport],
         *,
         received: float,
         until: float,
     ) -> None:
-        """Time links that carry no model, one by one and beside the training, while most links
-        are idle: so they hardly slow down a model, and not each other."""
+        """Time links that carry no model and append them to `links`, one by one and during the
+        training, while most links are idle: this hardly slows down a model, or another probe."""
         size = self._learner.prepared.experiment.cluster.probe_bytes
-        for peer in map(PeerPlace.of, probes) if size else ():
+        for peer in peers if size else ():
             patience = min(PROBE_SECONDS, until - time.monotonic())
             link = wire.LinkReport(worker=peer.worker, distance=NAN, probe=True)
-            if peer.worker in self.gone or patience <= 0:
-                link.lost = "gone" if peer.worker in self.gone else "deadline"
+            if peer.worker in self._gone or patience <= 0:
+                link.lost = "gone" if peer.worker in self._gone else "deadline"
             else:
                 try:
-                    took = await self._pulls.probe(peer, size, patience=patience)
-                    link.bytes, link.seconds = took.bytes, took.seconds
-                    link.started = took.started - received
-                except Lost as error:
+                    transfer = await self._peers.probe(peer, size, patience=patience)
+                    link.bytes, link.seconds = transfer.bytes, transfer.seconds
+                    link.started = transfer.started - received
+                except PeerLost as error:
                     link.lost = error.reason
-            found.append(link)
+            links.append(link)
 
-    async def _swap(self, partner: PeerPlace, attempt: Attempt, *, until: float) -> wire.LinkReport:
-        link = wire.LinkReport(worker=partner.worker, distance=NAN)
-        try:
-            link.distance, link.bytes, link.seconds = await self._pulls.swap(
-                partner, attempt, learner=self._learner, patience=until - time.monotonic()
-            )
-        except Lost as error:
-            link.lost = error.reason
-            log.warning("peer lost", extra={"worker": partner.worker, "why": error.reason})
-        return link
+
+@asynccontextmanager
+async def _in_background(job: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """Run a job until the end of the block at most."""
+    task = asyncio.ensure_future(job)
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+def _link_reports(
+    peers: Sequence[wire.PeerAddress],
+    models: Mapping[int, ReceivedModel],
+    lost: Mapping[int, str],
+    distances: Mapping[int, float],
+    *,
+    received: float,
+) -> list[wire.LinkReport]:
+    """One for each link that should have carried a model."""
+    links = []
+    for peer in peers:
+        link = wire.LinkReport(worker=peer.worker, distance=NAN, lost=lost.get(peer.worker, ""))
+        if peer.worker in models:
+            transfer = models[peer.worker].transfer
+            link.bytes, link.seconds = transfer.bytes, transfer.seconds
+            link.started = transfer.started - received
+            link.distance = distances[peer.worker]
+        links.append(link)
+    return links

@@ -1,4 +1,4 @@
-"""This worker in its run: its name and place, what it has seen, and what it says of itself."""
+"""A worker's membership in a run: its identity, the guard of its messages, phase and history."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedhp.cluster.security.identity import Identity
 log = logging.getLogger("fedhp.worker")
 
 WORKERS = frozenset({"worker"})
-# Reached within a stream, not when the worker turns to it: see peers.py and pulls.py.
+# These fail points are reached within a stream (peer_server.py, peer_client.py), not on entering.
 IN_STREAMS = ("sending", "receiving")
 
 
 class WorkerSession:
-    """Who this worker is; `run` is empty and `worker` -1 before it has joined."""
+    """What a worker knows of itself; `run` is empty and `worker` -1 before it has joined."""
 
     def __init__(self, identity: Identity, history: History, *, after: int = 0) -> None:
         self.identity = identity
@@ -32,9 +32,9 @@ class WorkerSession:
         self.envelopes = Envelopes(identity.name, after=after)
         self.guard = Guard(run=None)
         self.worker = -1
-        self.workers = 0  # of the experiment, once it is known
+        self.workers = 0  # in the experiment, once it is known
         self.phase = "joining"
-        self.attempt = INITIAL  # the one that is worked on, or was last
+        self.attempt = INITIAL  # the one in progress, or the last one
 
     @property
     def run(self) -> str:
@@ -42,25 +42,25 @@ class WorkerSession:
         return self.guard.run or ""
 
     def envelope(self, attempt: Attempt | None = None) -> wire.Envelope:
-        """For a message about this attempt, by default the current one, in the obeyed epoch."""
-        about = attempt or replace(self.attempt, epoch=self.guard.epoch)
-        return self.envelopes.make(run=self.run, attempt=about)
+        """For a message about this attempt; by default the current one, in the current epoch."""
+        subject = attempt or replace(self.attempt, epoch=self.guard.epoch)
+        return self.envelopes.make(run=self.run, attempt=subject)
 
     def enter(self, phase: str) -> None:
-        """Be in a phase from now on; some of them are places where a test lets a process die."""
+        """Change the phase; in some of them a test lets the process die."""
         self.phase = phase
         if phase in failpoints.WORKER and phase not in IN_STREAMS:
             failpoints.reach(f"worker.{phase}", self.attempt.round_index)
 
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Into the history and the log."""
+        """Write an event to the history and the log."""
         self.history.note(event, facts)
         log.info(event, extra=dict(facts))
 
-    def refused(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
-        """A message was refused: kept, and a strike where an honest peer never sends such."""
+    def note_refusal(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
+        """Record a refused message; one that an honest peer never sends is a strike."""
         bad = isinstance(error, BadModel) or error.reason in BAD
-        shut_out = self.guard.strike(peer, error.reason) if bad else False
-        facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": shut_out}
+        quarantined = self.guard.strike(peer, error.reason) if bad else False
+        facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": quarantined}
         self.history.note("refused", facts)
         log.warning("refused", extra={**facts, "why": str(error)})
