@@ -25,10 +25,11 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import Encoded, ModelCodec
 from fedhp.cluster.protocol.compression import Row
+from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_PeerServicer_to_server
 from fedhp.learn.params import Layout, Slot
 
 VALUES = (1_690_046, 6_750_000)  # of the models: 6.8 and 27 MB
@@ -52,7 +53,7 @@ def row_of(values: int) -> Row:
     return np.random.default_rng(values).standard_normal(values).astype(np.float32)
 
 
-class Server:
+class Server(PeerServicer):
     """A worker's Pull, and nothing else of it; the envelope's round says which model."""
 
     def __init__(self) -> None:
@@ -78,8 +79,8 @@ async def serve(folder: Path) -> None:
     authority, certificate, key = (
         (folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem")
     )
-    server = grpc.aio.server(options=services.OPTIONS)
-    server.add_generic_rpc_handlers((services.handler("Peer", implementation),))
+    server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
+    add_PeerServicer_to_server(implementation, server)
     credentials = grpc.ssl_server_credentials(
         [(key, certificate)], root_certificates=authority, require_client_auth=True
     )
@@ -119,7 +120,7 @@ async def pull(channel: grpc.aio.Channel, index: int, codec: ModelCodec, size: i
         envelope=wire.Envelope(version=1, round=index), wanted=wire.TRAINED, bytes=size
     )
     receiver = codec.receiver()
-    async for chunk in services.call(channel, "Peer", "Pull")(request, timeout=SECONDS):
+    async for chunk in PeerStub(channel).Pull(request, timeout=SECONDS):
         receiver.push(chunk)
     return receiver.finish()
 
@@ -142,7 +143,7 @@ async def measure(folder: Path, ports: tuple[int, int], sizes: list[int], repeat
     plain = tls(folder, ssl.Purpose.SERVER_AUTH).wrap_socket(bare, server_hostname="localhost")
     reached = True
     async with grpc.aio.secure_channel(
-        f"localhost:{ports[0]}", credentials, options=services.OPTIONS
+        f"localhost:{ports[0]}", credentials, options=limits.CONNECTION_OPTIONS
     ) as channel:
         with plain:
             for index, values in enumerate(VALUES):

@@ -15,10 +15,11 @@ from typing import Any
 
 from fedhp import __version__
 from fedhp.cluster.history import History
-from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
+from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_channel
@@ -104,7 +105,7 @@ class Scripted:
         address = self.find()
         if address not in self.channels:  # closed at the end: others may be using it
             self.channels[address] = open_channel(self.identity, address, name=None)
-        call = services.call(self.channels[address], "Coordinator", method)
+        call = getattr(CoordinatorStub(self.channels[address]), method)
         try:
             return await call(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:

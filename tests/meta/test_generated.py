@@ -1,4 +1,4 @@
-"""Generated code is what its source says: wire_pb2 is made from wire.proto."""
+"""The generated code is what its source, wire.proto, makes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 PROTO = "fedhp/cluster/protocol/wire.proto"
 
 
-def test_wire_pb2_is_up_to_date(tmp_path: Path) -> None:
+def test_the_stubs_are_up_to_date(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I."]
-    made = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", PROTO]
-    subprocess.run([*command, *made], cwd=SOURCE, check=True, timeout=60)
-    for name in ("wire_pb2.py", "wire_pb2.pyi"):
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    subprocess.run([*command, *outputs, PROTO], cwd=SOURCE, check=True, timeout=60)
+    for name in ("wire_pb2.py", "wire_pb2.pyi", "wire_pb2_grpc.py"):
         fresh = (tmp_path / "fedhp/cluster/protocol" / name).read_text(encoding="utf-8")
         kept = (SOURCE / "fedhp/cluster/protocol" / name).read_text(encoding="utf-8")
-        assert fresh == kept, f"make {name} anew: CONTRIBUTING.md says how"
+        assert fresh == kept, f"generate {name} again: see CONTRIBUTING.md"

@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "fedhp"
 MODULES = sorted(
     module
     for module in SOURCE.rglob("*.py")
-    if not module.name.endswith("_pb2.py")  # generated
+    if not module.name.endswith(("_pb2.py", "_pb2_grpc.py"))  # generated
 )
 EACH = pytest.mark.parametrize(
     "module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)).removesuffix(".py")

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.services import OPTIONS, handler
+from fedhp.cluster.protocol.wire_pb2_grpc import (
+    CoordinatorServicer,
+    add_CoordinatorServicer_to_server,
+)
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import peer_of, server_credentials
@@ -35,7 +39,7 @@ def make_certificates(folder: Path, workers: int) -> Path:
     return folder
 
 
-class FakeCoordinator:
+class FakeCoordinator(CoordinatorServicer):
     """Answers Next with the orders of the test; records everything that workers send."""
 
     def __init__(self, experiment: Experiment, certificates: Path, *, epoch: int = 1) -> None:
@@ -65,8 +69,8 @@ class FakeCoordinator:
     async def __aenter__(self) -> FakeCoordinator:
         import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
 
-        self._server = grpc.aio.server(options=OPTIONS)
-        self._server.add_generic_rpc_handlers((handler("Coordinator", self),))
+        self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
+        add_CoordinatorServicer_to_server(self, self._server)
         identity = load_identity(self.certificates, "boss")
         port = self._server.add_secure_port("127.0.0.1:0", server_credentials(identity))
         await self._server.start()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.field_checks import check_address, check_text, one_line
 from fedhp.cluster.protocol.guard import BAD, LATE, RULES, Refused
@@ -74,12 +74,13 @@ def test_the_table_has_every_word_and_kind_and_no_name_twice() -> None:
 
 
 def test_every_call_of_the_services_has_a_rule_and_every_request_a_good_message() -> None:
-    calls = {**services.COORDINATOR, **services.PEER}
+    services = wire.DESCRIPTOR.services_by_name.values()
+    calls = {method.name: method for service in services for method in service.methods}
     assert set(RULES) == set(calls)
     for call, method in calls.items():
         made = [kind.make(SCENE) for kind in GOOD.values() if kind.call == call]
         assert made, call
-        assert {type(each) for each in made} == {method.request}
+        assert {each.DESCRIPTOR for each in made} == {method.input_type}
 
 
 def doubles(message: Any) -> Iterator[tuple[Any, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.services import PEER, call, handler
+from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_PeerServicer_to_server
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, server_credentials
 from fedhp.config import Experiment
@@ -105,7 +104,7 @@ def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path
     run(test())
 
 
-class Crossing:
+class Crossing(PeerServicer):
     """A partner that begins a swap of its own before it answers: each asks the other at once."""
 
     def __init__(self, coordinator: FakeCoordinator, codec: ModelCodec) -> None:
@@ -125,7 +124,7 @@ class Crossing:
         identity = load_identity(self._coordinator.certificates, "w1")
         async with open_channel(identity, self._coordinator.addresses["w0"], name="w0") as channel:
             mine_too = self._codec.chunks(model, envelope())
-            swap = call(channel, "Peer", "Swap")(mine_too)
+            swap = PeerStub(channel).Swap(mine_too)
             try:
                 _ = [chunk async for chunk in swap]
             except grpc_error() as error:
@@ -166,7 +165,7 @@ def grpc_error() -> Any:
     return grpc.aio.AioRpcError
 
 
-class Poisoner:
+class Poisoner(PeerServicer):
     """A worker with a good certificate that serves a model of NaN."""
 
     def __init__(self, codec: ModelCodec) -> None:
@@ -183,19 +182,17 @@ class Poisoner:
 
 
 @contextlib.asynccontextmanager
-async def in_place_of_one(coordinator: FakeCoordinator, service: Any) -> AsyncIterator[None]:
+async def in_place_of_one(
+    coordinator: FakeCoordinator, service: PeerServicer
+) -> AsyncIterator[None]:
     """A service of the test's own where worker 1 would be, with its certificate.
 
     Calls that it has no method for are answered as gRPC answers what it does not know.
     """
     import grpc.aio
 
-    async def unknown(request: Any, context: grpc.aio.ServicerContext) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this peer has no such call")
-
-    calls = SimpleNamespace(**{name: getattr(service, name, unknown) for name in PEER})
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler("Peer", calls),))
+    add_PeerServicer_to_server(service, server)
     identity = load_identity(coordinator.certificates, "w1")
     port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
     await server.start()
@@ -295,7 +292,7 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
         identity = load_identity(coordinator.certificates, name)
         async with open_channel(identity, coordinator.addresses["w0"], name="w0") as channel:
             try:
-                chunks = [chunk async for chunk in call(channel, "Peer", "Pull")(request)]
+                chunks = [chunk async for chunk in PeerStub(channel).Pull(request)]
             except grpc.aio.AioRpcError as error:
                 return str(error.details())
             assert chunks[-1].digest

@@ -34,10 +34,11 @@ from fedhp.cluster.coordinator.turn_planner import TurnPlanner
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
-from fedhp.cluster.protocol import limits, services
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
@@ -79,7 +80,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
-        server = grpc.aio.server(options=services.OPTIONS)
+        server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
         listen = parse_listen(self.settings.listen, key="--listen")
         try:
             # gRPC would not release the port of a server that was never started, so it gets the
@@ -88,7 +89,7 @@ class Coordinator:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
                 service = CoordinatorService(CoordinatorHandlers(state), self.settings.allowed)
-                server.add_generic_rpc_handlers([services.handler("Coordinator", service)])
+                add_CoordinatorServicer_to_server(service, server)
                 credentials = server_credentials(self.settings.identity)
                 server.add_secure_port(str(reserved), credentials)
                 await server.start()

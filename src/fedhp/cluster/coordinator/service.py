@@ -17,6 +17,7 @@ from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import RULES, Refused
+from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
 from fedhp.cluster.security.tls import AllowList, peer_of
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ CODES = {
 }
 
 
-class CoordinatorService:
+class CoordinatorService(CoordinatorServicer):
     """The calls of workers and operators."""
 
     def __init__(self, handlers: CoordinatorHandlers, allowed: AllowList) -> None:

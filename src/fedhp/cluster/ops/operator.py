@@ -16,7 +16,7 @@ from fedhp.cluster.coordinator.leadership import ANNOUNCED, Announced, announced
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.services import call
+from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.certificates import load_identity
 from fedhp.cluster.security.tls import open_channel, why_refused
 from fedhp.errors import RunError
@@ -109,7 +109,7 @@ async def _ask(
             # A process of its own, for the guard: several operators may share one name.
             envelope = Envelopes(target.name).make(run=run)
             try:
-                return await call(channel, "Coordinator", method)(
+                return await getattr(CoordinatorStub(channel), method)(
                     request(envelope), timeout=seconds
                 )
             except grpc.aio.AioRpcError as error:

@@ -27,3 +27,15 @@ CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
 BAD_MESSAGES = 5  # of one sender until it is quarantined
 FOREVER = 1e9  # s, told instead of never
+
+# Of every gRPC server and channel. Deadlines and heartbeats notice a stopped process: it still
+# answers keepalive.
+CONNECTION_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.so_reuseport", 0),
+)

@@ -24,7 +24,6 @@ from cryptography import x509
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import HostPort, parse_address
-from fedhp.cluster.protocol.services import OPTIONS
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
 from fedhp.errors import IdentityError
@@ -117,7 +116,7 @@ def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
 def open_channel(identity: Identity, address: str, *, name: str | None) -> grpc.aio.Channel:
     """A channel to HOST:PORT; there must be `name`, or without one whoever may serve HOST."""
     target = parse_address(address, key="address")
-    options: list[tuple[str, Any]] = [*OPTIONS, ("grpc.enable_http_proxy", 0)]
+    options: list[tuple[str, Any]] = [*limits.CONNECTION_OPTIONS, ("grpc.enable_http_proxy", 0)]
     if name is not None:
         options.append(("grpc.ssl_target_name_override", identities.check_name(name)))
     # The scheme is spelled out, or gRPC takes a host called "unix" for one.

@@ -28,7 +28,7 @@ from fedhp.cluster.protocol.message_checks import (
     check_order,
     check_receipt,
 )
-from fedhp.cluster.protocol.services import call
+from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.tls import Cause, cause_of, facts_at, open_channel
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import RunError
@@ -192,7 +192,7 @@ class CoordinatorClient:
     def _call(self, method: str) -> Any:
         if self._channel is None:
             self._channel = open_channel(self._session.identity, self.address, name=self._name)
-        return call(self._channel, "Coordinator", method)
+        return getattr(CoordinatorStub(self._channel), method)
 
     async def _until_answered(
         self, method: str, request: Any, timeout: float, *, attempt: Attempt | None = None

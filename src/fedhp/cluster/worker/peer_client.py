@@ -25,7 +25,7 @@ from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Incoming, Row
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
-from fedhp.cluster.protocol.services import call
+from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.session import WORKERS, WorkerSession
@@ -173,7 +173,7 @@ class PeerClient:
     ) -> TransferTime:
         """Read all chunks of an answer and check them as they come."""
         channel = await self._channel(peer)
-        stream = call(channel, "Peer", "Pull")(request, timeout=max(patience, 0.01))
+        stream = PeerStub(channel).Pull(request, timeout=max(patience, 0.01))
         with self._errors_as_peer_lost(peer, stream):
             await stream.initial_metadata()
             started = time.monotonic()
@@ -195,7 +195,7 @@ class PeerClient:
                 for chunk in learner.codec.chunks(encoded, envelope):
                     yield chunk
 
-            stream = call(channel, "Peer", "Swap")(own_chunks(), timeout=max(patience, 0.01))
+            stream = PeerStub(channel).Swap(own_chunks(), timeout=max(patience, 0.01))
             with self._errors_as_peer_lost(peer, stream):
                 size = await self._read(peer, stream, receiver.push, envelope, limits.MODEL_BYTES)
             theirs = await self._finish(peer, receiver.finish)

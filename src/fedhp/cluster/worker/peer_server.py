@@ -27,6 +27,7 @@ from fedhp.cluster.protocol.codec import BadModel, Encoded
 from fedhp.cluster.protocol.compression import Outgoing
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
+from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import peer_of
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.session import WorkerSession
@@ -143,7 +144,7 @@ class ProbeBudget:
         self._left[peer] = (left - size, now)
 
 
-class PeerService:
+class PeerService(PeerServicer):
     """The methods of the gRPC service `Peer`."""
 
     def __init__(

@@ -21,11 +21,12 @@ import grpc
 import grpc.aio
 
 from fedhp.cluster.history import History
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort, parse_address, parse_listen
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.services import OPTIONS, handler
+from fedhp.cluster.protocol.wire_pb2_grpc import add_PeerServicer_to_server
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import server_credentials
 from fedhp.cluster.worker.coordinator_client import GIVE_UP, CoordinatorClient, Finder, MustJoin
@@ -181,8 +182,8 @@ class Worker:
 
     async def _serve(self) -> None:
         settings = self._settings
-        self._server = grpc.aio.server(options=OPTIONS)
-        self._server.add_generic_rpc_handlers((handler("Peer", self._service),))
+        self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
+        add_PeerServicer_to_server(self._service, self._server)
         try:
             port = self._server.add_secure_port(
                 settings.listen, server_credentials(self._session.identity)
