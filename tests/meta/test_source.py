@@ -37,7 +37,7 @@ FORBIDDEN_CALLS = {
     "pickle.load",
     "pickle.loads",
 }
-UNPICKLER = SOURCE / "data" / "pickled.py"  # CIFAR-10's python batches, restricted
+UNPICKLER = SOURCE / "data" / "cifar_pickle.py"  # CIFAR-10's python batches, restricted
 
 
 def tree_of(module: Path) -> ast.Module:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedhp.config import Experiment
-    from fedhp.data.check import Finding
+    from fedhp.data.check import DataFinding
     from fedhp.types import IntArray
 
 app = typer.Typer(
@@ -59,10 +59,10 @@ def fetch(
         console.print(f"{file}: already there, checksum right", highlight=False)
     for file in result.downloaded:
         console.print(f"{file}: downloaded, checksum right", highlight=False)
-    console.print(f"[bold]{name}[/] is in {result.place}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{name}[/] is in {result.path}", highlight=False, soft_wrap=True)
     console.print(f'use it with: data.name = "{name}"', highlight=False)
     if to is not None:
-        console.print(f'             data.path = "{result.place}"', highlight=False, soft_wrap=True)
+        console.print(f'             data.path = "{result.path}"', highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -194,7 +194,7 @@ def _split_table(
     return table
 
 
-def _print_finding(console: Any, finding: Finding) -> None:
+def _print_finding(console: Any, finding: DataFinding) -> None:
     from rich.markup import escape
 
     console.print(f"[bold]{escape(finding.title)}[/]  {escape(str(finding.path))}")
@@ -219,7 +219,7 @@ def _print_finding(console: Any, finding: Finding) -> None:
         console.print(f"  {escape(line)}")
 
 
-def _per_class(finding: Finding, counts: IntArray) -> str:
+def _per_class(finding: DataFinding, counts: IntArray) -> str:
     names = finding.class_names or tuple(map(str, range(len(counts))))
     if len(set(counts.tolist())) == 1:
         return f"{counts[0]} of each class"

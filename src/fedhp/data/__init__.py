@@ -1,7 +1,10 @@
-"""The data room: official file formats -> arrays -> one share per worker.
+"""Data sets: official file formats -> arrays -> one share per worker.
 
-load_data reads and prepares a data set; partition deals its training samples out
-(the paper's skew p, Dirichlet, shards, quantity, IID).
+load.py reads and prepares a data set; start there. Readers: idx.py (MNIST, EMNIST), cifar.py,
+images.py (folders and zips of images), arrays.py (digits, .npz), on source_files.py and raw.py.
+partition.py divides the training samples among the workers (the paper's skew p, Dirichlet,
+shards, quantity, IID). fetch.py, download.py and unpack.py get official files; check.py
+recognises files on disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Arrays already in memory or in an .npz file: the digits of scikit-learn, one's own.
+"""Arrays in memory or in an .npz file: scikit-learn's digits, the user's own.
 
-Axes are told apart by rule: [n, features]; [n, height, width]; of [n, a, b, c] the
-channels are the axis (first or last) that has 1, 3 or 4 entries, the first if both or
-neither has. data.options.layout overrides the rule.
+The axes are inferred: [n, features]; [n, height, width]; of [n, a, b, c] the channels are
+the axis (first or last) that has 1, 3 or 4 entries, the first if both or neither has.
+data.options.layout overrides this.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import IO, Literal
 
 import numpy as np
 
-from fedhp.data.places import require_path
-from fedhp.data.raw import AnyArray, Raw, Request, refuse_split, split_off
+from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
+from fedhp.data.source_files import require_path
 from fedhp.errors import ConfigError, DataError
 
 Layout = Literal["auto", "channels_first", "channels_last"]
@@ -26,38 +26,36 @@ _UNDIVIDED = ("x", "y")
 _NPZ = "keys x_train, y_train, x_test, y_test (or x and y, then split 80 / 20)"
 
 
-def read_digits(request: Request) -> Raw:
-    """scikit-learn's 1797 digits of 8x8, the small set that is always there."""
-    refuse_split(request, "digits")
+def read_digits(request: ReadRequest) -> RawData:
+    """scikit-learn's 1797 digits of 8x8, the small set that is always available."""
     if request.path is not None:
         raise ConfigError(
-            f"the value {str(request.path)!r} has no meaning for digits",
+            f"the value {str(request.path)!r} has no effect for digits",
             key="data.path",
             source=request.source,
-            allowed="no path: scikit-learn brings the digits along",
-            fix="remove data.path, or set data.name to what the path holds",
+            allowed="no path: the digits are part of scikit-learn",
+            fix="remove data.path, or set data.name to the data set in that path",
         )
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    scaled = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # the ink goes up to 16
+    scaled = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # pixels go from 0 to 16
     names = tuple(str(digit) for digit in range(10))
-    return split_off(scaled, labels.astype(np.int64), classes=10, class_names=names)
+    return split_samples(scaled, labels.astype(np.int64), classes=10, class_names=names)
 
 
-def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
-    """Arrays of one's own from an .npz file."""
-    refuse_split(request, "npz")
+def read_npz(request: ReadRequest, *, layout: Layout = "auto") -> RawData:
+    """The user's own arrays from an .npz file."""
     path = require_path(request, "npz", wants=f"an .npz file with the {_NPZ}")
     try:
         # opened here, since numpy leaves the file open when it is broken
         with path.open("rb") as stream:
             present, content = _arrays(stream, path)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        # numpy's words here advise to run what the file holds: never pass them on
-        why = "it is no archive of number arrays" if "pickle" in str(error) else error
+        # numpy's own message suggests allow_pickle, which would run code: never pass it on
+        reason = "it does not hold plain number arrays" if "pickle" in str(error) else error
         raise DataError(
-            f"{path}: cannot be read as .npz: {why}",
+            f"{path}: cannot be read as .npz: {reason}",
             allowed="a file written by numpy.savez, without object arrays",
             fix="save it again with plain number arrays",
         ) from error
@@ -67,7 +65,7 @@ def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
         test = content["x_test"], content["y_test"]
         return from_arrays(train, test, layout=layout, class_names=names, where=str(path))
     if all(key in content for key in _UNDIVIDED):
-        return from_one_set(content, layout=layout, class_names=names, where=str(path))
+        return from_unsplit_arrays(content, layout=layout, class_names=names, where=str(path))
     raise DataError(
         f"{path}: has the keys {', '.join(present) or '(none)'}",
         allowed=_NPZ,
@@ -76,8 +74,8 @@ def read_npz(request: Request, *, layout: Layout = "auto") -> Raw:
 
 
 def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArray]]:
-    """All keys of an .npz file, and the arrays under those that have a meaning."""
-    # object arrays would be pickles, which can run anything
+    """All keys of an .npz file, and the arrays under the known ones."""
+    # object arrays would be pickles, which can run any code
     archive = np.load(stream, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise DataError(
@@ -89,14 +87,14 @@ def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArra
     return archive.files, {key: archive[key] for key in keys if key in archive.files}
 
 
-def from_one_set(
+def from_unsplit_arrays(
     content: Mapping[str, AnyArray], *, layout: Layout, class_names: tuple[str, ...], where: str
-) -> Raw:
-    """Arrays x and y, divided here."""
+) -> RawData:
+    """Arrays x and y, split into training and test."""
     targets, classes = _targets([("y", content["y"])], where)
     inputs = _inputs("x", content["x"], samples=len(targets[0]), layout=layout, where=where)
-    classes, names = _named(class_names, classes, where=where)
-    return split_off(inputs, targets[0], classes=classes, class_names=names)
+    classes, names = _class_names(class_names, classes, where=where)
+    return split_samples(inputs, targets[0], classes=classes, class_names=names)
 
 
 def from_arrays(
@@ -106,7 +104,7 @@ def from_arrays(
     layout: Layout = "auto",
     class_names: tuple[str, ...] = (),
     where: str,
-) -> Raw:
+) -> RawData:
     """Inputs and targets, checked and put into the order [n, channels, height, width]."""
     pairs = [("y_train", training[1]), ("y_test", testing[1])]
     (train, test), classes = _targets(pairs, where)
@@ -117,14 +115,14 @@ def from_arrays(
             f"{where}: x_train has samples of {train_inputs.shape[1:]}, x_test of"
             f" {test_inputs.shape[1:]}",
             allowed="one shape for both",
-            fix="bring them to one shape (and set data.options.layout if axes were mistaken)",
+            fix="reshape one of them, or set data.options.layout if the axes were inferred wrongly",
         )
-    classes, names = _named(class_names, classes, where=where)
-    return Raw(train_inputs, train, test_inputs, test, classes, names)
+    classes, names = _class_names(class_names, classes, where=where)
+    return RawData(train_inputs, train, test_inputs, test, classes, names)
 
 
 def check_numbers(name: str, array: AnyArray, *, where: str) -> None:
-    """Refuse what cannot be trained on: no numbers, none at all, NaN or infinity."""
+    """Refuse arrays that cannot be trained on: not numbers, empty, NaN or infinity."""
     if array.dtype.kind not in "buif":
         raise DataError(
             f"{where}: {name} has the type {array.dtype}",
@@ -132,7 +130,7 @@ def check_numbers(name: str, array: AnyArray, *, where: str) -> None:
             fix=f"convert {name}",
         )
     if array.ndim == 0 or len(array) == 0:
-        raise DataError(f"{where}: {name} holds no samples", fix=f"fill {name}")
+        raise DataError(f"{where}: {name} holds no samples", fix=f"put samples into {name}")
     # a comparison with NaN is false, so this refuses NaN, infinity and too large alike
     largest = np.finfo(np.float32).max
     if array.dtype.kind == "f" and not (np.abs(array) <= largest).all():
@@ -156,8 +154,8 @@ def check_labels(name: str, labels: AnyArray, *, classes: int, where: str) -> No
 def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArray], int | None]:
     """Whole numbers are classes; floats are values to predict, [n, k]."""
     arrays = []
-    for name, given in pairs:
-        array = np.asarray(given)
+    for name, values in pairs:
+        array = np.asarray(values)
         check_numbers(name, array, where=where)
         if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
             array = array[:, 0]
@@ -194,13 +192,13 @@ def _values(names: list[str], arrays: list[AnyArray], *, where: str) -> list[Any
             raise DataError(
                 f"{where}: {name} has {array.shape[1]} value(s) per sample",
                 allowed="the same number, at least one, in training and test",
-                fix="bring them to one shape",
+                fix="give both the same number of values",
             )
     return shaped
 
 
-def _inputs(name: str, given: AnyArray, *, samples: int, layout: Layout, where: str) -> AnyArray:
-    array = np.asarray(given)
+def _inputs(name: str, values: AnyArray, *, samples: int, layout: Layout, where: str) -> AnyArray:
+    array = np.asarray(values)
     check_numbers(name, array, where=where)
     if len(array) != samples:
         raise DataError(
@@ -225,20 +223,20 @@ def _inputs(name: str, given: AnyArray, *, samples: int, layout: Layout, where: 
 def _channels_last(array: AnyArray, layout: Layout) -> bool:
     if layout != "auto":
         return layout == "channels_last"
-    usual = (1, 3, 4)
-    return array.shape[3] in usual and array.shape[1] not in usual
+    channels = (1, 3, 4)
+    return array.shape[3] in channels and array.shape[1] not in channels
 
 
-def _named(
+def _class_names(
     names: tuple[str, ...], classes: int | None, *, where: str
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Names may announce classes that do not occur, but not leave one out."""
+    """Class names may include classes that do not occur, but not leave one out."""
     if not names:
         return classes, ()
     if classes is None or len(names) < classes:
         raise DataError(
             f"{where}: {len(names)} class_names for {classes or 'no'} classes",
             allowed="one name per class",
-            fix="correct or leave out class_names",
+            fix="correct class_names or leave them out",
         )
     return len(names), names

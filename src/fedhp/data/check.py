@@ -1,4 +1,4 @@
-"""check: what a file or folder holds, whether it is whole, and how to use it."""
+"""check: what a file or folder holds, whether it is complete, and how to use it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedhp.config import DataConfig
-from fedhp.data.cifar import TEST, TRAIN, batch_file, holds_cifar10, is_archive, read_file
+from fedhp.data.cifar import TEST, TRAIN, batch_file, holds_cifar10, is_archive, read_batch_file
 from fedhp.data.fetch import SOURCES
-from fedhp.data.files import content_md5, file_md5
 from fedhp.data.idx import (
     emnist_splits,
     holds_mnist,
@@ -21,10 +20,10 @@ from fedhp.data.idx import (
     labels_file,
     read_idx,
 )
-from fedhp.data.images import holds_image_folder, holds_tiny_imagenet
+from fedhp.data.images import ZipTree, holds_image_folder, holds_tiny_imagenet, is_image
 from fedhp.data.load import read
-from fedhp.data.raw import AnyArray, Raw
-from fedhp.data.trees import ZipTree, is_picture
+from fedhp.data.raw import AnyArray
+from fedhp.data.source_files import content_md5, file_md5
 from fedhp.errors import DataError, FedhpError
 from fedhp.types import IntArray
 
@@ -54,18 +53,18 @@ _ARCHIVE_MD5 = {
 }
 _KNOWN = (
     "MNIST or EMNIST IDX files, CIFAR-10 batches or archive, Tiny-ImageNet (folder or .zip),"
-    " one folder of pictures per class, or an .npz file"
+    " one folder of images per class, or an .npz file"
 )
-_DEEP = 2  # levels of folders searched below the path
+_LEVELS = 2  # of folders searched below the path
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One data set (or single file of one) that a path holds."""
+class DataFinding:
+    """One data set, or a single file of one, found at a path."""
 
     path: Path
-    title: str  # what it is, in words
-    lines: tuple[str, ...] = ()  # of an experiment that uses it
+    title: str  # what it is
+    lines: tuple[str, ...] = ()  # settings of an experiment that uses it
     train_images: int | None = None
     test_images: int | None = None
     classes: int | None = None
@@ -73,15 +72,15 @@ class Finding:
     class_names: tuple[str, ...] = ()
     train_counts: IntArray | None = None  # [classes]
     test_counts: IntArray | None = None
-    official: str = ""  # how the published checksums compare, in words
+    official: str = ""  # how it compares with the published checksums
     problem: FedhpError | None = None
 
 
-def check(path: Path) -> list[Finding]:
-    """Everything that can be recognised at a path; reads it all, as load_data would."""
+def check(path: Path) -> list[DataFinding]:
+    """Every data set that can be recognised at a path; each is read as load_data would."""
     if not path.exists():
         raise DataError(
-            f"{path}: there is no such file or folder",
+            f"{path}: no such file or folder",
             allowed="an existing file or folder",
             fix="check the spelling",
         )
@@ -93,13 +92,13 @@ def check(path: Path) -> list[Finding]:
         raise DataError(
             f"{path}: nothing recognised",
             allowed=_KNOWN,
-            fix="point at the folder that holds the files; docs/data.md shows every layout",
+            fix="give the folder that holds the files; docs/data.md shows every layout",
         )
     return findings
 
 
 def _recognise(path: Path, *, depth: int) -> Iterator[DataConfig]:
-    """Data sections that could read this path."""
+    """Data settings that could read this path."""
     where = str(path)
     if path.is_file():
         if path.suffix == ".npz":
@@ -113,12 +112,12 @@ def _recognise(path: Path, *, depth: int) -> Iterator[DataConfig]:
                 names = ["wnids.txt"]  # reading it says what is wrong
             if "wnids.txt" in names:
                 yield DataConfig(name="tiny_imagenet", path=where)
-            elif any(is_picture(name) for name in names):
+            elif any(is_image(name) for name in names):
                 yield DataConfig(name="image_folder", path=where)
         return
-    found = list(_recognise_folder(path))
-    yield from found
-    if not found and depth < _DEEP:
+    configs = list(_recognise_folder(path))
+    yield from configs
+    if not configs and depth < _LEVELS:
         for child in sorted(path.iterdir()):
             if not child.name.startswith("."):
                 yield from _recognise(child, depth=depth + 1)
@@ -138,7 +137,7 @@ def _recognise_folder(path: Path) -> Iterator[DataConfig]:
         yield DataConfig(name="image_folder", path=where)
 
 
-def _examine(config: DataConfig, official: str) -> Finding:
+def _examine(config: DataConfig, official: str) -> DataFinding:
     path = Path(config.path or "")
     title = config.name + (f", split {config.split}" if config.split else "")
     # a JSON string is a TOML string, whatever the path contains
@@ -148,15 +147,11 @@ def _examine(config: DataConfig, official: str) -> Finding:
     try:
         raw = read(config)
     except FedhpError as error:
-        return Finding(path, title, tuple(lines), problem=error)
-    return _described(raw, Finding(path, title, tuple(lines), official=official))
-
-
-def _described(raw: Raw, finding: Finding) -> Finding:
-    return Finding(
-        finding.path,
-        finding.title,
-        finding.lines,
+        return DataFinding(path, title, tuple(lines), problem=error)
+    return DataFinding(
+        path,
+        title,
+        tuple(lines),
         train_images=len(raw.train_inputs),
         test_images=len(raw.test_inputs),
         classes=raw.classes,
@@ -164,7 +159,7 @@ def _described(raw: Raw, finding: Finding) -> Finding:
         class_names=raw.class_names,
         train_counts=_counts(raw.train_targets, raw.classes),
         test_counts=_counts(raw.test_targets, raw.classes),
-        official=finding.official,
+        official=official,
     )
 
 
@@ -178,10 +173,10 @@ def _official(config: DataConfig) -> str:
     """How the files compare with the published checksums."""
     path = Path(config.path or "")
     if path.is_file():
-        wanted = _ARCHIVE_MD5.get(path.name)
-        if wanted is None:
+        expected = _ARCHIVE_MD5.get(path.name)
+        if expected is None:
             return "no checksum is published for this file"
-        return _verdict([path.name] if file_md5(path) != wanted else [], 1)
+        return _verdict([path.name] if file_md5(path) != expected else [], 1)
     files: dict[str, Path | None] = {}
     if config.name == "mnist":
         for stem in ("train", "t10k"):
@@ -194,8 +189,8 @@ def _official(config: DataConfig) -> str:
     if not files:
         return "no checksums are published for these files"
     with ThreadPoolExecutor() as pool:
-        right = list(pool.map(_matches, files.values(), files))
-    wrong = [name for name, matches in zip(files, right, strict=True) if not matches]
+        matching = list(pool.map(_matches, files.values(), files))
+    wrong = [name for name, matches in zip(files, matching, strict=True) if not matches]
     return _verdict(wrong, len(files))
 
 
@@ -203,7 +198,7 @@ def _matches(file: Path | None, name: str) -> bool:
     try:
         return file is not None and content_md5(file) == CONTENT_MD5[name]
     except DataError:
-        return False  # reading it says why
+        return False  # the error of reading it says why
 
 
 def _verdict(wrong: list[str], files: int) -> str:
@@ -212,18 +207,18 @@ def _verdict(wrong: list[str], files: int) -> str:
     return f"NOT the official content: the MD5 differs for {', '.join(wrong)}"
 
 
-def _single_file(path: Path) -> Iterator[Finding]:
-    """A file that is only a part of a set: described, with a pointer at its folder."""
+def _single_file(path: Path) -> Iterator[DataFinding]:
+    """A file that is only one part of a data set."""
     plain = path.name.removesuffix(".gz").removesuffix(".xz")
-    hint = ("this is one file of a set: data.path wants the folder",)
+    hint = ("this is one file of a data set: set data.path to its folder",)
     if plain.endswith("idx3-ubyte"):
         images = read_idx(path, dimensions=3)
         title = "IDX file of images"
-        yield Finding(path, title, hint, train_images=len(images), shape=images.shape[1:])
+        yield DataFinding(path, title, hint, train_images=len(images), shape=images.shape[1:])
     elif plain.endswith("idx1-ubyte"):
         labels = read_idx(path, dimensions=1)
         counts = np.bincount(labels).astype(np.int64)
-        yield Finding(
+        yield DataFinding(
             path,
             "IDX file of labels",
             hint,
@@ -232,9 +227,9 @@ def _single_file(path: Path) -> Iterator[Finding]:
             train_counts=counts,
         )
     elif plain.removesuffix(".bin") in (*TRAIN, TEST):
-        images, labels = read_file(path)
+        images, labels = read_batch_file(path)
         matches = content_md5(path) == CONTENT_MD5.get(plain)
-        yield Finding(
+        yield DataFinding(
             path,
             "one CIFAR-10 batch",
             hint,

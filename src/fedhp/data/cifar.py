@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhp.data.files import reading, variant
-from fedhp.data.pickled import read_batch
-from fedhp.data.places import locate
-from fedhp.data.raw import AnyArray, Raw, Request, refuse_split
+from fedhp.data.cifar_pickle import read_python_batch
+from fedhp.data.raw import AnyArray, RawData, ReadRequest
+from fedhp.data.source_files import first_existing, locate, reading
 from fedhp.errors import DataError
 from fedhp.types import IntArray
 
-PLACES = (
+USUAL_NAMES = (
     "cifar-10-batches-bin",
     "cifar-10-batches-py",
     "cifar-10-binary.tar.gz",
@@ -33,66 +32,65 @@ _LARGEST = 64 << 20  # a batch has 31 MB; more than this is something else
 Batch = tuple[AnyArray, IntArray]
 
 
-def read_cifar10(request: Request) -> Raw:
+def read_cifar10(request: ReadRequest) -> RawData:
     """CIFAR-10 in its official order."""
-    refuse_split(request, "cifar10")
-    place = locate(
+    path = locate(
         request,
         "cifar10",
-        known=PLACES,
+        usual_names=USUAL_NAMES,
         holds=holds_cifar10,
         needs="data_batch_1.bin to data_batch_5.bin and test_batch.bin (plain, .gz or .xz), the"
         " same without .bin (python batches), or the official cifar-10-*.tar.gz",
     )
-    batches = _from_archive(place) if place.is_file() else _from_folder(place, request)
+    batches = _from_archive(path) if path.is_file() else _from_folder(path, request)
     train, (test_inputs, test_targets) = batches[:-1], batches[-1]
     inputs = np.concatenate([images for images, _ in train])
     targets = np.concatenate([labels for _, labels in train])
-    return Raw(inputs, targets, test_inputs, test_targets, len(NAMES), NAMES)
+    return RawData(inputs, targets, test_inputs, test_targets, len(NAMES), NAMES)
 
 
-def holds_cifar10(place: Path) -> bool:
-    """Whether a place looks like CIFAR-10: a folder of batches or an archive."""
-    if place.is_file():
-        return is_archive(place)
-    return any(batch_file(place, name) is not None for name in (*TRAIN, TEST))
+def holds_cifar10(path: Path) -> bool:
+    """Whether a path looks like CIFAR-10: a folder of batches or an archive."""
+    if path.is_file():
+        return is_archive(path)
+    return any(batch_file(path, name) is not None for name in (*TRAIN, TEST))
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is called like a tar archive."""
+    """Whether a file has the name of a tar archive."""
     return path.name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz"))
 
 
 def batch_file(folder: Path, name: str) -> Path | None:
-    """The file of one batch; binary before python where both are there."""
-    return variant(folder, f"{name}.bin", name)
+    """The file of one batch; the binary one if both exist."""
+    return first_existing(folder, f"{name}.bin", name)
 
 
-def read_file(path: Path) -> Batch:
+def read_batch_file(path: Path) -> Batch:
     """Images [n, 3, 32, 32] and labels of one batch file."""
     with reading(path) as stream:
         content = stream.read(_LARGEST + 1)
     return _parse(content, path.name.removesuffix(".gz").removesuffix(".xz"), file=str(path))
 
 
-def _from_folder(folder: Path, request: Request) -> list[Batch]:
+def _from_folder(folder: Path, request: ReadRequest) -> list[Batch]:
     files = {name: batch_file(folder, name) for name in (*TRAIN, TEST)}
     if missing := [name for name, path in files.items() if path is None]:
         raise _incomplete(str(folder), missing)
     paths = [path for path in files.values() if path is not None]
-    # decompression lets go of the interpreter lock, so threads help; batches that
-    # data.train_images leaves out are not read at all
+    # decompression releases the interpreter lock, so threads help; batches that
+    # data.train_images leaves out are not read
     with ThreadPoolExecutor() as pool:
         if request.train_images is None:
-            return _checked(list(pool.map(read_file, paths)), str(folder))
-        first = read_file(paths[0])
+            return _checked(list(pool.map(read_batch_file, paths)), str(folder))
+        first = read_batch_file(paths[0])
         wanted = min(len(TRAIN), -(-request.train_images // len(first[0])))
-        rest = list(pool.map(read_file, [*paths[1:wanted], paths[-1]]))
+        rest = list(pool.map(read_batch_file, [*paths[1:wanted], paths[-1]]))
     return _checked([first, *rest], str(folder))
 
 
 def _from_archive(path: Path) -> list[Batch]:
-    found: dict[str, Batch] = {}
+    batches: dict[str, Batch] = {}
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
@@ -100,16 +98,16 @@ def _from_archive(path: Path) -> list[Batch]:
                 stream = archive.extractfile(member) if match and member.isfile() else None
                 if match and stream:
                     read = partial(_parse, name=match[1], file=f"{path}:{member.name}")
-                    found[match[1].removesuffix(".bin")] = read(stream.read(_LARGEST + 1))
+                    batches[match[1].removesuffix(".bin")] = read(stream.read(_LARGEST + 1))
     except (tarfile.TarError, EOFError, OSError) as error:
         raise DataError(
             f"{path}: is not a readable archive: {error}",
             allowed="cifar-10-binary.tar.gz or cifar-10-python.tar.gz as published",
             fix="the file is truncated or corrupt: `fedhp data fetch cifar10` gets it again",
         ) from error
-    if missing := [name for name in (*TRAIN, TEST) if name not in found]:
+    if missing := [name for name in (*TRAIN, TEST) if name not in batches]:
         raise _incomplete(str(path), missing)
-    return _checked([found[name] for name in (*TRAIN, TEST)], str(path))
+    return _checked([batches[name] for name in (*TRAIN, TEST)], str(path))
 
 
 def _parse(content: bytes, name: str, *, file: str) -> Batch:
@@ -122,7 +120,7 @@ def _parse(content: bytes, name: str, *, file: str) -> Batch:
     if name.endswith(".bin"):
         images, labels = _binary(content, file=file)
     else:
-        images, labels = read_batch(content, file=file)
+        images, labels = read_python_batch(content, file=file)
         if images.shape[1] != _RECORD - 1 or len(images) != len(labels) or len(images) == 0:
             raise DataError(
                 f"{file}: {images.shape[0]} rows of {images.shape[1]} bytes with {len(labels)}"

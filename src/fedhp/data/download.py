@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from fedhp.data.files import file_md5
+from fedhp.data.source_files import file_md5
 from fedhp.errors import DataError, FedhpError
 from fedhp.files import check_free_space, storage_error
 

@@ -1,4 +1,4 @@
-"""fetch: the official files of a data set, brought into the folder where load_data looks."""
+"""fetch: download the official files of a data set to the folder where load_data looks."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedhp.data.download import Progress, RetryPolicy, download, unwritable
-from fedhp.data.files import file_md5
-from fedhp.data.places import cache_folder
+from fedhp.data.source_files import cache_folder, file_md5
 from fedhp.data.unpack import unpack
 from fedhp.errors import ConfigError, DataError
 from fedhp.files import make_folder, write_file
 
-_RECEIPT = ".fetched.json"  # what an archive held, so that a complete set is known again
+_RECEIPT = ".fetched.json"  # what an archive held: a complete set is not fetched again
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a set is published: files with their MD5, and where they go."""
+class DataSource:
+    """Where a data set is published: files with their MD5, and the folder for them."""
 
     base: str
     files: tuple[tuple[str, str], ...]
     folder: str  # below the target; "" for the target itself
-    archive: bool = False  # unpack the one file into the folder
+    archive: bool = False  # the one file is unpacked into the folder
 
 
 SOURCES = {
-    "mnist": Source(
+    "mnist": DataSource(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         (
             ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
@@ -38,20 +37,20 @@ SOURCES = {
         ),
         "mnist",
     ),
-    "emnist": Source(
+    "emnist": DataSource(
         "https://biometrics.nist.gov/cs_links/EMNIST",
         (("gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),),
         "emnist",
         archive=True,
     ),
-    "cifar10": Source(
+    "cifar10": DataSource(
         "https://www.cs.toronto.edu/~kriz",
         (("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
         "cifar-10-batches-bin",
         archive=True,
     ),
-    # its 110000 small pictures are read from the zip as they are
-    "tiny_imagenet": Source(
+    # its 110000 small images are read from the zip
+    "tiny_imagenet": DataSource(
         "http://cs231n.stanford.edu",
         (("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
         "",
@@ -61,12 +60,12 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch did."""
+    """The result of a fetch."""
 
     name: str
-    place: Path  # for data.path
+    path: Path  # for data.path
     downloaded: tuple[str, ...]
-    present: tuple[str, ...]  # was there already, and right
+    present: tuple[str, ...]  # existed already, with the right checksum
 
 
 def fetch(
@@ -76,33 +75,32 @@ def fetch(
     mirror: str | None = None,
     policy: RetryPolicy | None = None,
     progress: Progress | None = None,
-    source: Source | None = None,
+    source: DataSource | None = None,
 ) -> Fetched:
-    """Download what is not there yet, check it, unpack it; safe to repeat."""
+    """Download the missing files, check and unpack them; safe to repeat."""
     if source is None:
         source = _source(name)
     if mirror is not None:
         source = replace(source, base=_checked_mirror(mirror))
-    target = cache_folder() if to is None else to
-    folder = target / source.folder if source.folder else target
+    folder = (cache_folder() if to is None else to) / source.folder
     make_folder(folder, option="--to", kind=DataError)
     if source.archive:
         return _fetch_archive(name, source, folder=folder, policy=policy, progress=progress)
-    got, present = [], []
+    downloaded, present = [], []
     for file, md5 in source.files:
-        path = folder / file
-        if path.is_file() and file_md5(path) == md5:
+        target = folder / file
+        if target.is_file() and file_md5(target) == md5:
             present.append(file)
         else:
-            download(f"{source.base}/{file}", path, md5=md5, policy=policy, progress=progress)
-            got.append(file)
-    place = folder if source.folder else folder / source.files[0][0]
-    return Fetched(name, place, tuple(got), tuple(present))
+            download(f"{source.base}/{file}", target, md5=md5, policy=policy, progress=progress)
+            downloaded.append(file)
+    path = folder if source.folder else folder / source.files[0][0]
+    return Fetched(name, path, tuple(downloaded), tuple(present))
 
 
 def _fetch_archive(
     name: str,
-    source: Source,
+    source: DataSource,
     *,
     folder: Path,
     policy: RetryPolicy | None,
@@ -111,26 +109,26 @@ def _fetch_archive(
     (file, md5), archive = source.files[0], folder / source.files[0][0]
     if _complete(folder, md5):
         return Fetched(name, folder, (), (file,))
-    here = archive.is_file() and file_md5(archive) == md5
-    if not here:
+    present = archive.is_file() and file_md5(archive) == md5
+    if not present:
         download(f"{source.base}/{file}", archive, md5=md5, policy=policy, progress=progress)
     written = unpack(archive, folder, policy=policy)
     content = {
         path.relative_to(folder).as_posix(): [path.stat().st_size, file_md5(path)]
         for path in written
     }
-    # the receipt comes last: without it the archive is unpacked again
+    # the receipt is written last: without it the archive is unpacked again
     text = json.dumps({"archive": md5, "files": content}, indent=1)
     try:
         write_file(folder / _RECEIPT, text.encode())
         archive.unlink()
     except OSError as error:
         raise unwritable(folder, error) from error
-    return Fetched(name, folder, () if here else (file,), (file,) if here else ())
+    return Fetched(name, folder, () if present else (file,), (file,) if present else ())
 
 
 def _complete(folder: Path, md5: str) -> bool:
-    """Whether everything an archive held is there, unchanged."""
+    """Whether all files of an archive are there, unchanged."""
     try:
         receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
         if receipt["archive"] != md5:
@@ -143,10 +141,10 @@ def _complete(folder: Path, md5: str) -> bool:
         return False
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> DataSource:
     if name not in SOURCES:
         raise ConfigError(
-            f"{name!r} is not a data set that can be fetched",
+            f"unknown data set {name!r}",
             key="NAME",
             source="command line",
             allowed=", ".join(SOURCES),
@@ -156,10 +154,14 @@ def _source(name: str) -> Source:
 
 
 def _checked_mirror(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.netloc)
+    except ValueError:  # a [ that is not closed, for example
+        valid = False
+    if not valid:
         raise ConfigError(
-            f"{url!r} is not a web address",
+            f"invalid address {url!r}",
             key="--from",
             source="command line",
             allowed="http://... or https://..., the folder that holds the files",

@@ -1,7 +1,7 @@
 """IDX files: MNIST and the EMNIST splits, official names and byte layout.
 
 EMNIST images are stored transposed and are put upright here; labels keep their official
-numbers, except that the letters split, which counts from 1, is shifted to 0.
+numbers, except in the letters split: it counts from 1 and is shifted to 0.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhp.data.files import impostor, read_at_most, reading, variant
-from fedhp.data.places import locate
-from fedhp.data.raw import AnyArray, Raw, Request, refuse_split, split_off
+from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
+from fedhp.data.source_files import (
+    first_existing,
+    guess_content,
+    locate,
+    read_at_most,
+    reading,
+)
 from fedhp.errors import DataError
 from fedhp.types import IntArray
 
-MNIST_PLACES = ("mnist", "MNIST/raw", "MNIST", "raw")
-EMNIST_PLACES = ("emnist", "emnist/gzip", "gzip", "EMNIST/raw", "EMNIST", "raw")
+MNIST_FOLDERS = ("mnist", "MNIST/raw", "MNIST", "raw")
+EMNIST_FOLDERS = ("emnist", "emnist/gzip", "gzip", "EMNIST/raw", "EMNIST", "raw")
 
 _DIGITS = tuple(string.digits)
 _MERGED = (*string.digits, *string.ascii_uppercase, *"abdefghnqrt")
@@ -36,33 +41,32 @@ _UBYTE = 0x08
 _KINDS = {1: "labels", 3: "images"}
 
 
-def read_mnist(request: Request) -> Raw:
+def read_mnist(request: ReadRequest) -> RawData:
     """MNIST from its four IDX files."""
-    refuse_split(request, "mnist")
     folder = locate(
         request,
         "mnist",
-        known=MNIST_PLACES,
+        usual_names=MNIST_FOLDERS,
         holds=holds_mnist,
         needs="train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and"
         " t10k-labels-idx1-ubyte, plain, .gz or .xz",
     )
     train = read_pair(folder, "train", classes=10)
     test = read_pair(folder, "t10k", classes=10)
-    return _raw(train, test, classes=10, names=_DIGITS, folder=folder)
+    return _raw_data(train, test, classes=10, names=_DIGITS, folder=folder)
 
 
-def read_emnist(request: Request) -> Raw:
+def read_emnist(request: ReadRequest) -> RawData:
     """One EMNIST split; data.split names it (default byclass, the 62 classes of the paper)."""
     split = request.split or "byclass"
     folder = locate(
         request,
         "emnist",
-        known=EMNIST_PLACES,
-        holds=lambda place: split in emnist_splits(place),
+        usual_names=EMNIST_FOLDERS,
+        holds=lambda path: split in emnist_splits(path),
         needs=f"emnist-{split}-{{train,test}}-images-idx3-ubyte and -labels-idx1-ubyte (or one"
         f" undivided pair emnist-{split}-images-idx3-ubyte), plain, .gz or .xz",
-        remark=lambda places: _other_splits(places, split),
+        remark=lambda folders: _other_splits(folders, split),
     )
     family = split if split in FAMILIES else split.partition("-")[0]
     names = FAMILIES.get(family, ())
@@ -73,12 +77,12 @@ def read_emnist(request: Request) -> Raw:
         images, labels = read_pair(folder, stem, classes=limit, first=first)
         classes = int(labels.max()) + 1
         upright = _upright(images)[:, None]
-        return split_off(upright, labels, classes=classes, class_names=names[:classes])
+        return split_samples(upright, labels, classes=classes, class_names=names[:classes])
     train = read_pair(folder, f"{stem}-train", classes=limit, first=first)
     test = read_pair(folder, f"{stem}-test", classes=limit, first=first)
-    # an official split has its official number of classes, a part of one those it holds
+    # an official split has its official number of classes; a part of one, those that occur
     classes = limit if split in FAMILIES else 1 + int(max(train[1].max(), test[1].max()))
-    return _raw(
+    return _raw_data(
         (_upright(train[0]), train[1]),
         (_upright(test[0]), test[1]),
         classes=classes,
@@ -88,30 +92,30 @@ def read_emnist(request: Request) -> Raw:
 
 
 def holds_mnist(folder: Path) -> bool:
-    """Whether MNIST's image files (at least one of them) lie in this folder."""
+    """Whether this folder has at least one of MNIST's image files."""
     return any(images_file(folder, stem) is not None for stem in ("train", "t10k"))
 
 
 def emnist_splits(folder: Path) -> list[str]:
-    """The EMNIST splits whose image files lie in this folder; undivided ones too."""
+    """The EMNIST splits whose image files are in this folder, undivided ones too."""
     if not folder.is_dir():
         return []
-    found = set()
+    splits = set()
     for path in folder.iterdir():
         stem, mark, _ = path.name.partition("-images")
         if stem.startswith("emnist-") and mark and path.is_file():
-            found.add(stem.removeprefix("emnist-").removesuffix("-train").removesuffix("-test"))
-    return sorted(found)
+            splits.add(stem.removeprefix("emnist-").removesuffix("-train").removesuffix("-test"))
+    return sorted(splits)
 
 
 def images_file(folder: Path, stem: str) -> Path | None:
-    """The file of images with this beginning of its name, in any of the usual spellings."""
-    return variant(folder, f"{stem}-images-idx3-ubyte", f"{stem}-images.idx3-ubyte")
+    """The image file with this prefix, in any of the usual spellings."""
+    return first_existing(folder, f"{stem}-images-idx3-ubyte", f"{stem}-images.idx3-ubyte")
 
 
 def labels_file(folder: Path, stem: str) -> Path | None:
-    """The file of labels, likewise."""
-    return variant(folder, f"{stem}-labels-idx1-ubyte", f"{stem}-labels.idx1-ubyte")
+    """The label file with this prefix, likewise."""
+    return first_existing(folder, f"{stem}-labels-idx1-ubyte", f"{stem}-labels.idx1-ubyte")
 
 
 def read_pair(
@@ -123,7 +127,7 @@ def read_pair(
         kind, digit = ("images", 3) if files[0] is None else ("labels", 1)
         raise DataError(
             f"{folder}: {stem}-{kind}-idx{digit}-ubyte is missing",
-            allowed="images and labels side by side, plain, .gz or .xz",
+            allowed="images and labels in one folder, plain, .gz or .xz",
             fix="add the file, or get the whole set with `fedhp data fetch`",
         )
     images, labels = read_idx(files[0], dimensions=3), read_idx(files[1], dimensions=1)
@@ -154,7 +158,7 @@ def read_idx(path: Path, *, dimensions: int) -> AnyArray:
         if magic != bytes((0, 0, _UBYTE, dimensions)):
             raise DataError(
                 f"{path}: starts with {magic.hex(' ') or 'nothing'}, which is not an IDX file of"
-                f" {_KINDS[dimensions]}{impostor(magic + read_at_most(stream, 60))}",
+                f" {_KINDS[dimensions]}{guess_content(magic + read_at_most(stream, 60))}",
                 allowed=f"the magic number {wanted}",
                 fix="get the file again; images are idx3, labels idx1",
             )
@@ -179,25 +183,25 @@ def _upright(images: AnyArray) -> AnyArray:
     return np.ascontiguousarray(images.transpose(0, 2, 1))
 
 
-def _raw(
+def _raw_data(
     train: tuple[AnyArray, IntArray],
     test: tuple[AnyArray, IntArray],
     *,
     classes: int,
     names: tuple[str, ...],
     folder: Path,
-) -> Raw:
+) -> RawData:
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
             f"{folder}: training images are {train[0].shape[1:]}, test images {test[0].shape[1:]}",
             allowed="one size for all images",
             fix="the files do not belong together: get both again",
         )
-    return Raw(train[0][:, None], train[1], test[0][:, None], test[1], classes, names)
+    return RawData(train[0][:, None], train[1], test[0][:, None], test[1], classes, names)
 
 
-def _other_splits(places: Sequence[Path], split: str) -> str:
-    found = sorted({other for place in places for other in emnist_splits(place)})
-    if not found:
+def _other_splits(folders: Sequence[Path], split: str) -> str:
+    splits = sorted({other for folder in folders for other in emnist_splits(folder)})
+    if not splits:
         return ""
-    return f"; data.split = {split!r} is not there, but {', '.join(map(repr, found))} is"
+    return f"; data.split = {split!r} is not there, but {', '.join(map(repr, splits))} is"

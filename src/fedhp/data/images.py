@@ -1,54 +1,62 @@
-"""Pictures in folders: one folder per class, or the Tiny-ImageNet tree; zipped or not.
+"""Image files: one folder per class, or the Tiny-ImageNet tree; in a folder or in a zip.
 
-Training pictures are ordered class by class in turn (first of each class, second of each,
-...), so that the first n of them hold every class alike.
+Training images are ordered class by class in turn (the first of each class, the second of
+each, ...), so that the first n of them have about as many of every class.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from fedhp.data.places import locate, require_path
-from fedhp.data.raw import Raw, Request, holdout, refuse_split
-from fedhp.data.trees import Tree, decode, is_picture, natural, open_tree
+from fedhp.data.raw import RawData, ReadRequest, holdout
+from fedhp.data.source_files import locate, require_path
 from fedhp.errors import DataError
 from fedhp.types import IntArray
 
-TINY_PLACES = (
+TINY_IMAGENET_NAMES = (
     "tiny-imagenet-200",
     "tiny-imagenet-200.zip",
     "tiny-imagenet-100",
     "tiny-imagenet-100.zip",
 )
-_TESTS = ("test", "val")
-_FOLDERS = "<path>/train/<class>/* and <path>/test/<class>/* (or val), or <path>/<class>/*"
-_TINY = "wnids.txt, train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt"
+_TEST_FOLDERS = ("test", "val")
+_CLASS_FOLDERS = "<path>/train/<class>/* and <path>/test/<class>/* (or val), or <path>/<class>/*"
+_TINY_FILES = "wnids.txt, train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt"
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_MOST_BYTES = 64 << 20  # of one image file
+_MOST_PIXELS = 1 << 26  # a small file can expand to gigabytes
+_FETCH_AGAIN = "get the data set again: `fedhp data fetch tiny_imagenet`"
 Side = Annotated[int, Field(ge=1, le=4096)]
 
 
 def read_image_folder(
-    request: Request, *, size: Side | None = None, grayscale: bool = False
-) -> Raw:
+    request: ReadRequest, *, size: Side | None = None, grayscale: bool = False
+) -> RawData:
     """One folder per class; without a train folder, split 80 / 20."""
-    refuse_split(request, "image_folder")
-    path = require_path(request, "image_folder", wants=_FOLDERS)
+    path = require_path(request, "image_folder", wants=_CLASS_FOLDERS)
     tree = open_tree(path)
-    pictures = [name for name in tree.names() if is_picture(name)]
-    parts = {top: _classes(pictures, f"{top}/") for top in ("train", *_TESTS)}
+    images = [name for name in tree.names() if is_image(name)]
+    parts = {top: _by_class(images, f"{top}/") for top in ("train", *_TEST_FOLDERS)}
     if not parts["train"]:
-        return _divided(tree, pictures, request=request, size=size, grayscale=grayscale)
-    test_part = next((parts[top] for top in _TESTS if parts[top]), None)
+        return _read_unsplit(tree, images, request=request, size=size, grayscale=grayscale)
+    test_part = next((parts[top] for top in _TEST_FOLDERS if parts[top]), None)
     if test_part is None:
         raise DataError(
-            f"{path}: there is a train folder, but no pictures in test/<class> or val/<class>",
-            allowed=_FOLDERS,
-            fix="add a test folder, or point data.path at the train folder to split that",
+            f"{path}: there is a train folder, but no images in test/<class> or val/<class>",
+            allowed=_CLASS_FOLDERS,
+            fix="add a test folder, or set data.path to the train folder to split that",
         )
     names = tuple(sorted(parts["train"], key=natural))
     if unknown := sorted(set(test_part) - set(names)):
@@ -59,7 +67,7 @@ def read_image_folder(
         )
     train, train_labels = _in_turn(parts["train"], names, limit=request.train_images)
     test, test_labels = _in_turn(test_part, names, limit=request.test_images)
-    return Raw(
+    return RawData(
         decode(tree, train, size=size, grayscale=grayscale),
         train_labels,
         decode(tree, test, size=size, grayscale=grayscale),
@@ -69,63 +77,71 @@ def read_image_folder(
     )
 
 
-def read_tiny_imagenet(request: Request) -> Raw:
-    """Tiny-ImageNet (200 classes, or fewer); test is its labelled val part."""
-    refuse_split(request, "tiny_imagenet")
-    place = locate(
-        request, "tiny_imagenet", known=TINY_PLACES, holds=holds_tiny_imagenet, needs=_TINY
+def read_tiny_imagenet(request: ReadRequest) -> RawData:
+    """Tiny-ImageNet (200 classes, or fewer); its labelled val part is the test set."""
+    path = locate(
+        request,
+        "tiny_imagenet",
+        usual_names=TINY_IMAGENET_NAMES,
+        holds=holds_tiny_imagenet,
+        needs=_TINY_FILES,
     )
-    tree = open_tree(place)
+    tree = open_tree(path)
     files = set(tree.names())
     if missing := [name for name in ("wnids.txt", "val/val_annotations.txt") if name not in files]:
         raise DataError(
             f"{tree.where(missing[0])}: is missing",
-            allowed=_TINY,
-            fix="this is not a complete Tiny-ImageNet: `fedhp data fetch tiny_imagenet`",
+            allowed=_TINY_FILES,
+            fix=f"this is not a complete Tiny-ImageNet: {_FETCH_AGAIN}",
         )
     wnids = _text(tree, "wnids.txt").split()
-    train = _classes([name for name in files if is_picture(name)], "train/")
+    train = _by_class([name for name in files if is_image(name)], "train/")
     if absent := [wnid for wnid in wnids if wnid not in train]:
         raise DataError(
-            f"{tree.where('train')}: no pictures of the class {absent[0]}, which wnids.txt lists",
-            allowed=_TINY,
+            f"{tree.where('train')}: no images of the class {absent[0]}, which wnids.txt lists",
+            allowed=_TINY_FILES,
             fix="add its folder, or remove the class from wnids.txt",
         )
     names, labels = _in_turn(train, wnids, limit=request.train_images)
     test, test_labels = _annotations(tree, files, wnids=wnids)
     test, test_labels = test[: request.test_images], test_labels[: request.test_images]
     titles = _titles(tree, wnids) if "words.txt" in files else tuple(wnids)
-    return Raw(decode(tree, names), labels, decode(tree, test), test_labels, len(wnids), titles)
+    return RawData(decode(tree, names), labels, decode(tree, test), test_labels, len(wnids), titles)
 
 
-def holds_tiny_imagenet(place: Path) -> bool:
-    """Whether a place looks like Tiny-ImageNet: its folder, or a zip."""
-    return place.suffix == ".zip" if place.is_file() else (place / "wnids.txt").is_file()
+def holds_tiny_imagenet(path: Path) -> bool:
+    """Whether a path looks like Tiny-ImageNet: its folder, or a zip."""
+    return path.suffix == ".zip" if path.is_file() else (path / "wnids.txt").is_file()
 
 
-def holds_image_folder(place: Path) -> bool:
-    """Whether a folder has pictures one or two levels down."""
+def holds_image_folder(path: Path) -> bool:
+    """Whether a folder has images one or two levels down."""
     patterns = ("*/*", "train/*/*")
-    return place.is_dir() and any(
-        is_picture(path.name) for pattern in patterns for path in place.glob(pattern)
+    return path.is_dir() and any(
+        is_image(file.name) for pattern in patterns for file in path.glob(pattern)
     )
 
 
-def _divided(
-    tree: Tree, pictures: Sequence[str], *, request: Request, size: int | None, grayscale: bool
-) -> Raw:
-    classes = _classes(pictures, "")
+def _read_unsplit(
+    tree: FileTree,
+    images: Sequence[str],
+    *,
+    request: ReadRequest,
+    size: int | None,
+    grayscale: bool,
+) -> RawData:
+    classes = _by_class(images, "")
     names = tuple(sorted(classes, key=natural))
-    if len(pictures) < 2 or not names:
+    if len(images) < 2 or not names:
         raise DataError(
-            f"{tree.where('')}: {len(pictures)} picture(s) in class folders",
-            allowed=_FOLDERS,
-            fix="check data.path: it should point at the folder that holds the class folders",
+            f"{tree.where('')}: {len(images)} image(s) in class folders",
+            allowed=_CLASS_FOLDERS,
+            fix="set data.path to the folder that holds the class folders",
         )
     files, labels = _in_turn(classes, names, limit=None)
     train, test = holdout(labels, classes=len(names))
     train, test = train[: request.train_images], test[: request.test_images]
-    return Raw(
+    return RawData(
         decode(tree, [files[i] for i in train], size=size, grayscale=grayscale),
         labels[train],
         decode(tree, [files[i] for i in test], size=size, grayscale=grayscale),
@@ -135,20 +151,20 @@ def _divided(
     )
 
 
-def _classes(pictures: Sequence[str], prefix: str) -> dict[str, list[str]]:
-    """Pictures below <prefix><class>/, by class, in natural order."""
-    found: dict[str, list[str]] = {}
-    for name in pictures:
+def _by_class(images: Sequence[str], prefix: str) -> dict[str, list[str]]:
+    """Images below <prefix><class>/, by class, in natural order."""
+    classes: dict[str, list[str]] = {}
+    for name in images:
         top, slash, _ = name.removeprefix(prefix).partition("/")
         if name.startswith(prefix) and slash:
-            found.setdefault(top, []).append(name)
-    return {name: sorted(files, key=natural) for name, files in found.items()}
+            classes.setdefault(top, []).append(name)
+    return {name: sorted(files, key=natural) for name, files in classes.items()}
 
 
 def _in_turn(
     classes: dict[str, list[str]], order: Sequence[str], *, limit: int | None
 ) -> tuple[list[str], IntArray]:
-    """The first picture of every class, then the second of every class, and so on."""
+    """The first image of every class, then the second of every class, and so on."""
     columns = [
         [(name, label) for name in classes.get(title, ())] for label, title in enumerate(order)
     ]
@@ -157,7 +173,7 @@ def _in_turn(
 
 
 def _annotations(
-    tree: Tree, files: set[str], *, wnids: Sequence[str]
+    tree: FileTree, files: set[str], *, wnids: Sequence[str]
 ) -> tuple[list[str], IntArray]:
     numbers = {wnid: label for label, wnid in enumerate(wnids)}
     names, labels = [], []
@@ -165,35 +181,189 @@ def _annotations(
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        picture, _, rest = line.partition("\t")
-        wnid, name = rest.partition("\t")[0], f"val/images/{picture}"
+        image, _, rest = line.partition("\t")
+        wnid, name = rest.partition("\t")[0], f"val/images/{image}"
         if wnid not in numbers or name not in files:
             what = f"class {wnid!r} is not in wnids.txt" if wnid not in numbers else "no such file"
             raise DataError(
-                f"{tree.where('val/val_annotations.txt')}, line {number}: {picture}: {what}",
-                allowed="picture, tab, wnid, ... for the pictures in val/images",
-                fix="mend the line, or get the set again: `fedhp data fetch tiny_imagenet`",
+                f"{tree.where('val/val_annotations.txt')}, line {number}: {image}: {what}",
+                allowed="image, tab, wnid, ... for the images in val/images",
+                fix=f"correct the line, or {_FETCH_AGAIN}",
             )
         names.append(name)
         labels.append(numbers[wnid])
     if not names:
         raise DataError(
-            f"{tree.where('val/val_annotations.txt')}: lists no pictures",
-            fix="get the set again: `fedhp data fetch tiny_imagenet`",
+            f"{tree.where('val/val_annotations.txt')}: lists no images", fix=_FETCH_AGAIN
         )
     return names, np.array(labels, dtype=np.int64)
 
 
-def _titles(tree: Tree, wnids: Sequence[str]) -> tuple[str, ...]:
+def _titles(tree: FileTree, wnids: Sequence[str]) -> tuple[str, ...]:
     lines = (line.partition("\t") for line in _text(tree, "words.txt").splitlines())
     words = {wnid: title.partition(",")[0].strip() for wnid, _, title in lines}
     return tuple(words.get(wnid) or wnid for wnid in wnids)
 
 
-def _text(tree: Tree, name: str) -> str:
+def _text(tree: FileTree, name: str) -> str:
     try:
         return tree.read(name).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{tree.where(name)}: is not text: {error}", fix="get the file again"
         ) from error
+
+
+class FileTree(Protocol):
+    """Files by their names with forward slashes, relative to the root."""
+
+    def names(self) -> list[str]: ...
+    def read(self, name: str) -> bytes: ...
+    def where(self, name: str) -> str: ...
+
+
+class FolderTree:
+    """The files of a folder; hidden ones are left out."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> list[str]:
+        names = []
+        for folder, folders, files in os.walk(self.root, followlinks=True):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            base = Path(folder).relative_to(self.root)
+            names += [(base / name).as_posix() for name in sorted(files) if name[0] != "."]
+        return names
+
+    def read(self, name: str) -> bytes:
+        try:
+            with (self.root / name).open("rb") as stream:
+                return stream.read(_MOST_BYTES)
+        except OSError as error:
+            raise DataError(
+                f"{self.where(name)}: cannot be read: {error.strerror or error}",
+                fix="check that the file exists and its permissions",
+            ) from error
+
+    def where(self, name: str) -> str:
+        return str(self.root / name)
+
+
+class ZipTree:
+    """The files of a zip file, read in place; nothing is unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{path}: is not a readable zip file: {error}",
+                allowed="a complete .zip",
+                fix="the file is truncated or corrupt: get it again",
+            ) from error
+        files = [
+            entry.filename
+            for entry in self.archive.infolist()
+            if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
+        ]
+        self.prefix = _common_folder(files)
+        self.files = [name[len(self.prefix) :] for name in files]
+
+    def names(self) -> list[str]:
+        return [name for name in self.files if not name.rsplit("/", 1)[-1].startswith(".")]
+
+    def read(self, name: str) -> bytes:
+        try:
+            with self.archive.open(self.prefix + name) as stream:
+                return stream.read(_MOST_BYTES)
+        except (KeyError, OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+            raise DataError(
+                f"{self.where(name)}: cannot be read from the zip: {error}",
+                allowed="a complete .zip without a password",
+                fix="the file is truncated or corrupt: get it again",
+            ) from error
+
+    def where(self, name: str) -> str:
+        return f"{self.path}:{self.prefix}{name}"
+
+
+def open_tree(path: Path) -> FileTree:
+    """The files of a folder or of a zip file."""
+    return FolderTree(path) if path.is_dir() else ZipTree(path)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file has the name of an image."""
+    return name.lower().endswith(_SUFFIXES)
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A sorting key by which image_2 comes before image_10."""
+    return [
+        (0, int(part), part) if part.isdigit() else (1, 0, part)
+        for part in re.split(r"([0-9]+)", name)
+        if part
+    ]
+
+
+def decode(
+    tree: FileTree, names: Sequence[str], *, size: int | None = None, grayscale: bool = False
+) -> NDArray[np.uint8]:
+    """Images as [n, channels, height, width]; all of one size, or resized to size x size."""
+    mode = "L" if grayscale else "RGB"
+    first = _decode_one(tree, names[0], size=size, mode=mode)
+    stack = np.empty((len(names), *first.shape), dtype=np.uint8)
+
+    def fill(chunk: range) -> None:
+        for index in chunk:
+            image = _decode_one(tree, names[index], size=size, mode=mode)
+            if image.shape != first.shape:
+                raise DataError(
+                    f"{tree.where(names[index])}: is {_size(image)}, but {names[0]} is"
+                    f" {_size(first)}",
+                    allowed="images of one size",
+                    fix="for image_folder set data.options.size to resize all to one square size",
+                )
+            stack[index] = image
+
+    chunks = [range(start, min(start + 256, len(names))) for start in range(0, len(names), 256)]
+    with ThreadPoolExecutor() as pool:  # JPEG decoding releases the interpreter lock
+        list(pool.map(fill, chunks))
+    return stack
+
+
+def _decode_one(tree: FileTree, name: str, *, size: int | None, mode: str) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    content = tree.read(name)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"{image.width}x{image.height} pixels are too many")
+            converted = image.convert(mode)
+    except Exception as error:  # Pillow's plugins fail in many ways on damaged files
+        raise DataError(
+            f"{tree.where(name)}: is not a readable image: {error}",
+            allowed="a complete " + ", ".join(suffix[1:] for suffix in _SUFFIXES) + " file",
+            fix="replace or remove the file",
+        ) from error
+    if size is not None and converted.size != (size, size):
+        # the shorter side is scaled to size and the middle kept: no distortion
+        converted = ImageOps.fit(converted, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(converted, dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _size(image: NDArray[np.uint8]) -> str:
+    return f"{image.shape[1]}x{image.shape[2]}"
+
+
+def _common_folder(files: Sequence[str]) -> str:
+    """The folder that holds all files of a zip, unless its name has a meaning of its own."""
+    tops = {name.partition("/")[0] for name in files}
+    if len(tops) != 1 or not all("/" in name for name in files):
+        return ""
+    top = tops.pop()
+    return "" if top in ("train", "test", "val") else top + "/"

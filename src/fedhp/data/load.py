@@ -1,7 +1,7 @@
 """load_data: a data section of an experiment -> prepared, read-only arrays.
 
-Readers are found by built-in name or dotted path; the last few data sets stay in memory,
-since a comparison runs many runs with the same data in one process.
+A reader has a built-in name, or is the user's own loader named by a dotted path. The last few
+data sets stay in memory: a comparison runs many runs with the same data in one process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedhp.components import check_settings, is_dotted, resolve
 from fedhp.config import DataConfig
 from fedhp.data.arrays import check_labels, check_numbers, from_arrays
 from fedhp.data.prepare import prepare
-from fedhp.data.raw import Raw, Request
+from fedhp.data.raw import RawData, ReadRequest
 from fedhp.errors import ConfigError, DataError, FedhpError
 from fedhp.types import Dataset
 
@@ -35,7 +35,7 @@ BUILTINS = {
     "npz": "fedhp.data.arrays:read_npz",
 }
 
-_KEPT = 2  # data sets; CIFAR-10 takes 0.7 GB
+_MOST_IN_MEMORY = 2  # data sets; CIFAR-10 takes 0.7 GB
 _PREPARATION = ("name", "path", "split", "pool", "standardize", "train_images", "test_images")
 _lock = threading.Lock()
 _memory: OrderedDict[str, Dataset] = OrderedDict()
@@ -48,25 +48,34 @@ def load_data(config: DataConfig, *, source: str = "") -> Dataset:
         if key in _memory:
             _memory.move_to_end(key)
             return _memory[key]
-        while len(_memory) >= _KEPT:  # before reading: the next set may need the room
+        while len(_memory) >= _MOST_IN_MEMORY:  # before reading: the next set may need the room
             _memory.popitem(last=False)
         _memory[key] = prepare(read(config, source=source), config, source=source)
         return _memory[key]
 
 
 def clear_memory() -> None:
-    """Forget the data sets kept in memory."""
+    """Drop the data sets kept in memory."""
     with _lock:
         _memory.clear()
 
 
-def read(config: DataConfig, *, source: str = "") -> Raw:
-    """The data as they lie in the files, checked but not prepared."""
+def read(config: DataConfig, *, source: str = "") -> RawData:
+    """The data as stored in the files, checked but not prepared."""
     reader = resolve(config.name, BUILTINS, key="data.name", source=source)
-    if is_dotted(config.name):
-        return _read_own(reader, config, source=source)
+    own = is_dotted(config.name)
+    if config.split is not None and config.name != "emnist":
+        raise ConfigError(
+            f"the value {config.split!r} has no effect for {config.name}",
+            key="data.split",
+            source=source,
+            allowed="data.split with data.name = 'emnist' only",
+            fix="pass it as data.options.split" if own else "remove data.split",
+        )
+    if own:
+        return _read_with_loader(reader, config, source=source)
     settings = check_settings(reader, config.options, prefix="data.options", source=source)
-    request = Request(
+    request = ReadRequest(
         path=None if config.path is None else Path(config.path),
         split=config.split,
         train_images=config.train_images,
@@ -74,7 +83,7 @@ def read(config: DataConfig, *, source: str = "") -> Raw:
         source=source,
     )
     try:
-        raw: Raw = reader(request, **settings)
+        raw: RawData = reader(request, **settings)
     except DataError as error:
         if "data.path" in error.problem:
             raise
@@ -90,33 +99,25 @@ def read(config: DataConfig, *, source: str = "") -> Raw:
 def _memory_key(config: DataConfig) -> str:
     fields: dict[str, Any] = {name: getattr(config, name) for name in _PREPARATION}
     fields["options"] = config.options
-    fields["places"] = [
+    fields["environment"] = [
         os.environ.get(name, "") for name in ("FEDHP_DATA", "FEDHP_CACHE", "XDG_CACHE_HOME", "HOME")
     ]
     if config.path is not None and os.path.exists(config.path):
-        # a file that was written anew is read anew
+        # a file that was written again is read again
         stat = os.stat(config.path)
         fields["written"] = [stat.st_mtime_ns, stat.st_size, stat.st_ino]
     return json.dumps(fields, sort_keys=True, default=repr)
 
 
-def _read_own(loader: Callable[..., Any], config: DataConfig, *, source: str) -> Raw:
-    if config.split is not None:
-        raise ConfigError(
-            f"the value {config.split!r} has no meaning for a loader of one's own",
-            key="data.split",
-            source=source,
-            allowed="data.split goes with data.name = 'emnist' only",
-            fix="hand it over as data.options.split",
-        )
+def _read_with_loader(loader: Callable[..., Any], config: DataConfig, *, source: str) -> RawData:
     settings = dict(config.options)
-    given = _path_argument(loader, config, source=source)
-    keyword_only = given is not None and given.kind is inspect.Parameter.KEYWORD_ONLY
+    parameter = _path_parameter(loader, config, source=source)
+    keyword_only = parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
     if keyword_only and config.path is not None:
         settings["path"] = config.path
     checked = check_settings(loader, settings, prefix="data.options", source=source)
-    if given is not None and not keyword_only and config.path is not None:
-        checked["path"] = Path(config.path) if given.annotation is Path else config.path
+    if parameter is not None and not keyword_only and config.path is not None:
+        checked["path"] = Path(config.path) if parameter.annotation is Path else config.path
     try:
         result = loader(**checked)
     except FedhpError:
@@ -125,48 +126,51 @@ def _read_own(loader: Callable[..., Any], config: DataConfig, *, source: str) ->
         raise DataError(
             f"data.name = {config.name!r}: the loader failed: {type(error).__name__}: {error}"
             f" (data.path = {config.path or 'not set'})",
-            fix="mend the loader, or check data.path and data.options",
+            fix="correct the loader, or check data.path and data.options",
         ) from error
     return _checked(result, config.name)
 
 
-def _path_argument(
+def _path_parameter(
     loader: Callable[..., Any], config: DataConfig, *, source: str
 ) -> inspect.Parameter | None:
     """The loader's parameter `path`, if it takes one and the settings agree with it."""
     if "path" in config.options:
         raise ConfigError(
-            "path is a setting of its own",
+            "the path is not an option of the loader",
             key="data.options.path",
             source=source,
+            allowed="the path as data.path",
             fix="move it to data.path",
         )
-    given = inspect.signature(loader, eval_str=True).parameters.get("path")
-    if given is None and config.path is not None:
+    parameter = inspect.signature(loader, eval_str=True).parameters.get("path")
+    if parameter is None and config.path is not None:
         raise ConfigError(
             f"{config.name!r} takes no path",
             key="data.path",
             source=source,
-            allowed="a path only for loaders with a parameter called path",
+            allowed="data.path only for loaders with a parameter called path",
             fix="remove data.path, or add the parameter",
         )
-    if given is not None and given.default is inspect.Parameter.empty and config.path is None:
+    required = parameter is not None and parameter.default is inspect.Parameter.empty
+    if required and config.path is None:
         raise ConfigError(
             f"is required by {config.name!r} but missing",
             key="data.path",
             source=source,
+            allowed="the path that the loader reads",
             fix="add data.path = '...'",
         )
-    return given
+    return parameter
 
 
-def _checked(result: Any, name: str) -> Raw:
+def _checked(result: Any, name: str) -> RawData:
     where = f"data.name = {name!r}"
     if isinstance(result, Dataset):
         train, test = np.asarray(result.train_targets), np.asarray(result.test_targets)
         if result.classes is None and train.ndim == test.ndim == 1:
             train, test = train[:, None], test[:, None]
-        raw = Raw(
+        raw = RawData(
             np.asarray(result.train_inputs),
             train,
             np.asarray(result.test_inputs),
@@ -179,15 +183,15 @@ def _checked(result: Any, name: str) -> Raw:
     if isinstance(result, tuple) and len(result) == 4:
         parts = [np.asarray(part) for part in result]
         return from_arrays((parts[0], parts[1]), (parts[2], parts[3]), where=where)
-    what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+    kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
     raise DataError(
-        f"{where}: the loader returned {what}",
+        f"{where}: the loader returned {kind}",
         allowed="a fedhp.types.Dataset, or (x_train, y_train, x_test, y_test)",
         fix="return one of these",
     )
 
 
-def _check_dataset(raw: Raw, where: str) -> None:
+def _check_dataset(raw: RawData, where: str) -> None:
     for part, inputs, targets in (
         ("train", raw.train_inputs, raw.train_targets),
         ("test", raw.test_inputs, raw.test_targets),
@@ -215,5 +219,5 @@ def _check_dataset(raw: Raw, where: str) -> None:
             f"{where}: training samples have the shape {raw.train_inputs.shape[1:]}, test samples"
             f" {raw.test_inputs.shape[1:]}",
             allowed="one shape for both",
-            fix="bring them to one shape",
+            fix="reshape one of them",
         )

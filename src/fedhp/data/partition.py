@@ -1,4 +1,4 @@
-"""Who gets which training samples: the paper's skew p, Dirichlet, shards, quantity, IID.
+"""Which worker gets which training samples: the paper's skew p, Dirichlet, shards, quantity, IID.
 
 Every sample goes to exactly one worker and every worker gets at least one; the same seed
 gives the same split. Internally a split is `owner` [n]: the worker of each sample.
@@ -18,8 +18,8 @@ from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray, IntArray
 
-HOME = 3  # workers at which a class is at home
-# What a random stream of a split is for; part of every result.
+HOMES = 3  # home workers of a class
+# Purposes of the random streams of a split; part of every result.
 _ORDER, _TIES, _SHARES, _REPAIR = range(4)
 
 
@@ -53,7 +53,7 @@ def partition(
         )
     elif kind == "shards":
         owner = _shards(
-            dataset_targets, workers, each=config.shards_per_worker, seed=seed, source=source
+            dataset_targets, workers, shards_each=config.shards_per_worker, seed=seed, source=source
         )
     elif kind == "quantity":
         rng = generator(seed, Purpose.PARTITION, _SHARES)
@@ -75,17 +75,17 @@ def class_counts(parts: Sequence[IntArray], targets: NDArray[np.int64], classes:
 
 
 def home_workers(label: int, workers: int) -> list[int]:
-    """The three workers at which a class is at home (all of them, if there are at most 3)."""
-    return sorted({(HOME * label + k) % workers for k in range(HOME)})
+    """The three home workers of a class (all workers, if there are at most 3)."""
+    return sorted({(HOMES * label + k) % workers for k in range(HOMES)})
 
 
 def skew_shares(label: int, workers: int, *, skew: float | None) -> FloatArray:
     """The share of a class that each worker gets under the paper's p, [N]."""
-    if workers <= HOME:
+    if workers <= HOMES:
         return np.full(workers, 1 / workers)
-    p = HOME / workers if skew is None else skew
-    shares = np.full(workers, (1 - p) / (workers - HOME))
-    shares[home_workers(label, workers)] = p / HOME
+    p = HOMES / workers if skew is None else skew
+    shares = np.full(workers, (1 - p) / (workers - HOMES))
+    shares[home_workers(label, workers)] = p / HOMES
     return shares
 
 
@@ -94,8 +94,8 @@ def apportion(
 ) -> IntArray:
     """Whole numbers closest to total * shares (largest remainder).
 
-    Equal remainders go to whoever has least so far (prior), then by lot; remainders are
-    rounded, so that the noise of floating point decides nothing.
+    Of equal remainders, the one with the smallest count so far (prior) is rounded up, then one
+    at random; remainders are rounded, so that floating-point noise decides nothing.
     """
     quota = total * shares
     counts = np.floor(np.round(quota, 6)).astype(np.int64)
@@ -114,13 +114,13 @@ def _skew(
     seed: int,
     source: str,
 ) -> IntArray:
-    # with at most 3 workers everyone is at home everywhere, whatever p
-    as_iid = skew is None or workers <= HOME or abs(skew - HOME / workers) < 1e-9
+    # with at most 3 workers every worker is a home of every class, for any p
+    as_iid = skew is None or workers <= HOMES or abs(skew - HOMES / workers) < 1e-9
     if classes is None and skew is None:
         return _by_size(len(targets), np.full(workers, 1 / workers), seed=seed)
     if classes is None or (classes < 2 and not as_iid):
         raise ConfigError(
-            f"the value {skew} needs classes to share out, but the data have"
+            f"the value {skew} needs classes, but the data have"
             f" {'none (values to predict)' if classes is None else 'only one'}",
             key="data.skew",
             source=source,
@@ -143,25 +143,25 @@ def _refuse_empty(
     skew: float | None,
     source: str,
 ) -> None:
-    """A worker left empty by rounding is filled later; one left out by the rule is refused."""
+    """Refuse workers that the rule leaves empty; those left empty by rounding are filled later."""
     classes, workers = shares.shape
     sizes = np.bincount(targets, minlength=classes)
-    settled = np.zeros(workers, dtype=np.bool_)
+    homes = np.zeros(workers, dtype=np.bool_)
     for label in np.flatnonzero(sizes):
-        settled[home_workers(int(label), workers)] = True
+        homes[home_workers(int(label), workers)] = True
     due = np.round(sizes @ shares, 6)
-    left_out = np.flatnonzero(empty & (~settled | (due == 0)))
+    left_out = np.flatnonzero(empty & (~homes | (due == 0)))
     if left_out.size:
         raise ConfigError(
             f"the value {skew} leaves {left_out.size} of {workers} workers without a sample (the"
-            f" first is worker {left_out[0]}): skew with too few classes. Each class is at home"
-            f" with {HOME} workers, and {np.count_nonzero(sizes)} classes settle"
-            f" {np.count_nonzero(settled)} of them",
+            f" first is worker {left_out[0]}): too few classes for this skew. Each class has"
+            f" {HOMES} home workers, and {np.count_nonzero(sizes)} classes reach"
+            f" {np.count_nonzero(homes)} workers",
             key="data.skew",
             source=source,
-            allowed=f"a value that leaves the others something, or at most {HOME * classes}"
+            allowed=f"a value that leaves samples for the others, or at most {HOMES * classes}"
             " workers",
-            fix=f"move data.skew towards {HOME / workers:.3g} (IID), lower workers, or set"
+            fix=f"move data.skew towards {HOMES / workers:.3g} (IID), lower workers, or set"
             " data.partition = 'dirichlet'",
         )
 
@@ -193,24 +193,26 @@ def _needs_classes(kind: str, source: str) -> NoReturn:
 
 
 def _shares(alpha: float, workers: int, *, rng: np.random.Generator) -> FloatArray:
-    """Symmetric Dirichlet; at the ends of floating point its limits, never NaN."""
+    """Symmetric Dirichlet; its limits where floating point ends, never NaN."""
     shares = rng.dirichlet(np.full(workers, alpha))
-    lucky = int(rng.integers(workers))
+    only = int(rng.integers(workers))
     if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
         return np.asarray(shares, dtype=np.float64)
     if alpha > 1:
         return np.full(workers, 1 / workers)
     shares = np.zeros(workers)
-    shares[lucky] = 1.0
+    shares[only] = 1.0
     return shares
 
 
-def _shards(targets: NDArray[Any], workers: int, *, each: int, seed: int, source: str) -> IntArray:
-    """Samples sorted by class (or value), cut into equal shards, dealt out by lot."""
-    samples, shards = len(targets), workers * each
+def _shards(
+    targets: NDArray[Any], workers: int, *, shards_each: int, seed: int, source: str
+) -> IntArray:
+    """Samples sorted by class (or value), cut into equal shards, assigned at random."""
+    samples, shards = len(targets), workers * shards_each
     if shards > samples:
         raise ConfigError(
-            f"{workers} workers with {each} shards each need {shards} samples, but there"
+            f"{workers} workers with {shards_each} shards each need {shards} samples, but there"
             f" are {samples}",
             key="data.shards_per_worker",
             source=source,
@@ -239,7 +241,7 @@ def _by_size(samples: int, shares: FloatArray, *, seed: int) -> IntArray:
 
 
 def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArray:
-    """Each class dealt out by its row of shares [classes, N]."""
+    """Each class divided by its row of shares [classes, N]."""
     classes, workers = shares.shape
     owner = np.empty(len(targets), dtype=np.int64)
     held = np.zeros(workers, dtype=np.int64)
@@ -248,7 +250,7 @@ def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArr
     for label, members in enumerate(np.split(by_class, ends[:-1])):
         ties = generator(seed, Purpose.PARTITION, _TIES, label)
         counts = apportion(len(members), shares[label], prior=held, rng=ties)
-        # a class keeps its order whatever the shares: splits of one seed resemble each other
+        # the order of a class does not depend on the shares: splits of one seed are similar
         order = generator(seed, Purpose.PARTITION, _ORDER, label).permutation(len(members))
         owner[members[order]] = np.repeat(np.arange(workers), counts)
         held += counts
@@ -256,7 +258,7 @@ def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArr
 
 
 def _fill_empty(owner: IntArray, workers: int, *, seed: int) -> None:
-    """Give each worker without a sample one of the largest holder's."""
+    """Give each worker without a sample one sample of the worker that has most."""
     sizes = np.bincount(owner, minlength=workers)
     empty = np.flatnonzero(sizes == 0)
     if not empty.size:

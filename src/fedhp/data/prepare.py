@@ -1,7 +1,7 @@
-"""Preparation, in this order: the first n samples, pooling, scale to [0, 1], standardise.
+"""Preparation, in this order: the first n samples, pooling, scaling to [0, 1], standardising.
 
-Mean and deviation are the training set's, one pair per channel (per column for
-[n, features]); the test set is put on the same scale.
+Mean and deviation are those of the training set, one pair per channel (per column for
+[n, features]); the test set is scaled by the same numbers.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.config import DataConfig
-from fedhp.data.raw import AnyArray, Raw
+from fedhp.data.raw import AnyArray, RawData
 from fedhp.errors import ConfigError
 from fedhp.types import Dataset, FloatArray
 
-_CHUNK = 1 << 18  # numbers at a time: they fit the processor's cache, and no copy is large
+_CHUNK = 1 << 18  # numbers at a time: they fit the cache of the processor, and no copy is large
 
 
-def prepare(raw: Raw, config: DataConfig, *, source: str = "") -> Dataset:
-    """Arrays as read, turned into what models train on; read-only."""
+def prepare(raw: RawData, config: DataConfig, *, source: str = "") -> Dataset:
+    """Turn arrays as read into what models train on; read-only."""
     train_rows = _first(raw.train_inputs, config.train_images, key="train_images", source=source)
     test_rows = _first(raw.test_inputs, config.test_images, key="test_images", source=source)
     if config.pool > 1:
@@ -49,7 +49,7 @@ def _targets(targets: AnyArray, classes: int | None) -> NDArray[np.int64] | NDAr
 def _first(inputs: AnyArray, limit: int | None, *, key: str, source: str) -> int:
     if limit is not None and limit > len(inputs):
         raise ConfigError(
-            f"the value {limit} is more than there is",
+            f"the value {limit} is more than the data set has",
             key=f"data.{key}",
             source=source,
             allowed=f"1 to {len(inputs)}",
@@ -80,19 +80,19 @@ def _check_pool(shape: tuple[int, ...], pool: int, *, source: str) -> None:
 
 
 def _numbers(inputs: AnyArray, pool: int) -> NDArray[np.float32]:
-    """float32, pooled, bytes scaled to [0, 1]; always an array of its own."""
+    """float32, pooled, bytes scaled to [0, 1]; always a new array."""
     shape = inputs.shape
     if pool > 1:
         shape = (*shape[:2], shape[2] // pool, shape[3] // pool)
     result = np.empty(shape, dtype=np.float32)
-    # in float32 whole sums up to 16 * 16 * 255 are exact
+    # integer sums up to 16 * 16 * 255 are exact in float32
     scale = np.float32(pool * pool * (255 if inputs.dtype == np.uint8 else 1))
     for rows in _chunks(inputs):
         part = inputs[rows].astype(np.float32)
         if pool > 1:
             # strided sums: several times faster than a reduction over short axes
-            corners = [(row, column) for row in range(pool) for column in range(pool)]
-            part = np.add.reduce([part[:, :, row::pool, column::pool] for row, column in corners])
+            offsets = [(row, column) for row in range(pool) for column in range(pool)]
+            part = np.add.reduce([part[:, :, row::pool, column::pool] for row, column in offsets])
         np.divide(part, scale, out=result[rows])
     return result
 
@@ -116,6 +116,6 @@ def _moments(inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[
         part = inputs[rows].astype(np.float64) - mean.reshape(shape)
         total += np.square(part, out=part).sum(axis=axes)
     deviation = np.sqrt(total / count)
-    # a channel that never changes stays at zero instead of becoming noise or NaN
+    # a constant channel becomes zero instead of noise or NaN
     deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0
     return mean.astype(np.float32).reshape(shape), deviation.astype(np.float32).reshape(shape)

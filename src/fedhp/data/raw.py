@@ -1,4 +1,4 @@
-"""What a reader returns before preparation, and the fixed hold-out split.
+"""What a reader is asked for and returns, and the fixed hold-out split.
 
 The hold-out split depends on the labels alone, never on the run's seed: every run of
 every experiment is tested on the same samples.
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhp.errors import ConfigError, DataError
+from fedhp.errors import DataError
 from fedhp.seeds import Purpose, generator
 from fedhp.types import IntArray
 
@@ -23,7 +23,7 @@ HOLDOUT = 0.2  # share of the samples that becomes the test set
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReadRequest:
     """What a reader is asked for."""
 
     path: Path | None = None
@@ -34,8 +34,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
-    """Arrays as read: uint8 (0..255) or numbers of one's own scale."""
+class RawData:
+    """Arrays as read: uint8 (0..255), or numbers on a scale of their own."""
 
     train_inputs: AnyArray  # [n, channels, height, width], or [n, ...]
     train_targets: AnyArray  # [n] int64 classes, or [n, k] float32 numbers
@@ -43,18 +43,6 @@ class Raw:
     test_targets: AnyArray
     classes: int | None
     class_names: tuple[str, ...] = ()
-
-
-def refuse_split(request: Request, name: str) -> None:
-    """Complain about data.split where a data set has none."""
-    if request.split is not None:
-        raise ConfigError(
-            f"the value {request.split!r} has no meaning for {name}",
-            key="data.split",
-            source=request.source,
-            allowed="data.split goes with data.name = 'emnist' only",
-            fix="remove data.split",
-        )
 
 
 def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArray]:
@@ -82,18 +70,18 @@ def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArr
         start += count
     if not held.any():
         held[by_class[-1]] = True
-    # shuffled afresh: in `order` the test samples of each class come before all others
+    # shuffled once more: in `order` the test samples of each class come before all others
     train, test = rng.permutation(np.flatnonzero(~held)), rng.permutation(np.flatnonzero(held))
     return train.astype(np.int64), test.astype(np.int64)
 
 
-def split_off(
+def split_samples(
     inputs: AnyArray,
     targets: AnyArray,
     *,
     classes: int | None,
     class_names: tuple[str, ...] = (),
-) -> Raw:
-    """One set of samples as training and test by the fixed hold-out split."""
+) -> RawData:
+    """One set of samples as training and test, by the fixed hold-out split."""
     train, test = holdout(targets, classes=classes)
-    return Raw(inputs[train], targets[train], inputs[test], targets[test], classes, class_names)
+    return RawData(inputs[train], targets[train], inputs[test], targets[test], classes, class_names)

@@ -1,4 +1,4 @@
-"""Unpacking an archive of which nothing is trusted: plain files, inside the target only."""
+"""Unpacking an archive that is not trusted: only plain files, only inside the target folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYMLINK = 0o120000
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """One file of an archive, with its path checked and the top folder taken off."""
+    """One file of an archive; its path is checked and without the common top folder."""
 
     path: PurePosixPath
     size: int
@@ -32,7 +32,7 @@ class ArchiveEntry:
 
 
 def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) -> list[Path]:
-    """Write an archive's files below target; all of them, or none is left half-written."""
+    """Write an archive's files below target; all of them, or none."""
     policy = policy or RetryPolicy()
     target.mkdir(parents=True, exist_ok=True)
     written = []
@@ -60,7 +60,7 @@ def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) ->
         gzip.BadGzipFile,
         EOFError,
         zlib.error,
-        RuntimeError,  # a password, or a kind of compression that zipfile does not know
+        RuntimeError,  # a password, or a compression that zipfile does not support
     ) as error:
         raise DataError(
             f"{archive}: cannot be unpacked: {error}",
@@ -84,8 +84,8 @@ def _extract(member: ArchiveEntry, path: Path, *, archive: Path) -> None:
 
 @contextmanager
 def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
-    """The files of an archive; anything that is not a plain file inside is refused."""
-    found: list[ArchiveEntry] = []
+    """The files of an archive; links, devices and paths outside are refused."""
+    entries: list[ArchiveEntry] = []
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             for entry in zipped.infolist():
@@ -93,8 +93,8 @@ def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
                     raise _unsafe(archive, entry.filename, "is a link")
                 if not entry.is_dir():
                     path = _inside(archive, entry.filename)
-                    found.append(ArchiveEntry(path, entry.file_size, _opener(zipped, entry)))
-            yield _without_top(found, archive)
+                    entries.append(ArchiveEntry(path, entry.file_size, _opener(zipped, entry)))
+            yield _without_top(entries, archive)
         return
     with tarfile.open(archive, "r:*") as tarred:
         for info in tarred:
@@ -103,8 +103,8 @@ def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
             if not info.isreg():
                 raise _unsafe(archive, info.name, "is a link or a device")
             path = _inside(archive, info.name)
-            found.append(ArchiveEntry(path, info.size, _tar_opener(tarred, info)))
-        yield _without_top(found, archive)
+            entries.append(ArchiveEntry(path, info.size, _tar_opener(tarred, info)))
+        yield _without_top(entries, archive)
 
 
 def _opener(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
@@ -131,7 +131,7 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
 
 
 def _without_top(members: list[ArchiveEntry], archive: Path) -> list[ArchiveEntry]:
-    """Members without the folder that they all share, as official archives have one."""
+    """Members without the top folder they share; official archives have one."""
     tops = {member.path.parts[0] for member in members}
     if len(tops) == 1 and all(len(member.path.parts) > 1 for member in members):
         members = [
@@ -139,7 +139,7 @@ def _without_top(members: list[ArchiveEntry], archive: Path) -> list[ArchiveEntr
             for member in members
         ]
     if len({member.path for member in members}) != len(members):
-        raise _unsafe(archive, archive.name, "holds two files of one name")
+        raise _unsafe(archive, archive.name, "holds two files with the same name")
     return members
 
 

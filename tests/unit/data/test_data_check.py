@@ -80,7 +80,7 @@ def test_single_files(mnist_folder: Path, tmp_path: Path) -> None:
     (finding,) = check(batch)
     assert finding.train_counts is not None
     assert finding.train_counts.tolist() == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
-    assert "wants the folder" in run("check", str(batch))
+    assert "set data.path to its folder" in run("check", str(batch))
 
 
 def test_nothing_recognised(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedhp.config import DataConfig
 from fedhp.data import load_data
-from fedhp.data.pickled import read_batch
+from fedhp.data.cifar_pickle import read_python_batch
 from fedhp.errors import DataError
 
 NAMES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
@@ -150,7 +150,7 @@ def test_a_pickle_that_wants_to_run_something_is_refused(tmp_path: Path, protoco
     victim = tmp_path / "victim"
     attack = pickle.dumps({b"data": Attack(os.system, f"touch {victim}")}, protocol=protocol)
     with pytest.raises(DataError, match=r"asks for \w+\.system, which a CIFAR batch never needs"):
-        read_batch(attack, file="data_batch_1")
+        read_python_batch(attack, file="data_batch_1")
     assert not victim.exists()
 
 
@@ -170,7 +170,7 @@ def test_a_pickle_that_wants_to_run_something_is_refused(tmp_path: Path, protoco
 )
 def test_only_four_names_are_known(name: bytes) -> None:
     with pytest.raises(DataError, match="asks for"):
-        read_batch(b"\x80\x02c" + name + b"\n.", file="data_batch_1")
+        read_python_batch(b"\x80\x02c" + name + b"\n.", file="data_batch_1")
 
 
 def test_a_forged_array_state_is_refused(batches: Batches) -> None:
@@ -185,7 +185,7 @@ def test_a_forged_array_state_is_refused(batches: Batches) -> None:
     ):
         assert old in good
         with pytest.raises(DataError, match=words):
-            read_batch(good.replace(old, new, 1), file="data_batch_1")
+            read_python_batch(good.replace(old, new, 1), file="data_batch_1")
 
 
 def test_a_pickle_cannot_tamper_with_later_ones(batches: Batches) -> None:
@@ -194,8 +194,8 @@ def test_a_pickle_cannot_tamper_with_later_ones(batches: Batches) -> None:
     state = b"N}X\x07\0\0\0__doc__X\x03\0\0\0bads\x86"
     tamper = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n" + state + b"b."
     with pytest.raises(DataError, match="holds a function"):
-        read_batch(tamper, file="data_batch_1")
-    read, numbers = read_batch(python2(images, labels), file="data_batch_1")
+        read_python_batch(tamper, file="data_batch_1")
+    read, numbers = read_python_batch(python2(images, labels), file="data_batch_1")
     np.testing.assert_array_equal(read, images)
     assert numbers.tolist() == labels
 
@@ -203,7 +203,7 @@ def test_a_pickle_cannot_tamper_with_later_ones(batches: Batches) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 10, 100, 3000])
 def test_a_damaged_pickle_is_refused(batches: Batches, cut: int) -> None:
     with pytest.raises(DataError, match="data_batch_1"):
-        read_batch(python2(*batches["data_batch_1"])[:cut], file="data_batch_1")
+        read_python_batch(python2(*batches["data_batch_1"])[:cut], file="data_batch_1")
 
 
 @pytest.mark.parametrize("rows", [np.zeros((4, 3071), np.uint8), np.zeros((3, 3072), np.uint8)])

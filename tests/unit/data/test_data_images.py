@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedhp.config import DataConfig
 from fedhp.data import load_data
-from fedhp.data.trees import natural
+from fedhp.data.images import natural
 from fedhp.errors import ConfigError, DataError
 
 
@@ -134,10 +134,10 @@ def test_folder_trouble(tmp_path: Path, divided: dict[str, bytes | str]) -> None
     with pytest.raises(DataError, match=r"data\.path = .*no such file or folder"):
         load("image_folder", tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"0 picture\(s\) in class folders"):
+    with pytest.raises(DataError, match=r"0 image\(s\) in class folders"):
         load("image_folder", tmp_path / "empty")
     only_train = {name: c for name, c in divided.items() if name.startswith("train")}
-    with pytest.raises(DataError, match="no pictures in test/<class> or val/<class>"):
+    with pytest.raises(DataError, match="no images in test/<class> or val/<class>"):
         load("image_folder", write(tmp_path / "b", only_train))
     divided["test/fox/0.png"] = picture(3)
     with pytest.raises(DataError, match="the test folder has the class 'fox'"):
@@ -149,7 +149,7 @@ def test_a_broken_picture_is_named(
     tmp_path: Path, divided: dict[str, bytes | str], content: bytes
 ) -> None:
     divided["train/eel/3.png"] = content
-    with pytest.raises(DataError, match=r"train/eel/3\.png: is not a readable picture"):
+    with pytest.raises(DataError, match=r"train/eel/3\.png: is not a readable image"):
         load("image_folder", write(tmp_path, divided))
 
 
@@ -162,7 +162,7 @@ def test_a_picture_that_unfolds_to_gigabytes_is_refused(
 
     good[29:33] = zlib.crc32(good[12:29]).to_bytes(4, "big")
     divided["train/cat/0.png"] = bytes(good)
-    with pytest.raises(DataError, match=r"train/cat/0\.png: is not a readable picture: 9000x9000"):
+    with pytest.raises(DataError, match=r"train/cat/0\.png: is not a readable image: 9000x9000"):
         load("image_folder", write(tmp_path, divided))
 
 
@@ -193,12 +193,12 @@ def test_tiny_imagenet_below_the_path(tmp_path: Path, tiny: dict[str, bytes | st
     ("change", "words"),
     [
         ({"val/val_annotations.txt": None}, "val_annotations.txt: is missing"),
-        ({"wnids.txt": "n02\nn01\nn03\nn77\n"}, "no pictures of the class n77"),
+        ({"wnids.txt": "n02\nn01\nn03\nn77\n"}, "no images of the class n77"),
         ({"wnids.txt": "n02\nn01\n"}, "line 1: val_0.JPEG: class 'n03' is not in wnids.txt"),
         ({"val/images/val_2.JPEG": None}, "line 3: val_2.JPEG: no such file"),
-        ({"val/val_annotations.txt": "\n"}, "lists no pictures"),
+        ({"val/val_annotations.txt": "\n"}, "lists no images"),
         ({"val/val_annotations.txt": b"\xff\xfe"}, "is not text"),
-        ({"val/images/val_1.JPEG": b"broken"}, "val_1.JPEG: is not a readable picture"),
+        ({"val/images/val_1.JPEG": b"broken"}, "val_1.JPEG: is not a readable image"),
     ],
 )
 def test_tiny_imagenet_trouble(

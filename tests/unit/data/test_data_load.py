@@ -10,7 +10,7 @@ import pytest
 
 from fedhp.config import DataConfig
 from fedhp.data import load_data
-from fedhp.data.places import cache_folder
+from fedhp.data.source_files import cache_folder
 from fedhp.errors import ConfigError, DataError
 
 
@@ -138,7 +138,7 @@ def test_a_wrong_path_is_not_replaced_by_another_place(
 ) -> None:
     monkeypatch.setenv("FEDHP_DATA", str(mnist_folder.parent))
     assert len(load_data(DataConfig(name="mnist")).train_inputs) == 20
-    with pytest.raises(DataError, match=r"data\.path = .*absent: there is no such"):
+    with pytest.raises(DataError, match=r"data\.path = .*absent: no such file"):
         load_data(DataConfig(name="mnist", path=str(tmp_path / "absent")))
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"no data found, data\.path = .*empty"):

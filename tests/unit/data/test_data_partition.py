@@ -45,7 +45,7 @@ def test_skew_with_too_few_classes() -> None:
     targets = np.arange(100) % 2
     error = refused(targets, 2, 10, skew=1.0)
     assert error.key == "data.skew"
-    for words in ("too few classes", "leaves 4 of 10 workers", "worker 6", "2 classes settle 6"):
+    for words in ("too few classes", "leaves 4 of 10 workers", "worker 6", "2 classes reach 6"):
         assert words in str(error)
     assert all(len(part) for part in split(targets, 2, 10, skew=0.8))
 
@@ -57,7 +57,7 @@ def test_skew_zero_that_leaves_someone_out() -> None:
     assert "leaves 2 of 4 workers" in str(error)
 
 
-def test_a_settled_worker_left_empty_by_rounding_is_filled() -> None:
+def test_a_home_worker_left_empty_by_rounding_is_filled() -> None:
     targets = np.repeat([0, 1, 2, 3], [40, 2, 2, 2])
     parts = split(targets, 4, 12, skew=1.0)
     assert min(map(len, parts)) == 1

@@ -15,7 +15,7 @@ import numpy as np
 from fedhp.config import DataConfig, Experiment, parse
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
-from fedhp.data.raw import Raw
+from fedhp.data.raw import RawData
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.shard_spec import ShardSpec, shard_spec_of
 from fedhp.errors import ConfigError, DataError
@@ -29,7 +29,7 @@ class PrivateData:
     """The samples of --data as they were read, and the file."""
 
     path: Path
-    raw: Raw  # only its training part is used
+    raw: RawData  # only its training part is used
 
 
 def read_private_data(path: Path) -> PrivateData:

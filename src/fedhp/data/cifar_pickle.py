@@ -1,4 +1,4 @@
-"""The arrays of CIFAR's "python batches" without running what a pickle may ask for."""
+"""The arrays of CIFAR's "python batches", without running any code that a pickle names."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from fedhp.data.raw import AnyArray
 from fedhp.errors import DataError
 
-# Why this is safe: a pickle can only call what find_class hands out. It hands out four
-# inert stand-ins, never numpy's own functions (a forged dtype state given to numpy itself
-# could read memory), and nothing else by any name. The stand-ins only keep their
-# arguments; they are made anew for each file, so that a pickle that tampers with them
-# changes nothing outside. The array is then built here, from checked bytes.
+# Why this is safe: a pickle can only call what find_class returns. It returns four inert
+# replacements, never numpy's own functions (a forged dtype state passed to numpy itself
+# could read memory), and refuses every other name. The replacements only keep their
+# arguments; each file gets new ones, so that a pickle that tampers with them changes
+# nothing outside. The array is then built here, from checked bytes.
 _RECONSTRUCT = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
 }
 
 
-def read_batch(content: bytes, *, file: str) -> tuple[AnyArray, AnyArray]:
+def read_python_batch(content: bytes, *, file: str) -> tuple[AnyArray, AnyArray]:
     """Images [n, 3072] uint8 and labels [n] int64 of one pickled batch."""
-    reader = _Reader(io.BytesIO(content), file)
+    reader = _RestrictedUnpickler(io.BytesIO(content), file)
     try:
         batch = reader.load()
     except DataError:
@@ -49,7 +49,7 @@ def read_batch(content: bytes, *, file: str) -> tuple[AnyArray, AnyArray]:
 def _rows(state: Any, dtype_type: type, *, file: str) -> AnyArray:
     """The array behind numpy's pickled state (version, shape, dtype, fortran order, bytes)."""
     if not isinstance(state, tuple) or len(state) != 5:
-        _refuse(file, "has an array in an unknown form")
+        _refuse(file, "has an array in an unknown format")
     _, shape, dtype, fortran, content = state
     if not isinstance(dtype, dtype_type) or getattr(dtype, "arguments", ())[:1] not in (
         ("u1",),
@@ -68,30 +68,30 @@ def _rows(state: Any, dtype_type: type, *, file: str) -> AnyArray:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]
 
 
-class _Reader(pickle.Unpickler):
-    """An unpickler that knows four harmless names and refuses the rest."""
+class _RestrictedUnpickler(pickle.Unpickler):
+    """An unpickler that knows four harmless names and refuses all others."""
 
     def __init__(self, stream: io.BytesIO, file: str) -> None:
         # bytes: the official files were written by Python 2
         super().__init__(stream, encoding="bytes")
         self.file = file
-        self.array_type, self.dtype_type, self.names = _stand_ins()
+        self.array_type, self.dtype_type, self.names = _replacements()
 
     def find_class(self, module: str, name: str) -> Any:
-        found = self.names.get((module, name))
-        if found is None:
+        replacement = self.names.get((module, name))
+        if replacement is None:
             _refuse(self.file, f"asks for {module}.{name}, which a CIFAR batch never needs")
-        return found
+        return replacement
 
 
-def _stand_ins() -> tuple[type, type, dict[tuple[str, str], Callable[..., Any]]]:
-    class Array:
+def _replacements() -> tuple[type, type, dict[tuple[str, str], Callable[..., Any]]]:
+    class PickledArray:
         state: Any = None
 
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
-    class Dtype:
+    class PickledDtype:
         def __init__(self, *arguments: Any) -> None:
             self.arguments = arguments
 
@@ -99,11 +99,11 @@ def _stand_ins() -> tuple[type, type, dict[tuple[str, str], Callable[..., Any]]]
             # byte order and field layout: unsigned bytes have neither
             pass
 
-    class Marker:
+    class PickledMarker:
         pass
 
-    def reconstruct(*_: Any) -> Array:
-        return Array()
+    def reconstruct(*_: Any) -> PickledArray:
+        return PickledArray()
 
     def encode(text: Any, encoding: Any = "latin1") -> bytes:
         # Python 3 writes bytes this way in protocol 2
@@ -112,10 +112,10 @@ def _stand_ins() -> tuple[type, type, dict[tuple[str, str], Callable[..., Any]]]
         return text.encode("latin1")
 
     names: dict[tuple[str, str], Callable[..., Any]] = dict.fromkeys(_RECONSTRUCT, reconstruct)
-    names[("numpy", "ndarray")] = Marker
-    names[("numpy", "dtype")] = Dtype
+    names[("numpy", "ndarray")] = PickledMarker
+    names[("numpy", "dtype")] = PickledDtype
     names[("_codecs", "encode")] = encode
-    return Array, Dtype, names
+    return PickledArray, PickledDtype, names
 
 
 def _refuse(file: str, problem: str) -> NoReturn:

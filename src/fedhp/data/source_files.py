@@ -1,0 +1,183 @@
+"""Data files: where they are looked up, and reading their bytes.
+
+Looked up in data.path, then $FEDHP_DATA, then the cache folder. Files are plain, .gz or .xz;
+every failure is a DataError. Nothing is read beyond what a header promises, so a wrong header
+or a decompression bomb costs no memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from fedhp.data.raw import ReadRequest
+from fedhp.errors import ConfigError, DataError, DataMissing
+
+SUFFIXES = ("", ".gz", ".xz")
+_CHUNK = 1 << 24
+
+
+def cache_folder() -> Path:
+    """The user's cache: $FEDHP_CACHE, else $XDG_CACHE_HOME/fedhp, else ~/.cache/fedhp."""
+    if own := os.environ.get("FEDHP_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser() / "fedhp"
+    return Path("~/.cache/fedhp").expanduser()
+
+
+def locate(
+    request: ReadRequest,
+    name: str,
+    *,
+    usual_names: Sequence[str],
+    holds: Callable[[Path], bool],
+    needs: str,
+    remark: Callable[[Sequence[Path]], str] = lambda _: "",
+) -> Path:
+    """The first file or folder that holds the data, or an error that lists what was searched.
+
+    `usual_names` are tried below each folder; `holds` tells whether a path has the data.
+    """
+    if request.path is not None:
+        require_existing(request.path)
+        roots = [("data.path", request.path)]
+    else:
+        shared = os.environ.get("FEDHP_DATA")
+        roots = [("$FEDHP_DATA", Path(shared).expanduser())] if shared else []
+        roots.append(("the cache folder", cache_folder()))
+    candidates = [root / sub if sub else root for _, root in roots for sub in ("", *usual_names)]
+    for candidate in candidates:
+        if candidate.exists() and holds(candidate):
+            return candidate
+    tried = "; ".join(
+        f"{title} {root}{'' if root.exists() else ' (does not exist)'}" for title, root in roots
+    )
+    unset = "" if request.path or len(roots) > 1 else "; $FEDHP_DATA is not set"
+    raise DataMissing(
+        f"data.name = {name!r}: no data found, data.path = {request.path or 'not set'};"
+        f" looked in {tried}{unset}, and there also under {', '.join(usual_names)}"
+        f"{remark(candidates)}",
+        allowed=needs,
+        fix=f"run `fedhp data fetch {name}`, or set data.path to the folder that holds the files",
+    )
+
+
+def require_path(request: ReadRequest, name: str, *, wants: str) -> Path:
+    """data.path, for readers that need one."""
+    if request.path is None:
+        raise ConfigError(
+            f"is required for data.name = {name!r} but missing",
+            key="data.path",
+            source=request.source,
+            allowed=wants,
+            fix="add data.path = '...'",
+        )
+    require_existing(request.path)
+    return request.path
+
+
+def require_existing(path: Path) -> None:
+    """Refuse a data.path that does not exist."""
+    if not path.exists():
+        raise DataError(
+            f"data.path = {path}: no such file or folder",
+            allowed="an existing file or folder; a relative path starts at the experiment file",
+            fix="correct data.path",
+        )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The uncompressed bytes of a file, as a stream."""
+    try:
+        with _open(path) as stream:
+            yield stream
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{path}: the compressed data is cut short or corrupt ({error}){_guess(path)}",
+            allowed="a complete file as published, plain, .gz or .xz",
+            fix="get the file again, or run `fedhp data check` on its folder",
+        ) from error
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror or error}",
+            allowed="a readable file",
+            fix="check the path and its permissions",
+        ) from error
+
+
+def read_at_most(stream: IO[bytes], limit: int) -> bytes:
+    """Up to `limit` bytes; fewer only at the end of the stream."""
+    parts: list[bytes] = []
+    while limit > 0:
+        part = stream.read(min(limit, _CHUNK))
+        if not part:
+            break
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
+
+
+def first_existing(folder: Path, *names: str) -> Path | None:
+    """The first of these files that exists, plain or compressed."""
+    for name in names:
+        for suffix in SUFFIXES:
+            path = folder / (name + suffix)
+            if path.is_file():
+                return path
+    return None
+
+
+def content_md5(path: Path) -> str:
+    """MD5 of a file's uncompressed content."""
+    with reading(path) as stream:
+        return _digest(stream)
+
+
+def file_md5(path: Path) -> str:
+    """MD5 of a file as it is on disk."""
+    with path.open("rb") as stream:
+        return _digest(stream)
+
+
+def _digest(stream: IO[bytes]) -> str:
+    # MD5 because the data sets publish it: it protects against damage, not against malice.
+    digest = hashlib.md5(usedforsecurity=False)
+    while part := stream.read(1 << 20):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if path.suffix == ".xz":
+        return cast(IO[bytes], lzma.open(path, "rb"))
+    return path.open("rb")
+
+
+def _guess(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return guess_content(stream.read(64))
+    except OSError:
+        return ""
+
+
+def guess_content(head: bytes) -> str:
+    """A remark if these first bytes belong to something often saved in place of data."""
+    if head.startswith(b"version https://git-lfs"):
+        return "; it is a Git LFS pointer, not the data"
+    if head.lstrip()[:1] == b"<":
+        return "; it looks like a web page, not the data"
+    if head.startswith(b"\x1f\x8b"):
+        return "; it is gzip data without the .gz ending"
+    return ""
