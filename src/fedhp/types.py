@@ -6,8 +6,10 @@ workers count from 0, rounds from 1 (round 0 is the calibration before the first
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
 import numpy as np
@@ -88,6 +90,52 @@ class LinkVerdict(IntEnum):
     SCORED = 8
 
 
+class StepRule(StrEnum):
+    """What set the steps of a round. The record keeps these texts, with numbers in the braces."""
+
+    OPT = "opt: the deadline with the least time per step of {tried} tried"
+    FILL_PACE = "fill: the fastest worker's pace sets the deadline"
+    FILL_ONE_STEP = (
+        "fill: the slowest worker needs this long for one step, the others fill the time"
+    )
+    LITERAL = "literal: the fastest worker's completion time is minimised"
+    FIXED_STEPS = "every worker takes {steps} steps, whatever its speed"
+    LOCAL_PHASE = "the local phase: {steps} steps and one more before communicating"
+    COMMUNICATING_PHASE = "the communicating phase: one step, then communicate"
+    PEERS_SCORED = (
+        "every worker takes {steps} steps; "
+        "first stage: {peers} random peers scored, the {keep} best averaged"
+    )
+    PEERS_DRAWN = (
+        "every worker takes {steps} steps; "
+        "second stage: {keep} random ones of the peers kept more often than by chance"
+    )
+    ASYNCHRONOUS = (
+        "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepReason:
+    """A step rule with its numbers; str() gives the text of the record, parse() reads it back."""
+
+    rule: StepRule
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.rule.format(**self.numbers)
+
+    @classmethod
+    def parse(cls, text: str) -> StepReason | None:
+        """The reason that was recorded as this text; None if the text follows no rule."""
+        for rule in StepRule:
+            pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(rule))
+            match = re.fullmatch(pattern, text)
+            if match:
+                return cls(rule, {name: int(number) for name, number in match.groupdict().items()})
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The recorded reasons of a plan: a verdict per link considered, and what set the pace."""
@@ -95,7 +143,7 @@ class Decision:
     links: IntArray  # [E, 2]
     verdicts: IntArray  # [E], LinkVerdict
     link_time: FloatArray  # [E] s, as the planner saw it
-    rule: str  # what set the steps and the deadline, in words
+    rule: StepReason | str  # what set the steps and the deadline; a new algorithm's in words
     distance: FloatArray | None = None  # [E] as the planner estimated it
     pace_setter: int | None = None  # the worker that the others are timed by
     facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...

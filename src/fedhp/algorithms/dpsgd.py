@@ -19,6 +19,8 @@ from fedhp.types import (
     NeighborMixing,
     Plan,
     Reports,
+    StepReason,
+    StepRule,
     Topology,
 )
 
@@ -45,7 +47,7 @@ class DPSGD(Settings):
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
         """The same ring and steps every round."""
-        rule = f"every worker takes {state.steps} steps, whatever its speed"
+        rule = StepReason(StepRule.FIXED_STEPS, {"steps": state.steps})
         return state, ring_plan(
             state.order, observation, steps=state.steps, weights=self.weights, rule=rule
         )
@@ -57,7 +59,7 @@ def ring_order(federation: Federation) -> IntArray:
 
 
 def ring_plan(
-    order: IntArray, observation: Observation, *, steps: int, weights: str, rule: str
+    order: IntArray, observation: Observation, *, steps: int, weights: str, rule: StepReason
 ) -> Plan:
     """A plan on the ring of those present: it closes over a worker that is away."""
     topology = present_ring(order, observation.available)

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedhp.algorithms.base import Federation, Observation, Settings
 from fedhp.algorithms.dpsgd import RingState, ring_order, ring_plan
 from fedhp.graph import MixingRule
-from fedhp.types import Plan, Reports
+from fedhp.types import Plan, Reports, StepReason, StepRule
 
 
 class LDSGD(Settings):
@@ -34,9 +34,9 @@ class LDSGD(Settings):
         phase = (observation.round_index - 1) % self.communications
         steps = state.steps + 1 if phase == 0 else 1
         rule = (
-            f"the local phase: {state.steps} steps and one more before communicating"
+            StepReason(StepRule.LOCAL_PHASE, {"steps": state.steps})
             if phase == 0
-            else "the communicating phase: one step, then communicate"
+            else StepReason(StepRule.COMMUNICATING_PHASE)
         )
         return state, ring_plan(
             state.order, observation, steps=steps, weights=self.weights, rule=rule

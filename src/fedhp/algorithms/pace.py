@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhp.timing import steps_within, whole_steps
-from fedhp.types import FloatArray, IntArray
+from fedhp.types import FloatArray, IntArray, StepReason, StepRule
 
 DEADLINE_POINTS = 25
 PENALTY = 10.0
@@ -25,7 +25,7 @@ class Assignment:
     deadline: float
     objective: float
     round_time: float  # planned
-    rule: str
+    rule: StepReason
 
 
 def raw_pace(
@@ -68,11 +68,7 @@ def fill(
     so everyone else fills the time."""
     paced = float((pace_steps * step_time + communication_time).min())
     needed = float((communication_time + step_time).max())
-    rule = (
-        "fill: the fastest worker's pace sets the deadline"
-        if paced >= needed
-        else "fill: the slowest worker needs this long for one step, the others fill the time"
-    )
+    rule = StepReason(StepRule.FILL_PACE if paced >= needed else StepRule.FILL_ONE_STEP)
     return _assign(
         max(paced, needed), step_time, communication_time, max_steps, waiting_tolerance, rule
     )
@@ -94,7 +90,7 @@ def opt(
     worker_time += communication_time
     cost = objective(steps, worker_time, waiting_tolerance)
     best = float(deadlines[int(np.argmin(cost))])
-    rule = f"opt: the deadline with the least time per step of {DEADLINE_POINTS} tried"
+    rule = StepReason(StepRule.OPT, {"tried": DEADLINE_POINTS})
     return _assign(best, step_time, communication_time, max_steps, waiting_tolerance, rule)
 
 
@@ -115,7 +111,7 @@ def literal(
         deadline=fastest,
         objective=fastest,
         round_time=float((steps * step_time + communication_time).max()),
-        rule="literal: the fastest worker's completion time is minimised",
+        rule=StepReason(StepRule.LITERAL),
     )
 
 
@@ -125,7 +121,7 @@ def _assign(
     communication_time: FloatArray,
     max_steps: int,
     waiting_tolerance: float | None,
-    rule: str,
+    rule: StepReason,
 ) -> Assignment:
     steps = steps_within(deadline, step_time, communication_time, max_steps=max_steps)
     worker_time = steps * step_time + communication_time

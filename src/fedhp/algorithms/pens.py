@@ -27,6 +27,8 @@ from fedhp.types import (
     PeerScoring,
     Plan,
     Reports,
+    StepReason,
+    StepRule,
 )
 
 
@@ -86,7 +88,7 @@ class PENS(Settings):
             workers=len(available),
             count=self.peers if scoring else self.keep,
         )
-        exchange, verdict, rule = self._exchange(sources, scoring=scoring)
+        exchange, verdict, rule = self._exchange(state, sources, scoring=scoring)
         receivers, columns = np.nonzero(sources >= 0)
         links = np.stack([receivers, sources[receivers, columns]], axis=1)
         steps = np.where(observation.available, state.steps, 0).astype(np.int64)
@@ -99,13 +101,16 @@ class PENS(Settings):
                 link_time=observation.network.link_time(
                     links, np.bincount(links.ravel(), minlength=len(sources))
                 ),
-                rule=f"every worker takes {state.steps} steps; {rule}",
+                rule=rule,
             ),
         )
 
-    def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict, str]:
+    def _exchange(
+        self, state: PENSState, sources: IntArray, *, scoring: bool
+    ) -> tuple[Exchange, LinkVerdict, StepReason]:
+        numbers = {"steps": state.steps, "keep": self.keep}
         if scoring:
-            rule = f"first stage: {self.peers} random peers scored, the {self.keep} best averaged"
+            rule = StepReason(StepRule.PEERS_SCORED, {**numbers, "peers": self.peers})
             exchange: Exchange = PeerScoring(
                 candidates=sources,
                 keep=self.keep,
@@ -114,7 +119,7 @@ class PENS(Settings):
                 symmetric=self.symmetric,
             )
             return exchange, LinkVerdict.SCORED, rule
-        rule = f"second stage: {self.keep} random ones of the peers kept more often than by chance"
+        rule = StepReason(StepRule.PEERS_DRAWN, numbers)
         if self.symmetric:
             receivers, columns = np.nonzero(sources >= 0)
             pairs = np.stack([receivers, sources[receivers, columns]], axis=1)

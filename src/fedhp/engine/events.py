@@ -26,11 +26,13 @@ from fedhp.types import (
     IntArray,
     LinkVerdict,
     RoundRecord,
+    StepReason,
+    StepRule,
     Timing,
 )
 
 COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
-RULE = "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
+RULE = StepReason(StepRule.ASYNCHRONOUS)
 
 
 @dataclass(slots=True)

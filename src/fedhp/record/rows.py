@@ -29,7 +29,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
             len(record.links),
             record.bytes_sent,
             float(losses.mean()) if losses.size else None,
-            decision.rule,
+            str(decision.rule),
             decision.pace_setter,
             int(links.directed),
             len(links),

@@ -14,7 +14,7 @@ from fedhp.record.reader import RunReader
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import count, data_size, label_name, listed, number, score, seconds
 from fedhp.report.rounds import Link, RoundView, Share, bridges_of, read_round
-from fedhp.types import LinkVerdict
+from fedhp.types import LinkVerdict, StepRule
 
 __all__ = ["Paragraph", "describe_run", "explain_round"]
 
@@ -83,43 +83,59 @@ def _steps(view: RoundView) -> str:
     return " ".join(sentences)
 
 
-def _rule_kind(view: RoundView) -> str:
-    return view.rule.partition(":")[0]
-
-
 def _rule_words(view: RoundView) -> str:
-    """What set the steps, and how the deadline came about."""
+    """What set the steps, and where the deadline comes from."""
     deadline = view.facts.get("deadline")
-    if deadline is None:
-        return _sentence(view.rule)
+    if view.reason is None:
+        known = "" if deadline is None else f" Deadline: {seconds(deadline)}."
+        return _sentence(view.reason_text) + known
+    numbers = view.reason.numbers
     pace = f"{view.facts.get('pace_steps') or 0.0:.3g} steps"
-    kind, _, reason = view.rule.partition(": ")
-    fit = "Everyone gets as many local steps as fit, with its slowest link, into "
-    if kind == "opt":
-        return (
-            f"{fit}{seconds(deadline)}: {reason} (rule opt; the pace of {pace} is only recorded)."
-        )
-    if kind == "fill" and "pace" in reason:
-        return (
-            f"{fit}{seconds(deadline)}: what the quickest worker needs for the pace of {pace} "
-            f"(rule fill)."
-        )
-    if kind == "fill":
-        return (
-            f"{fit}{seconds(deadline)}: what the slowest worker needs for a single step. The "
-            f"quickest would have the pace of {pace} done before, so the others fill the time "
-            f"(rule fill)."
-        )
-    if kind == "literal":
-        raw = view.facts.get("raw_pace")
-        source = "the start value" if raw is None else f"the formula says {number(raw)}"
-        steps = count(max(1, int(view.facts.get("pace_steps") or 1)), "step")
-        return (
-            f"As the paper prints it: with {steps} ({source}) the fastest worker would be done "
-            f"after {seconds(deadline)}; the others get the steps that fit that time, at least "
-            f"one, even where one is too many."
-        )
-    return f"{_sentence(view.rule)} Deadline: {seconds(deadline)}."
+    fit = f"Each worker gets as many local steps as fit into {seconds(deadline)}, together with "
+    fit += "the transfer over its slowest link"
+    match view.reason.rule:
+        case StepRule.OPT:
+            return (
+                f"{fit}. Of {numbers['tried']} deadlines tried, this one gives the least time per "
+                f"step (rule opt; the pace of {pace} is only recorded)."
+            )
+        case StepRule.FILL_PACE:
+            return f"{fit}. The fastest worker needs this long for the pace of {pace} (rule fill)."
+        case StepRule.FILL_ONE_STEP:
+            return (
+                f"{fit}. The slowest worker needs this long for a single step. The fastest would "
+                f"finish the pace of {pace} earlier, so the others fill the time (rule fill)."
+            )
+        case StepRule.LITERAL:
+            raw = view.facts.get("raw_pace")
+            source = "the start value" if raw is None else f"the formula gives {number(raw)}"
+            steps = count(max(1, int(view.facts.get("pace_steps") or 1)), "step")
+            return (
+                f"As printed in the paper: with {steps} ({source}) the fastest worker would finish "
+                f"after {seconds(deadline)}. The others get the steps that fit into that time, but "
+                f"at least one, even if it takes longer."
+            )
+        case StepRule.FIXED_STEPS:
+            return f"Every worker takes {numbers['steps']} steps, independent of its speed."
+        case StepRule.LOCAL_PHASE:
+            return f"Local phase: {numbers['steps']} steps, and one more before the exchange."
+        case StepRule.COMMUNICATING_PHASE:
+            return "Communicating phase: one step, then the exchange."
+        case StepRule.PEERS_SCORED:
+            return (
+                f"Every worker takes {numbers['steps']} steps. First stage: it scores "
+                f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
+            )
+        case StepRule.PEERS_DRAWN:
+            return (
+                f"Every worker takes {numbers['steps']} steps. Second stage: it averages with "
+                f"{numbers['keep']} random peers of those it kept more often than by chance."
+            )
+        case StepRule.ASYNCHRONOUS:
+            return (
+                "Asynchronous: each worker trains when it is ready, then averages with one random "
+                "neighbor."
+            )
 
 
 def _steps_by_device(view: RoundView) -> str:
@@ -170,7 +186,7 @@ def _pace(view: RoundView) -> str:
 
 def _objective(view: RoundView, now: float, base: float) -> str:
     what = "round time per local step"
-    if _rule_kind(view) == "literal":
+    if view.reason is not None and view.reason.rule is StepRule.LITERAL:
         what = "the fastest worker's time"
     elif view.algorithm.get("waiting_tolerance") is not None:
         what += ", with a penalty for waiting"

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
-from fedhp.types import LinkVerdict
+from fedhp.types import LinkVerdict, StepReason
 
 
 def check_round(run: RunReader, round_index: int | None) -> int:
@@ -97,7 +97,8 @@ class RoundView:
     mean_waiting_time: float
     learning_rate: float
     bytes_sent: int
-    rule: str
+    reason: StepReason | None  # None: an algorithm of the user's that gives words of its own
+    reason_text: str  # as recorded
     pace_setter: int | None
     accuracy: float | None
     mean_model_accuracy: float | None
@@ -188,7 +189,8 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         mean_waiting_time=row["mean_waiting_time"],
         learning_rate=row["learning_rate"],
         bytes_sent=row["bytes_sent"],
-        rule=row["rule"],
+        reason=StepReason.parse(row["rule"]),
+        reason_text=row["rule"],
         pace_setter=row["pace_setter"],
         accuracy=next(iter(tests["accuracy"]), None),
         mean_model_accuracy=next(iter(tests["mean_model_accuracy"]), None),

@@ -65,7 +65,7 @@ def planned_round(
             links=links,
             verdicts=verdicts.astype(np.int64),
             link_time=planned,
-            rule="opt: the least time per step",
+            rule="as the battery allows",
             distance=rng.uniform(0, 1, number),
             pace_setter=int(finished.argmax()),
             facts={"deadline": 3.0, "iterations": 7.0},

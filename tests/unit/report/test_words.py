@@ -12,9 +12,9 @@ from fedhp.record.reader import RunReader
 from fedhp.report.explain import describe_run, explain_round
 from fedhp.report.formatting import number, seconds
 from fedhp.report.rounds import bridges_of
-from fedhp.types import LinkVerdict
+from fedhp.types import LinkVerdict, StepReason, StepRule
 from unit.report.conftest import Runs
-from unit.report.runs import query
+from unit.report.runs import query, wide_run
 
 
 def said(folder: Path, round_index: int) -> dict[str, str]:
@@ -182,7 +182,7 @@ def test_fixed_topology(runs: Runs) -> None:
     )[0]
     assert f"{a}–{b}, took {seconds(time)}" in text["Links"]
     assert "Pace" not in text
-    assert "one step, then communicate" in said(runs.ldsgd, 2)["Steps"]
+    assert "one step, then the exchange" in said(runs.ldsgd, 2)["Steps"]
 
 
 def test_asynchronous(runs: Runs) -> None:
@@ -205,13 +205,33 @@ def test_pens_scores_first_and_pulls_later(runs: Runs) -> None:
 def test_literal_planner_and_fill_say_their_rule(runs: Runs) -> None:
     first, later = said(runs.literal, 1)["Steps"], said(runs.literal, 4)["Steps"]
     assert "with 10 steps (the start value)" in first
-    assert f"the formula says {number(fact(runs.literal, 4, 'raw_pace'))}" in later
+    assert f"the formula gives {number(fact(runs.literal, 4, 'raw_pace'))}" in later
     assert seconds(fact(runs.literal, 4, "deadline")) in later
     assert "the fastest worker's time" in said(runs.literal, 4)["Pace"]
     fill = said(runs.fill, 4)["Steps"]
     [(rule,)] = query(runs.fill, "SELECT rule FROM rounds WHERE round=4")
-    assert ("quickest worker needs" in fill) == ("fastest worker's pace" in rule)
+    assert ("fastest worker needs this long" in fill) == (rule == StepRule.FILL_PACE)
     assert "(rule fill)" in fill
+
+
+def test_a_recorded_rule_is_read_back(runs: Runs) -> None:
+    numbers = {"steps": 30, "tried": 25, "peers": 10, "keep": 3}
+    for rule in StepRule:
+        used = {name: value for name, value in numbers.items() if f"{{{name}}}" in rule}
+        reason = StepReason(rule, used)
+        assert "{" not in str(reason)
+        assert StepReason.parse(str(reason)) == reason
+    every = (*runs.comparison, runs.fill, runs.literal)
+    texts = {text for folder in every for (text,) in query(folder, "SELECT rule FROM rounds")}
+    found = [StepReason.parse(text) for text in texts]
+    assert {reason.rule for reason in found if reason} >= {*StepRule} - {StepRule.FILL_PACE}
+    assert None not in found
+
+
+def test_a_rule_in_own_words_is_shown_as_it_is(tmp_path: Path) -> None:
+    assert StepReason.parse("random pairs; steps in proportion to speed") is None
+    folder = wide_run(tmp_path / "run", 6, rounds=1)
+    assert said(folder, 1)["Steps"].startswith("As the battery allows. Deadline: 3.00 s.")
 
 
 def test_the_bound_switched_off_is_said(runs: Runs) -> None:
