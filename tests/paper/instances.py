@@ -14,7 +14,7 @@ from fedhp.algorithms.search import Assign, SearchResult, search
 from fedhp.distance import absent_distance
 from fedhp.graph import among, topology_from
 from fedhp.timing import Network
-from fedhp.types import FloatArray, IntArray, Topology
+from fedhp.types import FloatArray, IntArray, StepReason, StepRule, Topology
 from paper import reference, reference_fedhp
 from paper.reference import Link, Wires
 
@@ -241,7 +241,7 @@ def scripted(steps: IntArray, prices: Iterable[float]) -> Assign:
 
     def decide(_: FloatArray) -> Assignment:
         price = next(answers)
-        return Assignment(steps, price, price, price, "scripted")
+        return Assignment(steps, price, price, price, StepReason(StepRule.OPT))
 
     return decide
 
