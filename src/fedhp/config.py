@@ -214,6 +214,16 @@ class ClusterConfig(Section):
     clip: Annotated[float, Field(gt=0)] = 2.0  # times the median distance of the peers
     emulate: bool = False  # step times of [world] instead of the machine's own
 
+    def max_poisoned(self, workers: int) -> int:
+        """How many of so many workers may send poisoned models; at least one."""
+        return max(1, int(self.trim * workers + 1e-9))
+
+    def min_peers(self, workers: int, *, present: int) -> int:
+        """How many peers a worker needs so that robust mixing withstands poisoned ones."""
+        if self.robust not in ("trimmed_mean", "median"):
+            return 0
+        return min(2 * self.max_poisoned(workers), present - 1)
+
 
 class CheckpointConfig(Section):
     """How much work a kill may cost. Not part of the result."""

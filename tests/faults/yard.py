@@ -188,11 +188,11 @@ def _work(settings: WorkerSettings, around: ProcessEnvironment, nature: Nature) 
 
 def _turn_signs() -> None:
     """From now on this process gives away its model with all signs turned; its own stays."""
-    from fedhp.cluster.protocol.compression import Outgoing
+    from fedhp.cluster.protocol.model_exchange import OutgoingModel
 
-    honest = Outgoing.offer
+    honest = OutgoingModel.offer
 
-    def offer(self: Outgoing, row: Any) -> None:
+    def offer(self: OutgoingModel, row: Any) -> None:
         honest(self, -row)
 
-    Outgoing.offer = offer  # type: ignore[method-assign]
+    OutgoingModel.offer = offer  # type: ignore[method-assign]

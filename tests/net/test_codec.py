@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, Receiver
+from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
 from fedhp.cluster.protocol.compression import Delta, Row, to_half, to_int8
 from fedhp.errors import FedhpError
 from fedhp.learn.params import Layout, Slot
@@ -72,14 +72,14 @@ def stream(data: bytes, *, size: int = 50, encoding: str = "raw") -> Iterator[wi
         yield chunk
 
 
-def received(chunks: Iterator[wire.Chunk], receiver: Receiver | None = None) -> Row:
+def received(chunks: Iterator[wire.Chunk], receiver: ModelReceiver | None = None) -> Row:
     receiver = receiver or CODEC.receiver(("raw", "fp16", "int8"))
     for chunk in chunks:
         receiver.push(chunk)
     return receiver.finish()
 
 
-def refused(chunks: Iterator[wire.Chunk], receiver: Receiver | None = None) -> str:
+def refused(chunks: Iterator[wire.Chunk], receiver: ModelReceiver | None = None) -> str:
     with pytest.raises(BadModel) as caught:
         received(chunks, receiver)
     assert len(str(caught.value)) > 15
@@ -180,7 +180,7 @@ def test_a_wrong_row_is_not_sent() -> None:
         CODEC.encode(row_of().astype(np.float64))
     with pytest.raises(ValueError, match="float32"):
         CODEC.encode(row_of()[:-1])
-    with pytest.raises(ValueError, match="no encoding 'topk'"):
+    with pytest.raises(ValueError, match="'topk'"):
         CODEC.encode(row_of(), "topk")
     row = row_of()
     row[3] = np.inf
@@ -192,7 +192,7 @@ def test_a_model_beyond_the_limit_is_refused_from_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MODEL_BYTES", 1000)
-    with pytest.raises(FedhpError, match="too large to travel"):
+    with pytest.raises(FedhpError, match="too large"):
         ModelCodec(layout_with({"w": (300,)}))
 
 
@@ -204,7 +204,7 @@ def test_another_size_is_refused_at_the_first_chunk(total: int) -> None:
 
 def test_nothing_large_is_allocated_for_an_announcement() -> None:
     codec = ModelCodec(layout_with({"w": (50_000_000,)}))
-    largest = codec.largest("raw")
+    largest = codec.max_file("raw")
     tracemalloc.start()
     try:
         for total in (largest, largest + 1, 2**50):
@@ -307,14 +307,14 @@ TEXTS: dict[str, bytes] = {
 @pytest.mark.parametrize("case", TEXTS)
 def test_a_header_that_is_no_table_is_refused(case: str) -> None:
     text = TEXTS[case]
-    assert len(text) <= CODEC.longest_header("raw")
+    assert len(text) <= CODEC.max_header("raw")
     data = len(text).to_bytes(8, "little") + text + b"\0" * CODEC.size("raw", 0)
     assert refused(stream(data)) == ("name" if case == "a number without end" else "header")
 
 
 def test_a_header_longer_than_ours_by_far_is_refused() -> None:
     data = file_of(CODEC.encode(row_of()))
-    long = CODEC.longest_header("raw") + 1
+    long = CODEC.max_header("raw") + 1
     for length in (0, 1, long, 2**63, 2**64 - 1):
         assert refused(stream(length.to_bytes(8, "little") + data[8:])) == "header"
 

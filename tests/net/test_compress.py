@@ -11,25 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedhp.cluster.protocol import compression
+from fedhp.cluster.protocol import model_exchange
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, Receiver
+from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
 from fedhp.cluster.protocol.compression import (
-    LARGEST,
+    LARGEST_FLOAT,
     LARGEST_HALF,
-    Copies,
     Delta,
-    Incoming,
-    Outgoing,
     Row,
-    Sent,
-    added,
-    count_of,
-    digest_of,
+    add_delta,
     from_int8,
-    largest,
+    largest_changes,
+    row_digest,
     to_half,
     to_int8,
+    topk_count,
+)
+from fedhp.cluster.protocol.model_exchange import (
+    IncomingModels,
+    OutgoingModel,
+    PeerCopies,
+    ReaderCopies,
 )
 from fedhp.learn.params import Layout, Slot
 
@@ -55,22 +57,22 @@ def walk(steps: int, *, size: float = 0.01, seed: int = 3) -> Iterator[Row]:
         yield row.astype(np.float32)
 
 
-def sent_over(encoded: Encoded, receiver: Receiver) -> Receiver:
+def sent_over(encoded: Encoded, receiver: ModelReceiver) -> ModelReceiver:
     for chunk in CODEC.chunks(encoded, ENVELOPE):
         receiver.push(chunk)
     return receiver
 
 
-def pull(outgoing: Outgoing, incoming: Incoming) -> tuple[str, Row]:
+def pull(outgoing: OutgoingModel, incoming: IncomingModels) -> tuple[str, Row]:
     base, receiver = incoming.begin("peer")
     encoded = outgoing.take("reader", base)
     return encoded.encoding, incoming.finish("peer", sent_over(encoded, receiver))
 
 
-def pair(compression: str, share: float = 0.1) -> tuple[Outgoing, Incoming]:
+def pair(compression: str, share: float = 0.1) -> tuple[OutgoingModel, IncomingModels]:
     return (
-        Outgoing(CODEC, compression=compression, share=share),
-        Incoming(CODEC, compression=compression),
+        OutgoingModel(CODEC, compression=compression, share=share),
+        IncomingModels(CODEC, compression=compression),
     )
 
 
@@ -102,7 +104,9 @@ def test_half_precision_is_near_and_never_infinite(row: Row) -> None:
 
 
 def test_the_range_of_half_precision_ends_at_its_largest_number() -> None:
-    row = np.array([65504, 65519, 65520, 1e6, LARGEST, -65520, -LARGEST], dtype=np.float32)
+    row = np.array(
+        [65504, 65519, 65520, 1e6, LARGEST_FLOAT, -65520, -LARGEST_FLOAT], dtype=np.float32
+    )
     assert to_half(row).tolist() == [LARGEST_HALF] * 5 + [-LARGEST_HALF] * 2
 
 
@@ -134,7 +138,7 @@ def test_int8_has_one_scale_for_each_tensor() -> None:
 
 
 def test_int8_of_the_largest_numbers_stays_finite() -> None:
-    for top in (LARGEST, np.nextafter(np.float32(LARGEST), np.float32(0))):
+    for top in (LARGEST_FLOAT, np.nextafter(np.float32(LARGEST_FLOAT), np.float32(0))):
         row = np.array([top, -top, 1.0], dtype=np.float32)
         codes, scales = to_int8(row, (3,))
         assert codes.tolist() == [127, -127, 0]
@@ -158,7 +162,7 @@ def test_a_pull_brings_the_model(compression: str, bound: float) -> None:
 @settings(deadline=None)
 @given(ROWS, st.integers(0, 70))
 def test_the_largest_are_chosen_by_rising_index(row: Row, count: int) -> None:
-    delta = largest(row, count)
+    delta = largest_changes(row, count)
     order = np.argsort(-np.abs(row), kind="stable")[:count]
     expected = np.sort(order[row[order] != 0])
     assert delta.indices.tolist() == expected.tolist()
@@ -166,10 +170,10 @@ def test_the_largest_are_chosen_by_rising_index(row: Row, count: int) -> None:
 
 
 def test_topk_sends_the_share_of_the_values_that_was_asked_for() -> None:
-    assert count_of(0.1, 1000) == 100
-    assert count_of(0.0001, 1000) == 1
-    assert count_of(0.5, 1001) == 0  # as long as raw: raw is sent
-    assert count_of(1.0, 1000) == 0
+    assert topk_count(0.1, 1000) == 100
+    assert topk_count(0.0001, 1000) == 1
+    assert topk_count(0.5, 1001) == 0  # as long as raw: raw is sent
+    assert topk_count(1.0, 1000) == 0
     outgoing, incoming = pair("topk")
     first, second = walk(2)
     outgoing.offer(first)
@@ -190,7 +194,7 @@ def test_topk_with_error_feedback_follows_a_moving_model() -> None:
         encoding, back = pull(outgoing, incoming)
         assert encoding == ("raw" if row is rows[0] else "topk")
         errors.append(float(np.linalg.norm(back - row)))
-        without = added(without, largest(row - before, count_of(0.1, WIDTH)))
+        without = add_delta(without, largest_changes(row - before, topk_count(0.1, WIDTH)))
         lost.append(float(np.linalg.norm(without - row)))
     moved = float(np.linalg.norm(rows[-1] - rows[0]))
     assert errors[-1] < 0.1 * moved
@@ -214,7 +218,7 @@ def test_a_transfer_that_failed_is_made_good() -> None:
             continue
         encoding, back = pull(outgoing, incoming)
         encodings.append(encoding)
-        assert incoming.begin("peer")[0] == digest_of(back)
+        assert incoming.begin("peer")[0] == row_digest(back)
     assert encodings[0] == "raw"
     assert set(encodings[1:]) == {"topk"}
     for _ in range(9):
@@ -255,14 +259,14 @@ def test_two_pulls_at_once_do_not_mix_their_copies() -> None:
 
 def test_a_reader_that_is_forgotten_begins_anew() -> None:
     first, second = walk(2)
-    sent = Sent(100, readers=2)
+    sent = ReaderCopies(100, readers=2)
     for reader in "abc":
-        assert sent.next(reader, first, base=b"") is None
-    assert sent.next("c", second, base=digest_of(first)) is not None
-    assert sent.next("a", second, base=digest_of(first)) is None  # only two are remembered
+        assert sent.next_delta(reader, first, base=b"") is None
+    assert sent.next_delta("c", second, base=row_digest(first)) is not None
+    assert sent.next_delta("a", second, base=row_digest(first)) is None  # only two are remembered
     sent.forget("c")
-    assert sent.next("c", second, base=digest_of(first)) is None
-    copies = Copies(peers=2)
+    assert sent.next_delta("c", second, base=row_digest(first)) is None
+    copies = PeerCopies(peers=2)
     for peer in "abc":
         copies.keep(peer, first)
     assert [bool(copies.get(peer)[1]) for peer in "abc"] == [False, True, True]
@@ -284,7 +288,7 @@ def test_a_failure_of_the_sender_does_not_spoil_what_it_knows(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(compression, "largest", no_memory)
+        patch.setattr(model_exchange, "largest_changes", no_memory)
         with pytest.raises(MemoryError):
             outgoing.take("reader", incoming.begin("peer")[0])
     for _ in range(2):
@@ -302,16 +306,16 @@ def test_a_copy_is_nobody_elses() -> None:
     outgoing.offer(row)
     encoding, back = pull(outgoing, incoming)
     assert encoding == "topk"
-    assert np.array_equal(back, added(before, largest(row - before, 100)))
+    assert np.array_equal(back, add_delta(before, largest_changes(row - before, 100)))
 
 
 def test_differences_that_float32_cannot_hold_arrive_in_the_end() -> None:
     outgoing, incoming = pair("topk", share=0.4)
     row = np.zeros(WIDTH, dtype=np.float32)
-    row[:3] = -LARGEST
+    row[:3] = -LARGEST_FLOAT
     outgoing.offer(row.copy())
     pull(outgoing, incoming)
-    row[:3] = LARGEST
+    row[:3] = LARGEST_FLOAT
     outgoing.offer(row)
     for _ in range(3):
         encoding, back = pull(outgoing, incoming)
@@ -336,7 +340,7 @@ def with_pairs(indices: list[int], values: list[float]) -> bytes:
         ([2**32 - 1], [1], "index"),
         ([3, 5, 999], [1, np.nan, 3], "nan"),
         ([3, 5, 999], [1, np.inf, 3], "nan"),
-        ([3, 5, 999], [1, LARGEST, 3], "nan"),  # infinite once it is added
+        ([3, 5, 999], [1, LARGEST_FLOAT, 3], "nan"),  # infinite once it is added
         (list(range(501)), [1.0] * 501, "size"),
     ],
 )
@@ -366,7 +370,7 @@ def test_a_delta_of_another_count_than_announced_is_refused() -> None:
     assert sent_over(none, empty).finish().sum() == WIDTH
 
 
-@pytest.mark.parametrize("scale", [np.nan, np.inf, -1.0, LARGEST / 100])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -1.0, LARGEST_FLOAT / 100])
 def test_a_wrong_scale_is_refused(scale: float) -> None:
     encoded = CODEC.encode(np.ones(WIDTH, dtype=np.float32), "int8")
 
@@ -374,7 +378,7 @@ def test_a_wrong_scale_is_refused(scale: float) -> None:
         body[:4] = np.float32(scale).tobytes()
 
     assert refused(tampered(encoded, change), "int8") == (
-        "nan" if scale == LARGEST / 100 else "scale"
+        "nan" if scale == LARGEST_FLOAT / 100 else "scale"
     )
 
 

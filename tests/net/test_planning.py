@@ -10,8 +10,7 @@ from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, sources_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
-from fedhp.config import parse
+from fedhp.config import ClusterConfig, parse
 from fedhp.engine.context import bare_stage
 from fedhp.graph import components_of, mixing_weights
 from fedhp.types import NeighborMixing
@@ -139,9 +138,10 @@ def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: 
     [(10, 0.2, 2, 4), (10, 0.3, 3, 6), (100, 0.29, 29, 58), (4, 0.2, 1, 2), (3, 0.4, 1, 2)],
 )
 def test_so_many_may_be_poisoned(workers: int, share: float, poisoned: int, peers: int) -> None:
-    assert poisoned_of(workers, share) == poisoned
-    assert least_peers(workers, poisoned, rule="median") == peers
-    assert least_peers(workers, poisoned, rule="clip") == 0
+    median = ClusterConfig(robust="median", trim=share)
+    assert median.max_poisoned(workers) == poisoned
+    assert median.min_peers(workers, present=workers) == peers
+    assert ClusterConfig(robust="clip", trim=share).min_peers(workers, present=workers) == 0
 
 
 def test_mixing_testing_and_keeping_is_no_waiting() -> None:

@@ -15,7 +15,6 @@ from fedhp.algorithms import Algorithm, Observation
 from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates, Transfer
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.poisoned import least_peers, poisoned_of
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import BareStage
 from fedhp.engine.executor import travelled
@@ -186,8 +185,7 @@ class RoundPlanner:
         """The plan with links added, the fastest first, until everyone has as many peers as
         mixing needs to withstand poisoned ones."""
         cluster, exchange = self.stage.experiment.cluster, plan.exchange
-        poisoned = poisoned_of(self.workers, cluster.trim)
-        least = least_peers(int(observation.available.sum()), poisoned, rule=cluster.robust)
+        least = cluster.min_peers(self.workers, present=int(observation.available.sum()))
         if not isinstance(exchange, NeighborMixing) or least <= 0:
             return plan
         present = np.flatnonzero(observation.available)

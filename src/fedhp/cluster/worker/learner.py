@@ -24,7 +24,6 @@ from scipy.sparse import csr_array
 from fedhp.algorithms import AsyncAlgorithm
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.poisoned import poisoned_of
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.engine.executor import Turn, check_finite
 from fedhp.engine.prepare import Prepared
@@ -300,7 +299,7 @@ class Learner:
                 [weights[peer] for peer in used],
                 weights[self.worker],
                 rule=cluster.robust,
-                poisoned=poisoned_of(self.prepared.experiment.workers, cluster.trim),
+                poisoned=cluster.max_poisoned(self.prepared.experiment.workers),
                 clip=cluster.clip,
             )
         return distances

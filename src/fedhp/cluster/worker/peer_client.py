@@ -22,9 +22,10 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.compression import Incoming, Row
+from fedhp.cluster.protocol.compression import Row
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
+from fedhp.cluster.protocol.model_exchange import IncomingModels
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner
@@ -78,7 +79,7 @@ class PeerClient:
         self._channels.clear()
 
     async def pull_trained(
-        self, peer: wire.PeerAddress, attempt: Attempt, *, incoming: Incoming, patience: float
+        self, peer: wire.PeerAddress, attempt: Attempt, *, incoming: IncomingModels, patience: float
     ) -> ReceivedModel:
         """The peer's model of this attempt, after its local steps."""
         base, receiver = incoming.begin(peer.name)

@@ -24,9 +24,9 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel, Encoded
-from fedhp.cluster.protocol.compression import Outgoing
 from fedhp.cluster.protocol.guard import RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
+from fedhp.cluster.protocol.model_exchange import OutgoingModel
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import peer_of
 from fedhp.cluster.worker.learner import Learner
@@ -73,7 +73,7 @@ class ModelOffer:
     def __init__(self) -> None:
         self.attempt = INITIAL
         self._readers: frozenset[str] = frozenset()
-        self._model: Outgoing | None = None
+        self._model: OutgoingModel | None = None
         self._changed = asyncio.Condition()
 
     async def open(self, attempt: Attempt, readers: Collection[str]) -> None:
@@ -82,14 +82,14 @@ class ModelOffer:
             self.attempt, self._readers, self._model = attempt, frozenset(readers), None
             self._changed.notify_all()
 
-    async def put(self, attempt: Attempt, model: Outgoing) -> None:
+    async def put(self, attempt: Attempt, model: OutgoingModel) -> None:
         """Offer the trained model."""
         async with self._changed:
             if attempt == self.attempt:
                 self._model = model
                 self._changed.notify_all()
 
-    async def take(self, attempt: Attempt, *, reader: str, patience: float) -> Outgoing:
+    async def take(self, attempt: Attempt, *, reader: str, patience: float) -> OutgoingModel:
         """Wait for the model of this attempt, which a peer may learn of before this worker."""
         try:
             async with asyncio.timeout(patience), self._changed:

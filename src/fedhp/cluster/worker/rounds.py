@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.compression import Incoming, Outgoing, Row
+from fedhp.cluster.protocol.compression import Row
+from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
 from fedhp.cluster.worker.learner import Learner, TrainingResult
 from fedhp.cluster.worker.model_store import StoredModel
 from fedhp.cluster.worker.peer_client import PeerClient, PeerLost, ReceivedModel
@@ -58,10 +59,10 @@ class OrderExecutor:
         self._offer = offer
         self._peers = peers
         cluster = learner.prepared.experiment.cluster
-        self._outgoing = Outgoing(
+        self._outgoing = OutgoingModel(
             learner.codec, compression=cluster.compression, share=cluster.topk_share
         )
-        self._incoming = Incoming(learner.codec, compression=cluster.compression)
+        self._incoming = IncomingModels(learner.codec, compression=cluster.compression)
         self._created = time.monotonic()
         self._gone: frozenset[int] = frozenset()
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
