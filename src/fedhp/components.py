@@ -1,7 +1,7 @@
-"""Named, replaceable parts: algorithms, models, tasks, topologies, data loaders.
+"""Named, replaceable components: algorithms, models, tasks, topologies, data loaders.
 
-A part is a callable with annotated keyword settings, found by a built-in name or by the
-dotted path of a user's own ("package.module:Name"). Settings are checked against its
+A component is a callable with annotated keyword-only settings. It has a built-in name, or is the
+user's own, named by a dotted path ("package.module:Name"). Its settings are checked against its
 signature before anything runs, and an error names the key.
 """
 
@@ -22,7 +22,7 @@ from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
 
 def is_dotted(name: str) -> bool:
-    """Whether a name points into a module rather than at a built-in part."""
+    """Whether a name is a dotted path, not that of a built-in component."""
     return "." in name or ":" in name
 
 
@@ -36,11 +36,12 @@ def resolve(
         return _import(builtins[name], key=key, source=source)
     close = difflib.get_close_matches(name, builtins, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    kind = key.split(".")[0]
     raise ConfigError(
-        f"there is no {key.split('.')[0]} called {name!r}",
+        f"unknown {'data set' if kind == 'data' else kind} {name!r}",
         key=key,
         source=source,
-        allowed=", ".join(sorted(builtins)) + ", or the dotted path of your own (module:Name)",
+        allowed=", ".join(sorted(builtins)) + ", or a dotted path to your own (module:Name)",
         fix=f"{hint}set {key} to one of these",
     )
 
@@ -51,128 +52,129 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
         module_name, _, attribute = path.rpartition(".")
     try:
         importlib.invalidate_caches()
-        part = importlib.import_module(module_name)
+        component = importlib.import_module(module_name)
         for step in attribute.split("."):
-            part = getattr(part, step)
-    except (Exception, SystemExit) as error:  # a user's module may fail in any way
+            component = getattr(component, step)
+    except (Exception, SystemExit) as error:  # the user's module may fail in any way
         raise ConfigError(
-            f"cannot import {path!r}: {_words(error)}",
+            f"cannot import {path!r}: {_error_text(error)}",
             key=key,
             source=source,
             allowed="module:Name, importable from the current folder or the experiment's folder",
             fix="check the spelling, and run from the folder that holds the module",
         ) from error
-    if not callable(part):
+    if not callable(component):
         raise ConfigError(
-            f"{path!r} is a {type(part).__name__}, not something that can be called",
+            f"{path!r} is a {type(component).__name__}, which cannot be called",
             key=key,
             source=source,
             allowed="a class or a function",
-            fix=f"point {key} at the class or function itself",
+            fix=f"set {key} to the class or function itself",
         )
     try:
-        _parameters(part)
-    except Exception as error:  # a class written in C, or annotations that name nothing
+        _parameters(component)
+    except Exception as error:  # a class written in C, or annotations that cannot be resolved
         raise ConfigError(
-            f"the parameters of {path!r} cannot be read: {_words(error)}",
+            f"the parameters of {path!r} cannot be read: {_error_text(error)}",
             key=key,
             source=source,
-            allowed="a class or function written in Python, with types that can be resolved",
-            fix="import the types it names outside TYPE_CHECKING, or wrap it in a function",
+            allowed="a class or function written in Python, with annotations that can be resolved",
+            fix="import the annotated types outside TYPE_CHECKING, or wrap it in a function",
         ) from error
-    return part
+    return component
 
 
 def make_importable(*folders: str) -> None:
-    """Let dotted paths find modules in these folders."""
+    """Add these folders to the import path, for dotted paths."""
     for folder in folders:
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def check_settings(
-    part: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str, source: str = ""
+    component: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str, source: str = ""
 ) -> dict[str, Any]:
-    """Settings validated and converted against the part's keyword-only parameters."""
+    """The settings, checked against the component's keyword-only parameters and converted."""
     try:
-        schema = _settings_model(part)
+        schema = _settings_model(component)
         checked = _validated(schema, settings)
     except ValidationError as error:
         raise from_validation(error, schema, prefix=prefix, source=source) from None
-    except Exception as error:  # pydantic refuses odd annotations in many ways
+    except Exception as error:  # pydantic rejects unusual annotations in many ways
         raise ConfigError(
-            f"the settings of {_title(part)} cannot be checked: {_words(error)}",
+            f"the settings of {_title(component)} cannot be checked: {_error_text(error)}",
             key=f"{prefix}.name",
             source=source,
-            allowed="keyword-only parameters with types that pydantic knows",
+            allowed="keyword-only parameters with types that pydantic supports",
             fix="give its parameters plain types: int, float, str, bool, lists and tables of them",
         ) from error
     return {name: getattr(checked, name) for name in settings}
 
 
 def _validated(schema: type[BaseModel], settings: Mapping[str, Any]) -> BaseModel:
-    """As strict as TOML is: "1" and true are no numbers, but a list may become a tuple."""
+    """Strict as TOML: "1" and true are not numbers, but a list may become a tuple."""
     try:
         text = to_json(dict(settings), inf_nan_mode="constants")
-    except PydanticSerializationError:  # objects of Python's own, given through the API
+    except PydanticSerializationError:  # Python objects, passed through the API
         return schema.model_validate(dict(settings))
     return schema.model_validate_json(text, strict=True)
 
 
 def build(
-    part: Callable[..., Any],
+    component: Callable[..., Any],
     *arguments: Any,
     settings: Mapping[str, Any],
     prefix: str,
     source: str = "",
 ) -> Any:
-    """Call a part with positional context and checked settings."""
-    checked = check_settings(part, settings, prefix=prefix, source=source)
+    """Call a component with positional arguments and its checked settings."""
+    checked = check_settings(component, settings, prefix=prefix, source=source)
     try:
-        return part(*arguments, **checked)
+        return component(*arguments, **checked)
     except ConfigError as error:
-        raise (error if error.source else error.said_of(source)) from None
+        raise (error if error.source else error.with_source(source)) from None
     except (FedhpError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        told = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
+        used = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
         raise ConfigError(
-            f"{_title(part)} fails with {told or 'its default settings'}: {_words(error)}",
+            f"{_title(component)} fails with {used or 'its default settings'}:"
+            f" {_error_text(error)}",
             key=f"{prefix}.name",
             source=source,
-            allowed=_wanted(part),
-            fix=f"change the settings in [{prefix}], or mend {_title(part)} if it is yours",
+            allowed=_accepted(component),
+            fix=f"change the settings in [{prefix}], or correct {_title(component)} if it is yours",
         ) from error
 
 
-def defaults(part: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a part and their default values (parameters without one left out)."""
+def defaults(component: Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a component that have a default, and the defaults."""
     return {
         name: parameter.default
-        for name, parameter in _parameters(part).items()
+        for name, parameter in _parameters(component).items()
         if parameter.default is not inspect.Parameter.empty
     }
 
 
-def _title(part: Callable[..., Any]) -> str:
-    return getattr(part, "__qualname__", repr(part))
+def _title(component: Callable[..., Any]) -> str:
+    return getattr(component, "__qualname__", repr(component))
 
 
-def _words(error: BaseException) -> str:
-    """The kind of an error and its message on one line."""
+def _error_text(error: BaseException) -> str:
+    """The type of an error and its message on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _wanted(part: Callable[..., Any]) -> str:
-    names = ", ".join(_parameters(part))
+def _accepted(component: Callable[..., Any]) -> str:
+    names = ", ".join(_parameters(component))
     return f"values it can work with for: {names}" if names else "nothing: it takes no settings"
 
 
-def _parameters(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    if inspect.isclass(part) and issubclass(part, BaseModel):
-        return dict(inspect.signature(part).parameters)
-    signature = inspect.signature(part, eval_str=True)
+def _parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    if inspect.isclass(component) and issubclass(component, BaseModel):
+        return dict(inspect.signature(component).parameters)
+    signature = inspect.signature(component, eval_str=True)
     return {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -180,23 +182,25 @@ def _parameters(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _settings_model(part: Callable[..., Any]) -> type[BaseModel]:
-    if inspect.isclass(part) and issubclass(part, BaseModel):
-        return part
+def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
+    if inspect.isclass(component) and issubclass(component, BaseModel):
+        return component
     fields: dict[str, Any] = {}
-    for name, parameter in _parameters(part).items():
+    for name, parameter in _parameters(component).items():
         annotation = (
             Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
         )
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[name] = (annotation, default)
     return create_model(
-        _title(part), __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields
+        _title(component),
+        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
+        **fields,
     )
 
 
 def wrong_setting(key: str, problem: str, *, allowed: str, fix: str) -> PydanticCustomError:
-    """What a section's own validator raises, to name the key that is at fault."""
+    """The error that the validator of a section raises, with the key that is wrong."""
     details: dict[str, Any] = {"key": key, "problem": problem, "allowed": allowed, "fix": fix}
     return PydanticCustomError("setting", "{problem}", details)
 
@@ -204,9 +208,9 @@ def wrong_setting(key: str, problem: str, *, allowed: str, fix: str) -> Pydantic
 def from_validation(
     error: ValidationError, schema: type[BaseModel], *, prefix: str = "", source: str = ""
 ) -> ConfigError:
-    """The first of pydantic's complaints, in the words of this project."""
-    complaints = error.errors(include_url=False)
-    first = complaints[0]
+    """The first of pydantic's errors as a ConfigError."""
+    details = error.errors(include_url=False)
+    first = details[0]
     path = key_path(schema, first["loc"])
     if first["type"] == "missing" and path[-1].isdigit():
         path = path[:-1]  # a list that is too short
@@ -230,7 +234,7 @@ def from_validation(
             f"unknown key (value {value})",
             key=key,
             source=source,
-            allowed=", ".join(sorted(names)) or "nothing: this part takes no settings",
+            allowed=", ".join(sorted(names)) or "nothing: it takes no settings",
             fix=f"{hint}rename the key or remove it",
         )
     if first["type"] == "missing" and path == key_path(schema, first["loc"]):
@@ -241,32 +245,32 @@ def from_validation(
             allowed=allowed_at(schema, path),
             fix=f"add {key} = {_example(schema, path) or '...'}",
         )
-    # A union complains once per member: all of them together say what is allowed.
-    messages = [each["msg"] for each in complaints if key_path(schema, each["loc"]) == path]
-    told = " or ".join(dict.fromkeys(_plain(message) for message in messages))
+    # A union has one error per member: together they say what is allowed.
+    messages = [detail["msg"] for detail in details if key_path(schema, detail["loc"]) == path]
+    expected = " or ".join(dict.fromkeys(_plain(message) for message in messages))
     return ConfigError(
-        f"the value {value} is wrong",
+        f"invalid value {value}",
         key=key,
         source=source,
-        allowed=allowed_at(schema, path) or told,
-        fix=_mend(schema, path, key, first.get("input")),
+        allowed=allowed_at(schema, path) or expected,
+        fix=_fix(schema, path, key, first.get("input")),
     )
 
 
-def _mend(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
+def _fix(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
     names = names_at(schema, path)
     if names and not isinstance(value, Mapping):
         if "name" in names and isinstance(value, str):
             return f"write {key}.name = {_short(value)}"
-        return f"write it as a table: [{key}] on a line of its own, its settings below"
+        return f"write it as a table: a line [{key}] with its settings below"
     if isinstance(value, str):
         if value and allowed_at(schema, path).startswith(_unquoted(value)):
             return f"write it without quotes: {key} = {value}"
         close = difflib.get_close_matches(value, choices_at(schema, path), n=1)
         if close:
-            return f"did you mean {close[0]!r}? set {key} to a value that is allowed"
+            return f"did you mean {close[0]!r}? set {key} to an allowed value"
     example = _example(schema, path)
-    return f"set {key} to a value that is allowed" + (f", for example {example}" if example else "")
+    return f"set {key} to an allowed value" + (f", for example {example}" if example else "")
 
 
 def _example(schema: type[BaseModel], path: list[str]) -> str:
@@ -275,7 +279,7 @@ def _example(schema: type[BaseModel], path: list[str]) -> str:
 
 
 def _unquoted(value: str) -> tuple[str, ...]:
-    """What a text would be without its quotes, in the words of wording.describe."""
+    """What a text would be without its quotes, as wording.describe calls it."""
     if value in ("true", "false"):
         return ("true or false",)
     try:
@@ -285,7 +289,7 @@ def _unquoted(value: str) -> tuple[str, ...]:
 
 
 def _plain(message: str) -> str:
-    """Pydantic's wording with "Input should be" left out."""
+    """Pydantic's message without "Input should be"."""
     return message.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
@@ -298,6 +302,6 @@ def _short(value: Any) -> str:
         return str(value).lower()
     try:
         text = repr(value)
-    except ValueError:  # Python does not print whole numbers of over 4300 digits
-        return "a number of thousands of digits"
+    except ValueError:  # Python does not print integers of more than 4300 digits
+        return "a number with thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."

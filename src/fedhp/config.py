@@ -1,7 +1,7 @@
-"""The experiment schema: one TOML file plus key=value overrides, checked in one gate.
+"""The experiment schema: one TOML file plus key=value overrides, validated in one place.
 
-Sections own their keys; parts (algorithm, model, task, topology) carry settings of their
-own beside `name`, checked against the part itself. What passes here is trusted inside.
+Each section has its keys; a component (algorithm, model, task, topology) has a `name` and
+settings, which are checked against the component itself. Validated settings are trusted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedhp.tables import (
 )
 
 
-class Section(BaseModel):
-    """A part of the experiment file; unknown keys are errors, values keep their type."""
+class ConfigSection(BaseModel):
+    """A section of the experiment file; unknown keys are errors, values keep their type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Part(BaseModel):
-    """A replaceable part: its name and settings of its own."""
+class ComponentConfig(BaseModel):
+    """A replaceable component: its name and its settings."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     name: Annotated[str, Field(min_length=1)]
@@ -43,13 +43,13 @@ class Part(BaseModel):
 
 
 Positive = Annotated[float, Field(gt=0)]
-# Wide enough for any machine or link, narrow enough that no clock overflows.
+# Wide enough for any machine or link, narrow enough that no clock can overflow.
 Seconds = Annotated[float, Field(ge=1e-6, le=1e4)]
 Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """Which data, how it is prepared, and how it is split among the workers."""
 
     name: Annotated[str, Field(min_length=1)] = "digits"
@@ -63,35 +63,37 @@ class DataConfig(Section):
     skew: Share | None = None  # the paper's p; none means 3 / workers, which is IID
     alpha: Positive = 0.5  # dirichlet, quantity
     shards_per_worker: Annotated[int, Field(ge=1)] = 2
-    options: dict[str, Any] = {}  # settings of a data loader of one's own
+    options: dict[str, Any] = {}  # settings of the reader or of your own loader
 
     @model_validator(mode="after")
     def _combination(self) -> DataConfig:
         if self.skew is not None and self.partition != "skew":
             raise wrong_setting(
                 "skew",
-                f"is {self.skew}, but data.partition is {self.partition!r}",
+                f"the value {self.skew} has no effect: data.partition is {self.partition!r}",
                 allowed="data.skew with data.partition = 'skew' only",
                 fix="remove data.skew or set data.partition = 'skew'",
             )
         return self
 
 
-class TrainingConfig(Section):
+class TrainingConfig(ConfigSection):
     """Local SGD, the same for every algorithm."""
 
     learning_rate: Positive = 0.1
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     decay_by: Literal["round", "time"] = "round"
-    decay_seconds: Positive = 10.0  # with decay_by = "time": one decay per so many virtual s
+    decay_seconds: Positive = 10.0  # virtual time per decay, with decay_by = "time"
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
-    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed-step rivals; FedHP's start
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = (
+        30  # for fixed-step algorithms; FedHP starts with it
+    )
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
-    batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics travel, or stay home
+    batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(ConfigSection):
     """When and on what the models are tested."""
 
     every: Annotated[int, Field(ge=1)] = 1
@@ -99,18 +101,18 @@ class EvaluationConfig(Section):
     choose: Literal["stratified", "first"] = "stratified"
     whole_at_end: bool = True  # the last models are tested on the whole test set as well
     targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
-    final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of so many last evaluations
+    final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of the last evaluations, this many
 
 
-class DeviceConfig(Section):
+class DeviceConfig(ConfigSection):
     """One kind of machine: how long a local step takes."""
 
     step_time: Seconds  # mean
     sd: Annotated[float, Field(ge=0, le=1)] = 0.15  # of one step, as a share of the mean
 
 
-class BandwidthConfig(Section):
-    """The links: uniform between low and high, moving in virtual time."""
+class BandwidthConfig(ConfigSection):
+    """The links: uniform between low and high, changing in virtual time."""
 
     low: Measure = 1.0
     high: Measure = 10.0
@@ -126,15 +128,15 @@ class BandwidthConfig(Section):
         if self.low > self.high:
             raise wrong_setting(
                 "low",
-                f"is {self.low}, above high = {self.high}",
+                f"the value {self.low} is above high = {self.high}",
                 allowed=f"at most {self.high}",
-                fix="swap low and high, or raise high",
+                fix="swap low and high, or increase high",
             )
         return self
 
 
-class AbsenceConfig(Section):
-    """One worker away from one round to another, both included."""
+class AbsenceConfig(ConfigSection):
+    """One worker is away from the first to the last round, both included."""
 
     worker: Annotated[int, Field(ge=0)]
     first: Annotated[int, Field(ge=1)]
@@ -145,16 +147,16 @@ class AbsenceConfig(Section):
         if self.first > self.last:
             raise wrong_setting(
                 "first",
-                f"is {self.first}, after last = {self.last}",
+                f"the value {self.first} is after last = {self.last}",
                 allowed=f"at most {self.last}",
                 fix="swap first and last",
             )
         return self
 
 
-class WorldConfig(Section):
-    """The heterogeneous world. Profile "paper": 1-10 MB/s, since the paper's round times
-    (5-11 s for a 54 Mbit model) do not fit the Mb/s its text names."""
+class WorldConfig(ConfigSection):
+    """The heterogeneous world. Profile "paper" has 1-10 MB/s: the paper's round times
+    (5-11 s for a 54 Mbit model) do not fit the Mb/s that its text states."""
 
     profile: Literal["paper", "slow_links", "uniform"] = "paper"
     devices: list[str] | dict[str, Annotated[int, Field(ge=1)]] = [
@@ -165,12 +167,10 @@ class WorldConfig(Section):
     shuffle_devices: bool = True
     device: dict[str, DeviceConfig] = {}
     drift: Annotated[float, Field(ge=0, le=1)] = 0.05  # sd of the per-round factor
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.2  # least step time, share of the mean
-    model_megabits: Measure | None = None  # size for link times; none: the model's own
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.2  # smallest step time, as a share of the mean
+    model_megabits: Measure | None = None  # size for link times; none: that of the model
     bandwidth: BandwidthConfig = BandwidthConfig()
-    monitor_delay: Annotated[int, Field(ge=0, le=1)] = (
-        0  # the planner sees links so many rounds late
-    )
+    monitor_delay: Annotated[int, Field(ge=0, le=1)] = 0  # rounds until the planner sees a link
     away: list[AbsenceConfig] = []
     away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
     trace: Annotated[str, Field(min_length=1)] | None = None  # CSV of a recorded world
@@ -188,31 +188,33 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
-class RayConfig(Section):
+class RayConfig(ConfigSection):
     """Where actors run, with engine = "ray"."""
 
     address: Annotated[str, Field(min_length=1)] | None = None  # none: start Ray on this machine
-    actors: Annotated[int, Field(ge=1, le=1024)] = 2  # each hosts a part of the workers
+    actors: Annotated[int, Field(ge=1, le=1024)] = 2  # each hosts some of the workers
 
 
-class ClusterConfig(Section):
-    """How machines of a real network treat each other; a simulation takes no notice."""
+class ClusterConfig(ConfigSection):
+    """Timeouts and exchange on a real network; a simulation ignores them."""
 
-    min_workers: Annotated[int, Field(ge=1)] = 1  # below it the run pauses
-    gather: Annotated[float, Field(ge=0)] = 30.0  # s to wait for all before going on with fewer
-    beat: Annotated[float, Field(ge=0.05, le=60)] = 1.0  # s between two signs of life
-    suspect_after: Annotated[float, Field(gt=0)] = 4.0  # s of silence until nobody waits for it
-    dead_after: Annotated[float, Field(gt=0)] = 15.0  # s of silence until it must join again
-    patience: Annotated[float, Field(ge=1, le=100)] = 3.0  # deadline over predicted round time
-    least_deadline: Annotated[float, Field(gt=0)] = 10.0  # s, however short the round
+    min_workers: Annotated[int, Field(ge=1)] = 1  # with fewer the run pauses
+    gather: Annotated[float, Field(ge=0)] = 30.0  # s to wait for all before continuing with fewer
+    beat: Annotated[float, Field(ge=0.05, le=60)] = 1.0  # s between two heartbeats
+    suspect_after: Annotated[float, Field(gt=0)] = (
+        4.0  # s of silence until rounds no longer wait for it
+    )
+    dead_after: Annotated[float, Field(gt=0)] = 15.0  # s of silence until it has to join again
+    patience: Annotated[float, Field(ge=1, le=100)] = 3.0  # deadline / predicted round time
+    least_deadline: Annotated[float, Field(gt=0)] = 10.0  # s, for short rounds too
     probe_bytes: Annotated[int, Field(ge=0, le=16 << 20)] = 65536  # 0: never probe
     probe_every: Annotated[int, Field(ge=1)] = 5  # rounds until an unused link is timed again
     compression: Literal["none", "fp16", "int8", "topk"] = "none"
     topk_share: Annotated[float, Field(gt=0, le=1)] = 0.1  # of the values, with topk
     robust: Literal["none", "clip", "trimmed_mean", "median"] = "none"  # against poisoned peers
-    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share of workers that may be poisoned
-    clip: Annotated[float, Field(gt=0)] = 2.0  # times the median distance of the peers
-    emulate: bool = False  # step times of [world] instead of the machine's own
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share of workers that may be malicious
+    clip: Annotated[float, Field(gt=0)] = 2.0  # multiple of the median distance of the peers
+    emulate: bool = False  # use the step times of [world], not the machine's
 
     def max_poisoned(self, workers: int) -> int:
         """How many of so many workers may send poisoned models; at least one."""
@@ -225,21 +227,21 @@ class ClusterConfig(Section):
         return min(2 * self.max_poisoned(workers), present - 1)
 
 
-class CheckpointConfig(Section):
-    """How much work a kill may cost. Not part of the result."""
+class CheckpointConfig(ConfigSection):
+    """How much work may be lost when a run is killed. Not part of the result."""
 
-    seconds: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints, of real time
+    seconds: Annotated[float, Field(ge=0)] = 10.0  # real time between two checkpoints
 
 
-class CompareConfig(Section):
+class CompareConfig(ConfigSection):
     """Defaults of `fedhp compare`."""
 
     algorithms: list[str] = ["fedhp", "dpsgd", "adpsgd", "ldsgd", "pens"]
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = [0]
 
 
-class Experiment(Section):
-    """A whole experiment; the same seed gives the same numbers."""
+class Experiment(ConfigSection):
+    """A whole experiment; the same seed gives the same results."""
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 30
     rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 100
@@ -250,11 +252,11 @@ class Experiment(Section):
     ] = "auto"
     engine: Literal["local", "ray"] = "local"
     executors: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
-    memory: Literal["auto"] | Measure = "auto"  # GB the run may use; auto: what is free
-    algorithm: Part = Part(name="fedhp")
-    model: Part = Part(name="mlp")
-    task: Part = Part(name="classification")
-    topology: Part = Part(name="full")
+    memory: Literal["auto"] | Measure = "auto"  # GB the run may use; auto: the free memory
+    algorithm: ComponentConfig = ComponentConfig(name="fedhp")
+    model: ComponentConfig = ComponentConfig(name="mlp")
+    task: ComponentConfig = ComponentConfig(name="classification")
+    topology: ComponentConfig = ComponentConfig(name="full")
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -270,16 +272,16 @@ class Experiment(Section):
             if absence.worker >= self.workers:
                 raise wrong_setting(
                     "world.away",
-                    f"names worker {absence.worker}, but workers = {self.workers}",
+                    f"unknown worker {absence.worker}: workers = {self.workers}",
                     allowed=f"workers 0 to {self.workers - 1}",
-                    fix="use one of these, or raise workers",
+                    fix="use one of these, or increase workers",
                 )
         return self
 
 
-PARTS = ("algorithm", "model", "task", "topology")
+COMPONENTS = ("algorithm", "model", "task", "topology")
 
-# Settings that do not change a run's numbers; they may differ when it is resumed.
+# Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
 
 
@@ -295,32 +297,32 @@ def parse(
     source: str = "",
     folder: Path | None = None,
 ) -> Experiment:
-    """Check raw tables (and overrides) and return the experiment."""
+    """Validate raw tables and overrides."""
     tree = merge_tables({}, tables)
     if folder is not None:
         resolve_paths(tree, folder, source=source)
-    given = [parse_override(override) for override in overrides]
-    _swap_parts(tree, given)
-    for key, value in given:
+    changes = [parse_override(override) for override in overrides]
+    _reset_replaced_components(tree, changes)
+    for key, value in changes:
         set_key(tree, key, value)
-    resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if given else source)
+    resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
     _apply_profile(tree)
-    _name_parts(tree)
+    _add_default_names(tree)
     try:
         return Experiment.model_validate(tree)
     except ValidationError as error:
-        found = from_validation(error, Experiment, source=source)
-        ours = any(f"{found.key}.".startswith(f"{key}.") for key, _ in given)
-        raise (found.said_of(COMMAND_LINE) if ours else found) from None
+        wrong = from_validation(error, Experiment, source=source)
+        overridden = any(f"{wrong.key}.".startswith(f"{key}.") for key, _ in changes)
+        raise (wrong.with_source(COMMAND_LINE) if overridden else wrong) from None
 
 
 def to_tables(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as plain tables, ready for TOML or JSON; absent values left out."""
+    """The experiment as plain tables for TOML or JSON; settings that are None are left out."""
     return experiment.model_dump(mode="json", exclude_none=True)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ between two experiments and change the numbers: (key, old, new)."""
+    """Settings that differ between two experiments and change the results: (key, old, new)."""
     before, after = flatten(old), flatten(new)
     return [
         (key, before.get(key), after.get(key))
@@ -336,20 +338,20 @@ def _apply_profile(tree: dict[str, Any]) -> None:
         tree["world"] = merge_tables(PROFILES[profile], world)
 
 
-def _swap_parts(tree: dict[str, Any], given: list[tuple[str, Any]]) -> None:
-    """Another part named on the command line does not inherit the settings of the file's."""
-    for key, value in given:
+def _reset_replaced_components(tree: dict[str, Any], changes: list[tuple[str, Any]]) -> None:
+    """A component named on the command line does not inherit the settings of the file's."""
+    for key, value in changes:
         section, _, rest = key.partition(".")
         table = tree.get(section)
-        if section not in PARTS or rest != "name" or not isinstance(table, dict):
+        if section not in COMPONENTS or rest != "name" or not isinstance(table, dict):
             continue
         if table.get("name", Experiment.model_fields[section].default.name) != value:
             tree[section] = {}
 
 
-def _name_parts(tree: dict[str, Any]) -> None:
-    """A part that only changes settings is the default one: [algorithm] deadline = "fill"."""
-    for section in PARTS:
+def _add_default_names(tree: dict[str, Any]) -> None:
+    """A component without a name is the default one: [algorithm] deadline = "fill"."""
+    for section in COMPONENTS:
         if isinstance(tree.get(section), dict):
             default = Experiment.model_fields[section].default
             tree[section] = {"name": default.name, **tree[section]}

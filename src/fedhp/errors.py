@@ -1,20 +1,20 @@
 """Every error a user can meet, with its exit code.
 
 FedhpError (exit 2)
-├── ConfigError         an experiment file, override or option is wrong
+├── ConfigError         wrong setting in an experiment file, an override or an option
 ├── DataError           a data set is corrupt or does not fit
-│   └── DataMissing     its files are nowhere to be found
+│   └── DataMissing     its files were not found
 ├── RunError            a run folder cannot be written, read or resumed
-│   ├── JournalBusy     another process has the journal open (cluster/journal)
-│   └── JournalDamaged  its damage is more than a torn write (cluster/journal_format)
-├── IdentityError       a key, a certificate or who is behind it is not as it must be
+│   ├── JournalBusy     another process has the journal open (cluster/ledger/journal)
+│   └── JournalDamaged  more damage than a torn write (cluster/ledger/journal_format)
+├── IdentityError       a key, a certificate or the identity in it is invalid
 ├── StorageFull         the disk is full
-├── NotLeader           another coordinator leads now (cluster/ledger)
-├── Unreachable         whether a commit was made cannot be known now (cluster/ledger)
-├── EtcdRefused         etcd does not do what is asked (cluster/etcd_forms)
-├── NotVerified         a run was not as it should have been (cli/verify, exit 1)
+├── NotLeader           another coordinator leads now (cluster/ledger/base)
+├── Unreachable         it is not known whether a commit was made (cluster/ledger/base)
+├── EtcdRefused         etcd refused a request (cluster/ledger/etcd_messages)
+├── NotVerified         a check of a finished run failed (cli/verify, exit 1)
 ├── Diverged            a model became NaN or infinite (exit 3)
-├── Unexpected          a bug of ours, or in a part of one's own (exit 70)
+├── Unexpected          a bug in fedhp or in the user's own code (exit 70)
 └── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)
 """
 
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 
 class FedhpError(Exception):
-    """An error with a message for a person: what, where, what is allowed, how to mend it."""
+    """An error for the user: what is wrong and the value, what is allowed, the fix."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class FedhpError(Exception):
 
 
 class ConfigError(FedhpError):
-    """A wrong setting. Names the source (file or command line), the key and the value."""
+    """A wrong setting: its source (file or command line), its key and its value."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class ConfigError(FedhpError):
     ) -> None:
         self.key = key
         self.source = source
-        self.complaint = problem
+        self.detail = problem
         where = ": ".join(part for part in (source, key) if part)
         super().__init__(f"{where}: {problem}", allowed=allowed, fix=fix)
 
-    def said_of(self, source: str) -> ConfigError:
-        """The same error, blamed on another file or on the command line."""
+    def with_source(self, source: str) -> ConfigError:
+        """The same error with another source: a file or the command line."""
         return ConfigError(
-            self.complaint, key=self.key, source=source, allowed=self.allowed, fix=self.fix
+            self.detail, key=self.key, source=source, allowed=self.allowed, fix=self.fix
         )
 
 
@@ -73,7 +73,7 @@ class DataError(FedhpError):
 
 
 class DataMissing(DataError):
-    """The files of a data set are nowhere to be found."""
+    """The files of a data set were not found."""
 
 
 class RunError(FedhpError):
@@ -81,21 +81,21 @@ class RunError(FedhpError):
 
 
 class IdentityError(FedhpError):
-    """A key, a certificate, or who is behind it is not as it must be."""
+    """A key, a certificate or the identity in it is invalid."""
 
 
 class StorageFull(FedhpError):
-    """The disk is full; everything committed before stays readable."""
+    """The disk is full; everything committed before remains readable."""
 
 
 class Diverged(FedhpError):
-    """A model stopped being finite; all earlier rounds are kept."""
+    """A model became NaN or infinite; all earlier rounds are kept."""
 
     exit_code = 3
 
 
 class Unexpected(FedhpError):
-    """What should not happen; the details are kept in a file for a bug report."""
+    """An error that fedhp did not foresee; its traceback is kept in a file for a bug report."""
 
     exit_code = 70
 
@@ -106,8 +106,8 @@ class Interrupted(FedhpError):
     exit_code = 130
 
 
-def joined(errors: Sequence[FedhpError]) -> FedhpError:
-    """One error for all of several runs: its text names every failed run."""
+def combine_errors(errors: Sequence[FedhpError]) -> FedhpError:
+    """One error for several failed runs; its text names each of them."""
     count = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
     text = "\n".join(str(error) for error in errors)
     combined = FedhpError(f"{count} failed:\n{text}")
@@ -115,20 +115,20 @@ def joined(errors: Sequence[FedhpError]) -> FedhpError:
     return combined
 
 
-def unexpected(error: Exception) -> FedhpError:
-    """Any other exception as a message for a person; its traceback goes to a file."""
+def as_fedhp_error(error: Exception) -> FedhpError:
+    """The error itself, or for any other exception one whose traceback is kept in a file."""
     if isinstance(error, FedhpError):
         return error
-    words = " ".join(str(error).split()) or "no details"
-    if isinstance(error, MemoryError) or "can't allocate memory" in words:  # torch's words
+    message = " ".join(str(error).split()) or "no details"
+    if isinstance(error, MemoryError) or "can't allocate memory" in message:  # torch's words
         return RunError(
-            "there is not enough memory for this experiment",
-            fix="fewer workers, a smaller model (model.width), or less data (data.train_images)",
+            "not enough memory for this experiment",
+            fix="use fewer workers, a smaller model (model.width) or less data (data.train_images)",
         )
     return Unexpected(
-        f"an unexpected {type(error).__name__}: {words}\n"
-        f"  this is a bug in fedhp, or in a part of your own; details: {_keep_traceback(error)}",
-        fix="report it with that file; a run that was going on can be resumed",
+        f"an unexpected {type(error).__name__}: {message}\n"
+        f"  this is a bug in fedhp or in your own code; details: {_keep_traceback(error)}",
+        fix="report the bug with that file; an interrupted run can be resumed",
     )
 
 
@@ -143,4 +143,4 @@ def _keep_traceback(error: Exception) -> str:
             traceback.print_exception(error, file=file)
         return str(file.name)
     except OSError:
-        return "nowhere (the temporary folder cannot be written)"
+        return "not saved (the temporary folder cannot be written)"

@@ -1,7 +1,7 @@
 """The seed tree: (run seed, purpose, keys...) -> an independent random generator.
 
-All randomness starts here, so a value depends only on what it is for, never on the order
-in which things were drawn; two algorithms with one seed meet the same world.
+All randomness starts here, so a value depends only on its purpose and keys, never on the
+order of drawing; two algorithms with the same seed get the same world.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a random stream is for. The numbers are part of every result: never reuse one."""
+    """The purpose of a random stream. The numbers are part of every result: never reuse one."""
 
     PARTITION = 1
     DEVICES = 2
@@ -37,13 +37,13 @@ def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
 
 
 def number(seed: int, purpose: Purpose, *keys: int) -> int:
-    """A 63-bit number for libraries that take a seed of their own."""
+    """A 63-bit seed for libraries with their own generators."""
     state = _sequence(seed, purpose, keys).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 
 def _sequence(seed: int, purpose: Purpose, keys: tuple[int, ...]) -> np.random.SeedSequence:
-    # The number of keys counts too: SeedSequence takes trailing zeros for padding. As one
-    # array it takes a third of the time, and every key is below 2**32 anyway.
+    # The number of keys is included: SeedSequence ignores trailing zeros. One array takes a
+    # third of the time of a list, and every key is below 2**32.
     words = np.array([seed, int(purpose), len(keys), *keys], dtype=np.uint32)
     return np.random.SeedSequence(words)

@@ -1,7 +1,7 @@
-"""The frozen dataclasses that cross borders between rooms.
+"""The frozen dataclasses that packages pass to each other.
 
-Shapes use N workers, E links, M candidate peers. Times are seconds, sizes bytes,
-workers count from 0, rounds from 1 (round 0 is the calibration before the first).
+Shapes use N workers, E links, M candidate peers. Times are in seconds, sizes in bytes;
+workers are numbered from 0, rounds from 1 (round 0 is the calibration before the first).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class NeighborMixing:
-    """Symmetric exchange along the links, weights from a rule of graph.mixing_weights."""
+    """Symmetric exchange over the links, with weights by a rule of graph.mixing_weights."""
 
     topology: Topology
     weights: str = "max_degree"
@@ -55,7 +55,7 @@ class NeighborMixing:
 
 @dataclass(frozen=True, slots=True)
 class DirectedMixing:
-    """Each worker pulls the models of its sources and averages them with its own."""
+    """Each worker pulls the models of its sources and averages them with its own model."""
 
     sources: IntArray  # [N, M], -1 where there is none
 
@@ -68,16 +68,16 @@ class PeerScoring:
     keep: int
     samples: int
     cost_per_candidate: float  # in step times of the scoring worker
-    symmetric: bool = False  # average along both directions with symmetric weights
+    symmetric: bool = False  # average in both directions with symmetric weights
 
 
-# A new way to combine models (a weighted group average, say) is a new member here
+# A new way to combine models (a weighted group average, for example) is a new member here
 # and one function in learn/mix.
 Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring
 
 
 class LinkVerdict(IntEnum):
-    """Why a link is in this round's topology, or is not."""
+    """Why a link is in this round's topology or not."""
 
     CUT = 0
     KEPT_BRIDGE = 1
@@ -138,14 +138,14 @@ class StepReason:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The recorded reasons of a plan: a verdict per link considered, and what set the pace."""
+    """The recorded reasons of a plan: a verdict per link considered, and what sets the pace."""
 
     links: IntArray  # [E, 2]
     verdicts: IntArray  # [E], LinkVerdict
     link_time: FloatArray  # [E] s, as the planner saw it
-    rule: StepReason | str  # what set the steps and the deadline; a new algorithm's in words
+    rule: StepReason | str  # what set the steps and the deadline; text for a new algorithm
     distance: FloatArray | None = None  # [E] as the planner estimated it
-    pace_setter: int | None = None  # the worker that the others are timed by
+    pace_setter: int | None = None  # the worker whose time the others match
     facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...
 
 
@@ -153,15 +153,15 @@ class Decision:
 class Plan:
     """What every worker does in one round.
 
-    Work is given as step counts, or as a deadline until which everyone trains
-    (local_steps None): an algorithm chooses one.
+    Either local_steps is given, or a deadline until which every worker trains
+    (local_steps None); the algorithm chooses.
     """
 
     exchange: Exchange
     decision: Decision
     local_steps: IntArray | None = None  # [N], 0 for a worker that is away
     deadline: float | None = None  # s
-    # [N] who measures smoothness and gradient variance this round; none: nobody.
+    # [N] workers that measure smoothness and gradient variance this round; None: no worker.
     estimate: BoolArray | None = None
 
 
@@ -170,12 +170,12 @@ class Action:
     """What one worker of an asynchronous algorithm does next."""
 
     local_steps: int
-    partner: int | None  # None: nobody to talk to
+    partner: int | None  # None: no partner is available
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What the workers tell the coordinator after a round, one row per worker.
+    """What the workers report to the coordinator after a round, one row per worker.
 
     NaN where a worker was away or did not measure.
     """
@@ -213,7 +213,7 @@ class Evaluation:
     """Test results after a round."""
 
     accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric); NaN: away
-    mean_model_accuracy: float  # NaN on a real network: nobody sees all models
+    mean_model_accuracy: float  # NaN on a real network, where no process has all models
     images: int
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
 
@@ -225,7 +225,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """Everything that is kept of one round; committing it is the round's end."""
+    """Everything that is recorded of one round; committing it ends the round."""
 
     round_index: int
     clock: float  # virtual time at the end of the round
@@ -244,7 +244,7 @@ class RoundRecord:
     gradient_variance: FloatArray  # [N]
     bandwidth: FloatArray  # [N] bytes per second at the start; mean over links if per link
     evaluation: Evaluation | None
-    wall: dict[str, float]  # seconds of real time by phase; not part of the result
+    wall: dict[str, float]  # real time in seconds by phase; not part of the result
     final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
 
     @property

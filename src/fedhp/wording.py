@@ -1,4 +1,4 @@
-"""What a setting may be, in words, read off its type: "a whole number from 1 to 100000"."""
+"""The allowed values of a setting in words, from its type: "a whole number from 1 to 100000"."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _PLURALS = {
 
 
 def allowed_at(schema: Any, path: Sequence[str]) -> str:
-    """What the setting at this path of a schema may be; empty if the path leads nowhere."""
-    found = _at(schema, path)
-    return "" if found is None else describe(found)
+    """The allowed values of the setting at this path of a schema; empty if there is none."""
+    field = _at(schema, path)
+    return "" if field is None else describe(field)
 
 
 def default_at(schema: Any, path: Sequence[str]) -> Any:
-    """The default of the setting at this path, by itself or in a section; None without one."""
+    """The default of the setting at this path, its own or that of its section; None without one."""
     for depth, name in enumerate(path):
         section = _bare(_at(schema, path[:depth]))
         field = getattr(section, "model_fields", {}).get(name)
         if field is not None and not field.is_required():
-            found = field.get_default(call_default_factory=True)
+            default = field.get_default(call_default_factory=True)
             for inner in path[depth + 1 :]:
-                found = getattr(found, inner, None)
-            return found
+                default = getattr(default, inner, None)
+            return default
     return None
 
 
 def names_at(schema: Any, path: Sequence[str]) -> list[str]:
-    """The keys a section may have."""
+    """The keys of a section."""
     return list(getattr(_bare(_at(schema, path)), "model_fields", {}))
 
 
 def choices_at(schema: Any, path: Sequence[str]) -> list[str]:
-    """The words a setting may be, if it is one of a few."""
-    return _words(_at(schema, path))
+    """The texts a setting may be, if it is one of a few."""
+    return _choices(_at(schema, path))
 
 
 def key_path(schema: Any, location: Sequence[str | int]) -> list[str]:
-    """Pydantic's location of an error as keys; the branches of unions in it are left out."""
+    """Pydantic's location of an error as keys, without the branches of unions."""
     path: list[str] = []
     current, branched = schema, False
     for part in location:
@@ -72,8 +72,8 @@ def describe(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         notes = [note for part in arguments[1:] for note in _notes(part)]
-        told = next((n.description for n in arguments[1:] if getattr(n, "description", "")), "")
-        return told or describe(arguments[0]) + _range(notes)
+        written = next((n.description for n in arguments[1:] if getattr(n, "description", "")), "")
+        return written or describe(arguments[0]) + _range(notes)
     if origin is Literal:
         return " or ".join(repr(option) for option in arguments)
     if origin in (Union, types.UnionType):
@@ -81,7 +81,7 @@ def describe(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(options))
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         if annotation.model_config.get("extra") == "allow":
-            return f"a table with {', '.join(annotation.model_fields)} and settings of its own"
+            return f"a table with {', '.join(annotation.model_fields)} and settings"
         return f"a table with the keys {', '.join(annotation.model_fields)}"
     if origin is dict:
         return f"a table of {_several(arguments[1])}"
@@ -93,7 +93,7 @@ def describe(annotation: Any) -> str:
 
 
 def _several(annotation: Any) -> str:
-    """A type in words, as the members of a list."""
+    """A type in words, in the plural."""
     one = describe(annotation)
     for kind, kinds in _PLURALS.items():
         if one.startswith(kind):
@@ -149,7 +149,7 @@ def _inside(annotation: Any, part: str) -> Any:
     if origin is Annotated:
         return _inside(arguments[0], part)
     if origin in (Union, types.UnionType):
-        inner = [found for option in arguments if (found := _inside(option, part)) is not None]
+        inner = [field for option in arguments if (field := _inside(option, part)) is not None]
         return inner[0] if inner else None
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return annotation.model_fields.get(part)
@@ -161,7 +161,7 @@ def _inside(annotation: Any, part: str) -> Any:
 
 
 def _branches(annotation: Any) -> bool:
-    """Whether pydantic names the branch it tried: a union of more than one type and None."""
+    """Whether pydantic names the branch it tried: a union of several types, not counting None."""
     if isinstance(annotation, FieldInfo):
         return _branches(annotation.annotation)
     if get_origin(annotation) is Annotated:
@@ -172,16 +172,16 @@ def _branches(annotation: Any) -> bool:
     return len(options) > 1
 
 
-def _words(annotation: Any) -> list[str]:
+def _choices(annotation: Any) -> list[str]:
     if isinstance(annotation, FieldInfo):
-        return _words(annotation.annotation)
+        return _choices(annotation.annotation)
     if get_origin(annotation) is Literal:
         return [option for option in get_args(annotation) if isinstance(option, str)]
-    return [word for option in get_args(annotation) for word in _words(option)]
+    return [word for option in get_args(annotation) for word in _choices(option)]
 
 
 def _bare(annotation: Any) -> Any:
-    """The section class behind a field, if there is one."""
+    """The section class of a field, if it has one."""
     if isinstance(annotation, FieldInfo):
         return _bare(annotation.annotation)
     for option in get_args(annotation):

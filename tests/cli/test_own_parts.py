@@ -49,7 +49,7 @@ def test_a_run_says_what_broke_and_where_the_details_are(command: Command, folde
     told = command("run", file, "--out", folder / "run")
     assert told.code == 70
     assert "an unexpected LookupError: the map is lost" in told.err
-    assert "a part of your own" in told.err
+    assert "your own code" in told.err
     (details,) = (folder / "details").iterdir()
     assert str(details) in told.err
     assert "breaking_part.py" in details.read_text()

@@ -102,9 +102,9 @@ def test_an_algorithm_of_ones_own(
     ("arguments", "words"),
     [
         (["data.skew=0.5"], "command line: data.skew: cannot be changed in a replay"),
-        (["--planner", "fedph"], "--planner fedph: algorithm.name: there is no algorithm called"),
+        (["--planner", "fedph"], "--planner fedph: algorithm.name: unknown algorithm 'fedph'"),
         (["--planner", ":x=1"], "--planner: ':x=1' names no algorithm"),
-        (["world.drift=much"], "command line: world.drift: the value 'much' is wrong"),
+        (["world.drift=much"], "command line: world.drift: invalid value 'much'"),
     ],
 )
 def test_mistakes(command: Command, run: Path, arguments: list[str], words: str) -> None:

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedhp.config import AbsenceConfig, DeviceConfig, Experiment, Part
+from fedhp.config import AbsenceConfig, ComponentConfig, DeviceConfig, Experiment
 from fuzz.fault import Fault, Tables
 
 # Names that look like the branches of a union in an error's location.
@@ -163,7 +163,7 @@ def unknown_keys(rng: random.Random) -> Iterator[Fault]:
     places: list[tuple[str, type[BaseModel]]] = [("", Experiment)]
     places += [(f"{path}.", kind) for path, kind in sections(Experiment)]
     for prefix, kind in places:
-        if kind is Part:
+        if kind is ComponentConfig:
             continue
         names = list(kind.model_fields)
         for name in rng.sample(names, min(len(names), 6)):

@@ -60,7 +60,7 @@ def test_names_and_paths() -> None:
 
 def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
     with pytest.raises(
-        ConfigError, match=r"e\.toml: topology\.name: there is no topology"
+        ConfigError, match=r"e\.toml: topology\.name: unknown topology"
     ) as caught:
         resolve("ful", BUILTINS, key="topology.name", source="e.toml")
     assert "full, star" in caught.value.allowed
@@ -179,7 +179,7 @@ def test_clear_errors_pass_and_learn_the_file() -> None:
         ("broken_import_b", "import sys\nsys.exit(3)", "SystemExit: 3"),
         ("broken_import_c", "def broken(:", "SyntaxError"),
         ("broken_import_d", "x = 3", "has no attribute 'Thing'"),
-        ("broken_import_e", "Thing = 3", "is a int, not something that can be called"),
+        ("broken_import_e", "Thing = 3", "is a int, which cannot be called"),
         ("broken_import_f", "Thing = dict", "cannot be read"),
         ("broken_import_g", "def Thing(*, x: 'Nowhere' = 1): ...", "cannot be read"),
     ],

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedhp.errors import Interrupted, unexpected
+from fedhp.errors import Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code
 
@@ -39,7 +39,7 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 141
     except Exception as error:  # what is no FedhpError is a bug: say so, keep the details
-        told = unexpected(error)
+        told = as_fedhp_error(error)
         print(f"error: {told}", file=sys.stderr)
         return told.exit_code
 

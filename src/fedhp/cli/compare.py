@@ -18,7 +18,7 @@ from fedhp.cli.parameters import (
     redirect_user_prints,
     table_console,
 )
-from fedhp.errors import ConfigError, joined
+from fedhp.errors import ConfigError, combine_errors
 from fedhp.tables import COMMAND_LINE, read_toml
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def compare(
         errors = run_shown(cells, source=str(experiment), jobs=jobs, stop=stop)
     _finish(cells, folder, as_json=as_json, figures=figures)
     if errors:
-        raise joined(errors)
+        raise combine_errors(errors)
 
 
 def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.parameters import Json, redirect_user_prints, table_console
-from fedhp.errors import ConfigError, joined
+from fedhp.errors import ConfigError, combine_errors
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def reproduce(
         print(f"report: {result.page}")
         print(f"figures, numbers and verdicts: {folder}")
     if errors:
-        raise joined(errors)
+        raise combine_errors(errors)
 
 
 def _announce(suite: Suite) -> None:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedhp import components
-from fedhp.config import Part
+from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 
 Width = Annotated[float, Field(gt=0, le=8)]
@@ -32,7 +32,7 @@ MODELS: dict[str, str] = {
 
 
 def model_factory(
-    part: Part, shape: tuple[int, ...], classes: int, *, source: str = ""
+    part: ComponentConfig, shape: tuple[int, ...], classes: int, *, source: str = ""
 ) -> Callable[[], nn.Module]:
     """A factory without arguments for the model an experiment names, its settings checked.
 

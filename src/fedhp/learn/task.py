@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhp import components
-from fedhp.config import Part
+from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn.models import model_factory
 from fedhp.learn.trial import TaskFacts, Trial
@@ -93,7 +93,9 @@ class Classification:
         return int((outputs.argmax(dim=1) == targets).sum()) / len(targets)
 
 
-def make_task(task: Part, model: Part, load: Callable[[], Dataset], *, source: str = "") -> Task:
+def make_task(
+    task: ComponentConfig, model: ComponentConfig, load: Callable[[], Dataset], *, source: str = ""
+) -> Task:
     """The task of an experiment: a user's own, or classification of what `load` returns."""
     if components.is_dotted(task.name):
         return load_task(task, source=source)
@@ -113,7 +115,7 @@ def make_task(task: Part, model: Part, load: Callable[[], Dataset], *, source: s
     return built
 
 
-def load_task(part: Part, *, source: str = "") -> Task:
+def load_task(part: ComponentConfig, *, source: str = "") -> Task:
     """A user's own task by its dotted path, built with its settings."""
     kind = components.resolve(part.name, TASKS, key="task.name", source=source)
     positional = _required_positional(kind)

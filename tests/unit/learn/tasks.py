@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedhp.config import Part
+from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn.task import Classification, check_task
 from fedhp.types import Dataset
@@ -80,11 +80,11 @@ class Positional(Doubling):
         super().__init__()
 
 
-def part(name: str, **settings: Any) -> Part:
-    return Part.model_validate({"name": name, **settings})
+def part(name: str, **settings: Any) -> ComponentConfig:
+    return ComponentConfig.model_validate({"name": name, **settings})
 
 
-def own(name: str, **settings: Any) -> Part:
+def own(name: str, **settings: Any) -> ComponentConfig:
     return part(f"{__name__}:{name}", **settings)
 
 

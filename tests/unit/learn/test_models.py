@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedhp import components
-from fedhp.config import Part
+from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn import models
 
@@ -226,7 +226,7 @@ def test_every_built_in_is_found_by_name() -> None:
 
 class TestFactory:
     def test_builds_a_new_module_each_time_and_can_be_pickled(self) -> None:
-        part = Part.model_validate({"name": "mlp", "hidden": [5]})
+        part = ComponentConfig.model_validate({"name": "mlp", "hidden": [5]})
         factory = models.model_factory(part, (1, 8, 8), 10)
         for one in (factory, pickle.loads(pickle.dumps(factory))):
             assert size(one()) == 64 * 5 + 5 + 5 * 10 + 10
@@ -247,19 +247,21 @@ class TestFactory:
     )
     def test_names_a_wrong_setting(self, settings: dict[str, Any], key: str, words: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            models.model_factory(Part.model_validate(settings), (1, 8, 8), 10, source="a.toml")
+            models.model_factory(
+                ComponentConfig.model_validate(settings), (1, 8, 8), 10, source="a.toml"
+            )
         assert caught.value.key == key
         assert str(caught.value).startswith("a.toml: ")
         assert words in str(caught.value)
 
     def test_explains_a_factory_that_does_not_take_shape_and_classes(self) -> None:
-        part = Part(name=f"{__name__}:without_arguments")
+        part = ComponentConfig(name=f"{__name__}:without_arguments")
         with pytest.raises(ConfigError, match="cannot be called as a model factory") as caught:
             models.model_factory(part, (1, 8, 8), 10)
         assert "def without_arguments(shape, classes, *" in caught.value.fix
 
     def test_explains_a_factory_that_fails(self) -> None:
-        factory = models.model_factory(Part(name=f"{__name__}:broken"), (1, 8, 8), 10)
+        factory = models.model_factory(ComponentConfig(name=f"{__name__}:broken"), (1, 8, 8), 10)
         with pytest.raises(ConfigError, match="ZeroDivisionError") as caught:
             factory()
         assert caught.value.key == "model.name"

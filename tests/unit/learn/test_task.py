@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhp import config
-from fedhp.config import Part
+from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn import models
 from fedhp.learn.task import (
@@ -75,7 +75,7 @@ class TestMakeTask:
             (part("classification", top=5), "task.top", "takes no settings"),
         ],
     )
-    def test_names_a_wrong_key(self, task: Part, key: str, words: str) -> None:
+    def test_names_a_wrong_key(self, task: ComponentConfig, key: str, words: str) -> None:
         with pytest.raises(ConfigError) as caught:
             make_task(task, part("mlp"), images)
         assert caught.value.key == key
@@ -131,7 +131,7 @@ class TestLoadTask:
     @pytest.mark.parametrize("name", ["no_such_module:Task", f"{__name__}:NoSuchTask"])
     def test_explains_what_cannot_be_imported(self, name: str) -> None:
         with pytest.raises(ConfigError, match="cannot import") as caught:
-            load_task(Part(name=name))
+            load_task(ComponentConfig(name=name))
         assert caught.value.key == "task.name"
 
 

@@ -32,7 +32,7 @@ from fedhp.cluster.coordinator.leadership import (
 )
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol import limits
-from fedhp.errors import Interrupted, unexpected
+from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.process")
@@ -203,7 +203,7 @@ def _live(
         LOG.info("stopped: %s", error.problem)
         code = error.exit_code
     except Exception as error:  # what is no FedhpError is a bug: say so, keep the details
-        told = unexpected(error)
+        told = as_fedhp_error(error)
         LOG.error("%s", told)
         code = told.exit_code
     sys.exit(code)

@@ -87,7 +87,7 @@ def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
             try:
                 try_algorithm(prepare(cell.experiment, source=source), source=source)
             except ConfigError as error:
-                raise error.said_of(_who(source, cell.label)) from error
+                raise error.with_source(_who(source, cell.label)) from error
 
 
 def run_cells(

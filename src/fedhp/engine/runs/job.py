@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
-from fedhp.errors import Interrupted, unexpected
+from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.types import RoundRecord
 
 
@@ -68,7 +68,7 @@ def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict
     except Interrupted:
         return {"event": "interrupted"}
     except Exception as failure:
-        error = unexpected(failure)
+        error = as_fedhp_error(failure)
         return {"event": "failed", "kind": type(error).__name__, "message": str(error)}
 
 
