@@ -59,9 +59,7 @@ def test_names_and_paths() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
-    with pytest.raises(
-        ConfigError, match=r"e\.toml: topology\.name: unknown topology"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"e\.toml: topology\.name: unknown topology") as caught:
         resolve("ful", BUILTINS, key="topology.name", source="e.toml")
     assert "full, star" in caught.value.allowed
     assert "did you mean 'full'?" in caught.value.fix

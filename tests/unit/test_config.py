@@ -225,7 +225,9 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
 def test_a_number_of_thousands_of_digits_can_be_talked_about(tmp_path: Path) -> None:
     file = tmp_path / "huge.toml"
     file.write_text("workers = 0x" + "f" * 6000)
-    with pytest.raises(ConfigError, match="workers: invalid value a number with thousands of digits"):
+    with pytest.raises(
+        ConfigError, match="workers: invalid value a number with thousands of digits"
+    ):
         load(file)
 
 
