@@ -96,7 +96,7 @@ def test_up_stops_everything_on_a_signal(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert told.code == 130
-    assert "goes on with the run" in told.err
+    assert "continues the run" in told.err
 
 
 def test_status_tells_people_and_machines(command: Command, gathering: Cluster) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from fedhp.cluster.audit.invariants import check, longest_pause
 from fedhp.cluster.failpoints import VARIABLE
 from fedhp.cluster.history import History, read_history
-from fedhp.cluster.ops.launch import COORDINATOR, Cluster
+from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
 from waiting import let_last, wait_until
 
@@ -85,7 +85,7 @@ class Drill:
         settings: Experiment,
         folder: Path,
         *,
-        coordinators: tuple[str, ...] = (COORDINATOR,),
+        coordinators: tuple[str, ...] = (COORDINATOR_NAME,),
         ha: str | None = None,
     ) -> None:
         self.settings = settings

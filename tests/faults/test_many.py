@@ -46,8 +46,8 @@ def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
             },
         }
     )
-    seat = CoordinatorProcessSettings(experiment, certificates, folder, name="boss")
-    boss = processes.start_coordinator(seat, ProcessEnvironment(tmp_path / "boss.log"))
+    settings = CoordinatorProcessSettings(experiment, certificates, folder, name="boss")
+    boss = processes.start_coordinator(settings, ProcessEnvironment(tmp_path / "boss.log"))
     try:
         asyncio.run(asyncio.wait_for(everyone(names, certificates, folder), PATIENCE))
         status = Path(f"/proc/{boss.pid}/status").read_text(encoding="ascii")

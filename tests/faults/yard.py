@@ -81,13 +81,13 @@ class Yard:
             issue(certificates, name, hosts=[self.host(name)])
         processes.warm_up()
         port = PORT if self._net is not None else 0
-        seat = CoordinatorProcessSettings(
+        settings = CoordinatorProcessSettings(
             experiment=self.settings,
             certificates=certificates,
             folder=self.folder,
             listen=f"{self.host(BOSS)}:{port}",
         )
-        self._begin(BOSS, _coordinate, seat)
+        self._begin(BOSS, _coordinate, settings)
         announced = self.folder / "coordinator.json"
         boss = self.processes[BOSS]
         wait_until(lambda: announced.exists() or not boss.is_alive(), "a coordinator")
@@ -151,9 +151,9 @@ class Yard:
             namespace=None if self._net is None else self._net.namespace(name),
             poison=name.startswith("w") and int(name[1:]) in self._poisoned,
         )
-        around = ProcessEnvironment(self.folder / "logs" / f"{name}.log")
+        environment = ProcessEnvironment(self.folder / "logs" / f"{name}.log")
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=target, args=(task, around, nature), daemon=True)
+        process = context.Process(target=target, args=(task, environment, nature), daemon=True)
         process.start()
         self.processes[name] = process
 
@@ -162,14 +162,14 @@ class Yard:
 
 
 def _coordinate(
-    seat: CoordinatorProcessSettings, around: ProcessEnvironment, nature: Nature
+    settings: CoordinatorProcessSettings, environment: ProcessEnvironment, nature: Nature
 ) -> None:
     if nature.namespace is not None:
         enter(nature.namespace)
-    processes._coordinator(seat, around)
+    processes.run_coordinator(settings, environment)
 
 
-def _work(settings: WorkerSettings, around: ProcessEnvironment, nature: Nature) -> None:
+def _work(settings: WorkerSettings, environment: ProcessEnvironment, nature: Nature) -> None:
     if nature.namespace is not None:
         enter(nature.namespace)
     if nature.poison:
@@ -183,7 +183,7 @@ def _work(settings: WorkerSettings, around: ProcessEnvironment, nature: Nature) 
         torch.set_num_threads(1)
         return await run_worker(settings)
 
-    processes._live(settings.name, around, main)
+    processes.run_process(settings.name, environment, main)
 
 
 def _turn_signs() -> None:

@@ -35,7 +35,7 @@ def until(cluster: Cluster, holds: Callable[[], bool], what: str) -> None:
         holds,
         lambda: f"{what}: {cluster.exit_codes()}, {cluster.notes}",
         seconds=PATIENCE,
-        meanwhile=cluster.tend,
+        meanwhile=cluster.supervise,
     )
 
 

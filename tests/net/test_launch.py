@@ -125,16 +125,16 @@ def test_a_dead_worker_is_started_again_once_a_minute(tmp_path: Path) -> None:
         cluster.start_worker("w0")  # without a coordinator it waits for one
         first = cluster.pid("w0")
         cluster.kill("w0")
-        cluster.tend()
+        cluster.supervise()
         second = cluster.pid("w0")
         assert second != first
         cluster.kill("w0")
         now[0] = 59.0
-        cluster.tend()
+        cluster.supervise()
         with pytest.raises(RunError, match="no running process 'w0'"):
             cluster.pid("w0")
         now[0] = 61.0
-        cluster.tend()
+        cluster.supervise()
         assert cluster.pid("w0") != second
         assert sum("was ended by SIGKILL" in note for note in cluster.notes) == 2
 

@@ -130,7 +130,7 @@ def test_health(now: Snapshot, well: bool, words: str) -> None:
 
 
 def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "PATIENCE", 0.05)
+    monkeypatch.setattr(metrics, "EVENT_LOOP_SECONDS", 0.05)
     asked, answers = threading.Event(), []
 
     async def ask(address: str) -> None:
@@ -160,7 +160,7 @@ def test_a_taken_port_is_told() -> None:
 def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
     init_authority(tmp_path)
     issue(tmp_path, "coordinator", hosts=("127.0.0.1",), roles=("coordinator",))
-    seat = CoordinatorProcessSettings(
+    settings = CoordinatorProcessSettings(
         experiment=tiny(),
         certificates=tmp_path,
         folder=tmp_path / "run",
@@ -175,7 +175,7 @@ def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
 
     async def main() -> None:
         stop = asyncio.Event()
-        running = asyncio.ensure_future(coordinate(seat, stop=stop))
+        running = asyncio.ensure_future(coordinate(settings, stop=stop))
         announced = tmp_path / "run" / "coordinator.json"
         await wait_until_async(lambda: announced.exists() or running.done(), "its address")
         assert not running.done(), running.result()

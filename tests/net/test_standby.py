@@ -77,12 +77,12 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
 def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
     init_authority(tmp_path)
     issue(tmp_path, "w0", roles=("worker", "coordinator"))
-    seat = CoordinatorProcessSettings(
+    settings = CoordinatorProcessSettings(
         experiment=None, certificates=tmp_path, folder=tmp_path / "run", name="w0"
     )
     with pytest.raises(ConfigError, match="needs etcd"):
-        check_standby(seat)
-    seat = CoordinatorProcessSettings(
+        check_standby(settings)
+    settings = CoordinatorProcessSettings(
         experiment=None,
         certificates=tmp_path,
         folder=tmp_path / "run",
@@ -90,4 +90,4 @@ def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
         ha="etcd://127.0.0.1:1",
     )
     with pytest.raises(ConfigError, match="names no port"):
-        check_standby(seat)
+        check_standby(settings)

@@ -1,4 +1,4 @@
-"""fedhp cluster: a federation on this machine, and an operator's wishes to any coordinator."""
+"""`fedhp cluster`: start a federation on this machine, and operate any running one."""
 
 from __future__ import annotations
 
@@ -27,26 +27,32 @@ if TYPE_CHECKING:
     from fedhp.cluster.ops.operator import Target
 
 app = typer.Typer(
-    help="A federation of processes: start one here, look at one, stop it.", no_args_is_help=True
+    help="Start a federation on this machine; watch and control any running one.",
+    no_args_is_help=True,
 )
 
 app.command()(verify)
 
-LOOK = 0.5  # s between two looks at the federation
+REFRESH_SECONDS = 0.5  # between two updates of the display
 
-Where = Annotated[
-    str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="Whom to ask.")
+CoordinatorAddress = Annotated[
+    str | None,
+    typer.Option("--coordinator", metavar="HOST:PORT", help="Address of the coordinator."),
 ]
-Folder = Annotated[
+RunFolder = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Or: the folder of a run on this machine."),
+    typer.Option("--out", metavar="DIR", help="Or the folder of a run on this machine."),
 ]
-Certs = Annotated[
+OperatorCerts = Annotated[
     Path | None,
-    typer.Option("--certs", metavar="FOLDER", help="Default: DIR/certs with --out, else certs."),
+    typer.Option(
+        "--certs",
+        metavar="FOLDER",
+        help="Folder of keys and certificates. Default: DIR/certs with --out, else certs.",
+    ),
 ]
-Name = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="As whom; its certificate must be there.")
+OperatorName = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name of the operator, as in its certificate.")
 ]
 
 
@@ -55,20 +61,21 @@ def up(
     experiment: ExperimentFile,
     overrides: Overrides = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many. Default: as the experiment says.")
+        int | None, typer.Option(min=1, help="Number of workers. Default: that of the experiment.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write to, or to go on with.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
     ] = None,
     restart: Annotated[
-        bool, typer.Option(help="Start a process again that died, once a minute at most.")
+        bool, typer.Option(help="Restart a process that died, at most once a minute.")
     ] = True,
     as_json: Json = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Start a coordinator and workers as processes of this machine, and watch them.
+    """Start a coordinator and workers as processes on this machine, and watch them.
 
-    The same command with the same --out goes on with the run.
+    Run the same command with the same --out to continue the run.
     """
     from fedhp.cli.stopping import StopRequest
     from fedhp.cluster.ops import processes
@@ -92,18 +99,18 @@ def up(
                 cluster.start()
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
-    _tell(cluster, seconds, as_json=as_json)
+    _print_result(cluster, seconds, as_json=as_json)
 
 
 @app.command()
 def status(
-    coordinator: Where = None,
-    out: Folder = None,
-    certs: Certs = None,
-    name: Name = "operator",
+    coordinator: CoordinatorAddress = None,
+    out: RunFolder = None,
+    certs: OperatorCerts = None,
+    name: OperatorName = "operator",
     as_json: Json = False,
 ) -> None:
-    """Show how a run stands and who takes part."""
+    """Show the progress of a run and its workers."""
     from fedhp.cluster.ops import operator
     from fedhp.console.cluster import status_line, status_table
 
@@ -119,9 +126,12 @@ def status(
 
 @app.command()
 def stop(
-    coordinator: Where = None, out: Folder = None, certs: Certs = None, name: Name = "operator"
+    coordinator: CoordinatorAddress = None,
+    out: RunFolder = None,
+    certs: OperatorCerts = None,
+    name: OperatorName = "operator",
 ) -> None:
-    """End a run after its present round; the workers end too. It can be gone on with."""
+    """End a run after its current round; the workers end too. It can be resumed."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), stop=True))
@@ -130,12 +140,12 @@ def stop(
 @app.command()
 def drain(
     worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that is to leave.")],
-    coordinator: Where = None,
-    out: Folder = None,
-    certs: Certs = None,
-    name: Name = "operator",
+    coordinator: CoordinatorAddress = None,
+    out: RunFolder = None,
+    certs: OperatorCerts = None,
+    name: OperatorName = "operator",
 ) -> None:
-    """Let a worker leave after its present round; the others go on."""
+    """Let a worker leave after its current round; the others continue."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), drain=worker))
@@ -144,12 +154,12 @@ def drain(
 @app.command()
 def allow(
     worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to let in again.")],
-    coordinator: Where = None,
-    out: Folder = None,
-    certs: Certs = None,
-    name: Name = "operator",
+    coordinator: CoordinatorAddress = None,
+    out: RunFolder = None,
+    certs: OperatorCerts = None,
+    name: OperatorName = "operator",
 ) -> None:
-    """End the quarantine of a worker that had sent too many bad messages."""
+    """End the quarantine of a worker that sent too many bad messages."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), allow=worker))
@@ -164,10 +174,10 @@ def gather(
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The new folder.")],
     as_json: Json = False,
 ) -> None:
-    """Make one whole record of a run that several coordinators led, one after another."""
-    from fedhp.cluster.audit.merge import gather as put_together
+    """Combine the records of a run that several coordinators led, one after another."""
+    from fedhp.cluster.audit import merge
 
-    whole = put_together(folders, out)
+    whole = merge.gather(folders, out)
     if as_json:
         pieces = [
             {
@@ -186,8 +196,8 @@ def gather(
         print(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
     print(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {whole.planned} rounds)")
     if whole.status != "finished":
-        print("by these folders the run is not over; did another coordinator lead afterwards?")
-    print(f"look closer: fedhp show {out}; fedhp report {out}; fedhp cluster verify {out}")
+        print("the run is not over in these folders; did another coordinator lead afterwards?")
+    print(f"next: fedhp show {out}; fedhp report {out}; fedhp cluster verify {out}")
 
 
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
@@ -196,7 +206,7 @@ def _target(address: str | None, out: Path | None, certs: Path | None, name: str
 
     if (address is None) == (out is None):
         raise ConfigError(
-            "give one of the two" if address is None else "give only one of the two",
+            "one of them is needed" if address is None else "only one of them is allowed",
             key="--coordinator, --out",
             source=COMMAND_LINE,
             allowed="--coordinator HOST:PORT, or --out DIR of a run on this machine",
@@ -210,33 +220,33 @@ def _target(address: str | None, out: Path | None, certs: Path | None, name: str
 
 
 def _watch(cluster: Cluster, stop: Any) -> None:
-    """Until the run is over, or somebody wants to stop."""
+    """Show progress until the run is over or the user stops it."""
     from fedhp.console.cluster import ClusterView
 
-    shown, told = 0, 0
+    shown, notes_shown = 0, 0
     with ClusterView(cluster.experiment.rounds) as view:
         while not cluster.finished():
             if stop():
                 raise Interrupted(
-                    f"stopped\n  the same command with --out {cluster.folder} goes on with the run"
+                    f"stopped\n  the same command with --out {cluster.folder} continues the run"
                 )
-            cluster.tend()
+            cluster.supervise()
             cluster.check_alive()
             try:
-                reply = cluster.status(seconds=2 * LOOK)
+                reply = cluster.status(seconds=2 * REFRESH_SECONDS)
             except RunError:
-                reply = None  # it starts, or starts again
+                reply = None  # it is starting
             rounds = list(cluster.rounds(after=shown))
-            view.show(reply, rounds=rounds, notes=cluster.notes[told:])
+            view.show(reply, rounds=rounds, notes=cluster.notes[notes_shown:])
             shown = max([shown, *(facts.round_index for facts in rounds)])
-            told = len(cluster.notes)
-            time.sleep(LOOK)
+            notes_shown = len(cluster.notes)
+            time.sleep(REFRESH_SECONDS)
         rounds = list(cluster.rounds(after=shown))
-        view.show(None, rounds=rounds, notes=cluster.notes[told:], over=True)
+        view.show(None, rounds=rounds, notes=cluster.notes[notes_shown:], over=True)
 
 
-def _tell(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
-    """The same table as `fedhp run`, and where everything is."""
+def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
+    """The same table as after `fedhp run`, and the folders."""
     from fedhp.record.reader import RunReader
     from fedhp.report.cost import cost_of
     from fedhp.report.tables import comparison_table
@@ -260,4 +270,4 @@ def _tell(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
         print(cost)
     print(f"run: {cluster.folder}")
     print(f"logs: {cluster.folder / 'logs'}; models: {cluster.folder / 'workers'}")
-    print(f"look closer: fedhp show {cluster.folder}; fedhp explain {cluster.folder} --round 2")
+    print(f"next: fedhp show {cluster.folder}; fedhp explain {cluster.folder} --round 2")

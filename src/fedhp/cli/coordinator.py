@@ -16,44 +16,50 @@ if TYPE_CHECKING:
     from fedhp.types import RoundRecord
 
 Certs = Annotated[
-    Path, typer.Option("--certs", metavar="FOLDER", help="Where keys and certificates are.")
+    Path, typer.Option("--certs", metavar="FOLDER", help="Folder of keys and certificates.")
 ]
 LogFormat = Annotated[
-    str, typer.Option("--log-format", metavar="text|json", help="How lines of the log look.")
+    str, typer.Option("--log-format", metavar="text|json", help="Format of the log lines.")
 ]
 
 
 def coordinator(
     experiment: ExperimentFile,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where workers connect to; 0.0.0.0: anywhere.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; 0.0.0.0: all addresses.")
     ],
     overrides: Overrides = None,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="This machine, as in its certificate.")
+        str, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
     ] = "coordinator",
     certs: Certs = Path("certs"),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to, or to go on with."),
+        typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
     ] = None,
     allow: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Names that may call. Default: all with a certificate."),
+        typer.Option(
+            metavar="FILE", help="File of names that may call. Default: all with a certificate."
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="What others are told, where it is not --listen."),
+        typer.Option(metavar="HOST:PORT", help="Address that others use, if not --listen."),
     ] = None,
     min_workers: Annotated[
-        int | None, typer.Option(min=1, help="Below so many the run pauses: cluster.min_workers.")
+        int | None,
+        typer.Option(min=1, help="The run pauses with fewer workers (cluster.min_workers)."),
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option(min=1, help="At most so many take part: workers.")
+        int | None, typer.Option(min=1, help="The most workers that can take part (workers).")
     ] = None,
     ha: Annotated[
         str | None,
-        typer.Option(metavar="etcd://HOST:PORT,...", help="Several coordinators, one leads."),
+        typer.Option(
+            metavar="etcd://HOST:PORT,...",
+            help="Several coordinators, of which one leads, through etcd.",
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -61,16 +67,16 @@ def coordinator(
     ] = None,
     log_format: LogFormat = "text",
 ) -> None:
-    """Coordinate a run: plan its rounds, gather reports, keep the record.
+    """Coordinate a run: plan its rounds, collect reports, write the record.
 
-    The same command again goes on with the run.
+    Run the same command again to continue the run.
     """
     import asyncio
     import signal
 
     from fedhp.cluster.coordinator.leadership import (
         CoordinatorProcessSettings,
-        check_seat,
+        check_settings,
         coordinate,
     )
     from fedhp.cluster.ops import logs
@@ -82,9 +88,9 @@ def coordinator(
     changes = list(overrides or [])
     changes += [] if max_workers is None else [f"workers={max_workers}"]
     changes += [] if min_workers is None else [f"cluster.min_workers={min_workers}"]
-    settings = load(experiment, changes)
-    seat = CoordinatorProcessSettings(
-        experiment=settings,
+    loaded = load(experiment, changes)
+    settings = CoordinatorProcessSettings(
+        experiment=loaded,
         certificates=certs,
         folder=choose_folder(out, experiment, resume=False),
         name=name,
@@ -95,37 +101,38 @@ def coordinator(
         ha=ha,
         metrics=metrics,
     )
-    check_seat(seat)
+    check_settings(settings)
     logs.set_up(who=name, form=form)
-    print(f"run: {seat.folder}; the same command with --out {seat.folder} goes on with it")
+    folder = settings.folder
+    print(f"run: {folder}; to continue it, run the same command with --out {folder}")
 
-    async def live() -> None:
+    async def run() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await coordinate(seat, stop=stop, on_round=lambda record: _print(record, settings.rounds))
+        await coordinate(settings, stop=stop, on_round=lambda record: _print(record, loaded.rounds))
 
-    asyncio.run(live())
-    print(f"the run is over: fedhp show {seat.folder}")
+    asyncio.run(run())
+    print(f"the run is over; see: fedhp show {folder}")
 
 
 def check_log_format(word: str) -> Format:
-    """text or json."""
+    """The format that the option names."""
     from fedhp.cluster.ops.logs import FORMATS
 
     for form in FORMATS:
         if form == word:
             return form
     raise ConfigError(
-        f"{word!r} is no format",
+        f"unknown log format {word!r}",
         key="--log-format",
         source=COMMAND_LINE,
         allowed=", ".join(FORMATS),
-        fix="write --log-format json for machines",
+        fix="use --log-format json for programs that read the log",
     )
 
 
 def _print(record: RoundRecord, rounds: int) -> None:
-    from fedhp.console.cluster import facts_of, round_line
+    from fedhp.console.cluster import round_facts, round_line
 
-    print(round_line(facts_of(record), rounds), flush=True)
+    print(round_line(round_facts(record), rounds), flush=True)

@@ -1,4 +1,4 @@
-"""`fedhp doctor`: is this machine ready to take part, and if not, how to mend it."""
+"""`fedhp doctor`: is this machine ready to take part, and if not, how to fix that."""
 
 from __future__ import annotations
 
@@ -14,40 +14,46 @@ STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 def doctor(
     coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Whether it answers this machine.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Check whether this coordinator answers."),
     ] = None,
     certs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where keys and certificates are. Default: certs."),
+        typer.Option(metavar="FOLDER", help="Folder of keys and certificates. Default: certs."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This machine, as in its certificate.")
+        str | None, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="FILE.npz | EXPERIMENT.toml | NAME", help="Whether it can be read."),
+        typer.Option(
+            metavar="FILE.npz | EXPERIMENT.toml | NAME", help="Check whether this data can be read."
+        ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Whether the port is free.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Check whether this port is free.")
     ] = None,
     ha: Annotated[
-        str | None, typer.Option(metavar="etcd://HOST:PORT,...", help="Whether etcd answers.")
+        str | None, typer.Option(metavar="etcd://HOST:PORT,...", help="Check whether etcd answers.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where would be written. Default: here.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Check the disk of this folder. Default: the current one."
+        ),
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Check clock, ports, certificates, versions, data, memory and disk of this machine."""
+    """Check the clock, ports, certificates, versions, data, memory and disk of this machine."""
     import json
 
     from rich.markup import escape
 
-    from fedhp.cluster.ops.doctor import Questions, examine
+    from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
 
-    looked = certs is not None or name is not None or Path("certs").is_dir()
-    ask = Questions(
-        certificates=(certs or Path("certs")) if looked else None,
+    wants_certificates = certs is not None or name is not None or Path("certs").is_dir()
+    options = DoctorOptions(
+        certificates=(certs or Path("certs")) if wants_certificates else None,
         name=name,
         coordinator=coordinator,
         listen=listen,
@@ -55,23 +61,28 @@ def doctor(
         etcd=ha,
         folder=out,
     )
-    found, console = [], table_console()
+    checks, console = [], table_console()
     with redirect_user_prints(as_json):
-        for check in examine(ask):
-            found.append(check)
+        for check in run_checks(options):
+            checks.append(check)
             if as_json:
                 continue
             style = STYLES[check.verdict]
-            line = f"[{style}]{check.verdict:<7}[/]  {escape(check.name)}: {escape(check.said)}"
+            line = f"[{style}]{check.verdict:<7}[/]  {escape(check.name)}: {escape(check.message)}"
             console.print(line, soft_wrap=True)
-            if check.mend:
-                console.print(f"         mend: {check.mend}", markup=False, soft_wrap=True)
-    well = all(check.verdict != "wrong" for check in found)
+            if check.fix:
+                console.print(f"         fix: {check.fix}", markup=False, soft_wrap=True)
+    ready = all(check.verdict != "wrong" for check in checks)
     if as_json:
         rows = [
-            {"check": each.name, "verdict": each.verdict, "said": each.said, "mend": each.mend}
-            for each in found
+            {
+                "check": check.name,
+                "verdict": check.verdict,
+                "said": check.message,
+                "mend": check.fix,
+            }
+            for check in checks
         ]
-        print(json.dumps({"ready": well, "checks": rows}))
-    if not well:
+        print(json.dumps({"ready": ready, "checks": rows}))
+    if not ready:
         raise typer.Exit(1)

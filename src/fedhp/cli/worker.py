@@ -68,7 +68,7 @@ def worker(
         leader_finder,
     )
     from fedhp.cluster.ops import logs
-    from fedhp.cluster.ops.processes import ProcessEnvironment, beside
+    from fedhp.cluster.ops.processes import ProcessEnvironment, standby_process
     from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 
     folder = Path("workers") / name if state is None else state
@@ -84,9 +84,9 @@ def worker(
         finder=None if ha is None else leader_finder(ha),
     )
     form = check_log_format(log_format)
-    seat = None
+    standby_settings = None
     if standby is not None:
-        seat = CoordinatorProcessSettings(
+        standby_settings = CoordinatorProcessSettings(
             experiment=None,
             certificates=certs,
             folder=folder / "coordinator",
@@ -95,7 +95,7 @@ def worker(
             advertise=standby_advertise,
             ha=ha,
         )
-        check_standby(seat)
+        check_standby(standby_settings)
     logs.set_up(who=name, form=form)
 
     async def live() -> int:
@@ -105,10 +105,10 @@ def worker(
             loop.add_signal_handler(number, stop.set)
         return await run_worker(settings, stop=stop, on_round=_print)
 
-    with beside(seat, ProcessEnvironment(None, form)) as patience:
+    with standby_process(standby_settings, ProcessEnvironment(None, form)) as standby_coordinator:
         code = asyncio.run(live())
         if not code:
-            patience.let_all_hear()
+            standby_coordinator.let_run_end()
     if code:
         raise Interrupted(f"{name}: left the run; started again as it was, it comes back")
     print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")

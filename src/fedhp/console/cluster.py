@@ -1,6 +1,6 @@
-"""A federation while it runs: a table of its workers where a person watches, lines elsewhere.
+"""A running federation: a table of its workers in a terminal, lines elsewhere.
 
-Goes to standard error, so that standard output holds results alone.
+Goes to standard error, so that standard output has the results only.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.types import RoundRecord
 
-MOST_ROWS = 40  # workers in the table; the others are counted
-NOTES = 4  # the last ones are shown
-STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "suspect": "yellow"}
+MOST_WORKER_ROWS = 40  # the other workers are only counted
+MOST_NOTES = 4  # the latest are shown
+STATUS_STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "suspect": "yellow"}
 
 
 def round_line(facts: RoundFacts, rounds: int) -> str:
     """A round in one line."""
-    tested = "" if facts.accuracy is None else f"  accuracy {facts.accuracy:.4f}"
-    people = "1 worker " if facts.workers == 1 else f"{facts.workers} workers"
+    accuracy = "" if facts.accuracy is None else f"  accuracy {facts.accuracy:.4f}"
+    workers = "1 worker " if facts.workers == 1 else f"{facts.workers} workers"
     return (
-        f"round {facts.round_index}/{rounds}  {facts.seconds:.2f} s  {people}  "
-        f"steps {facts.steps:.1f}  waiting {facts.waiting:.2f} s{tested}"
+        f"round {facts.round_index}/{rounds}  {facts.seconds:.2f} s  {workers}  "
+        f"steps {facts.steps:.1f}  waiting {facts.waiting:.2f} s{accuracy}"
     )
 
 
-def facts_of(record: RoundRecord) -> RoundFacts:
-    """The same numbers from a round that has just ended."""
+def round_facts(record: RoundRecord) -> RoundFacts:
+    """The numbers of a round that has just ended."""
     took_part = record.local_steps > 0
-    tested = record.evaluation
+    evaluation = record.evaluation
     return RoundFacts(
         round_index=record.round_index,
         seconds=record.timing.round_time,
         workers=int(took_part.sum()),
         steps=float(record.local_steps[took_part].mean()) if took_part.any() else 0.0,
         waiting=record.timing.mean_waiting_time,
-        accuracy=None if tested is None else tested.mean_accuracy,
+        accuracy=None if evaluation is None else evaluation.mean_accuracy,
     )
 
 
 def status_table(status: wire.StatusReply) -> Table:
-    """Who is there and what each does."""
+    """All workers and what each of them does."""
     table = Table(box=None, pad_edge=False)
     for name in ("worker", "status", "phase"):
         table.add_column(name)
     for name in ("round", "steps", "step time", "accuracy", "silent"):
         table.add_column(name, justify="right")
-    for member in status.members[:MOST_ROWS]:
-        style = STYLES.get(member.status, "red")
+    for member in status.members[:MOST_WORKER_ROWS]:
+        style = STATUS_STYLES.get(member.status, "red")
         cells = (member.phase, member.round, _steps(member), _milliseconds(member.step_time))
         silent = f"{member.silent_seconds:.0f} s" if _is_known(member.silent_seconds) else "-"
         table.add_row(
@@ -70,23 +70,23 @@ def status_table(status: wire.StatusReply) -> Table:
 
 
 def status_line(status: wire.StatusReply) -> str:
-    """The run in one line."""
+    """The whole run in one line."""
     why = f" ({_clean(status.why)})" if status.why else ""
-    took = f", last round {status.round_seconds:.2f} s" if status.round_seconds else ""
+    last = f", last round {status.round_seconds:.2f} s" if status.round_seconds else ""
     return (
-        f"{_clean(status.state)}{why}: round {status.round} of {status.rounds}{took}, "
+        f"{_clean(status.state)}{why}: round {status.round} of {status.rounds}{last}, "
         f"epoch {status.epoch}, {len(status.members)} workers"
     )
 
 
 class ClusterView:
-    """The display of a federation; `show` as often as there is something new."""
+    """The display of a federation; call `show` whenever there is something new."""
 
     def __init__(self, rounds: int) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._rounds = rounds
-        self._last = ""  # the last round, in words
+        self._last_round = ""  # in words
         self._status: wire.StatusReply | None = None  # the last one
         self._notes: list[str] = []
         self._state = ""
@@ -109,35 +109,35 @@ class ClusterView:
         notes: Sequence[str] = (),
         over: bool = False,
     ) -> None:
-        """What is new: rounds that ended, notes, and how everyone stands now."""
+        """Show what is new: rounds that ended, notes, and the present status."""
         lines = [round_line(facts, self._rounds) for facts in rounds]
-        self._last = lines[-1] if lines else self._last
+        self._last_round = lines[-1] if lines else self._last_round
         self._notes += notes
         if self._live is None:
-            for line in (*lines, *notes, *self._news(status)):
+            for line in (*lines, *notes, *self._state_change(status)):
                 self._console.print(line, markup=False, soft_wrap=True)
             return
-        silent = "the coordinator starts" if self._status is None else "the coordinator is silent"
-        head = silent if status is None else status_line(status)
+        silent = "is starting" if self._status is None else "does not answer"
+        head = f"the coordinator {silent}" if status is None else status_line(status)
         parts: list[Text | Table] = [Text("the run is over" if over else head)]
-        if self._last:
-            parts.append(Text(self._last))
+        if self._last_round:
+            parts.append(Text(self._last_round))
         self._status = status or self._status
         if self._status is not None and not over:
             parts.append(status_table(self._status))
-            hidden = len(self._status.members) - MOST_ROWS
+            hidden = len(self._status.members) - MOST_WORKER_ROWS
             if hidden > 0:
                 parts.append(Text(f"... and {hidden} more workers"))
-        parts += [Text(note, style="yellow") for note in self._notes[-NOTES:]]
+        parts += [Text(note, style="yellow") for note in self._notes[-MOST_NOTES:]]
         self._live.update(Group(*parts))
 
-    def _news(self, status: wire.StatusReply | None) -> list[str]:
-        """Without a terminal, the state is told when it changes."""
-        now = "" if status is None else status.state
-        if not now or now == self._state:
+    def _state_change(self, status: wire.StatusReply | None) -> list[str]:
+        """Without a terminal, the state is printed when it changes."""
+        state = "" if status is None else status.state
+        if not state or state == self._state:
             return []
-        self._state = now
-        return [_clean(now)]
+        self._state = state
+        return [_clean(state)]
 
 
 def _steps(member: wire.MemberStatus) -> str:
@@ -153,7 +153,8 @@ def _is_known(value: float) -> bool:
 
 
 def _clean(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text[: limits.TEXT_LENGTH])
+    text = text[: limits.TEXT_LENGTH]
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _plain(text: str) -> str:

@@ -42,7 +42,6 @@ from fedhp.cluster.protocol.wire_pb2_grpc import add_CoordinatorServicer_to_serv
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
-from fedhp.errors import RunError
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -362,14 +361,3 @@ class RoundLoop:
             else:
                 state.resume()
                 return
-
-
-def check_workers(experiment: Experiment) -> None:
-    """Refuse settings that could never start."""
-    if experiment.cluster.min_workers > experiment.workers:
-        raise RunError(
-            f"cluster.min_workers is {experiment.cluster.min_workers}, but workers is "
-            f"{experiment.workers}",
-            allowed="at most as many as there are workers",
-            fix="lower cluster.min_workers, or raise workers",
-        )

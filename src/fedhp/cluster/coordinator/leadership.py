@@ -1,7 +1,7 @@
-"""A coordinator's process: checked before it starts, term after term until the run is over.
+"""The process of a coordinator: checks its settings, then leads, once or again and again.
 
-With a journal there is one term. With etcd a process waits for its turn; whoever lost the lead
-waits again. Each process writes a record of its own: a frozen leader may still hold its lock.
+With a journal it leads once. With etcd it waits for the lead, and waits again after losing it.
+Each process writes its own record: a frozen leader may still hold the lock of its folder.
 """
 
 from __future__ import annotations
@@ -11,17 +11,12 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.coordinator import (
-    Coordinator,
-    CoordinatorSettings,
-    Deposed,
-    check_workers,
-)
+from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
 from fedhp.cluster.ledger.base import JournalLedger, Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
@@ -35,52 +30,52 @@ from fedhp.files import make_folder, write_file
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
-ANNOUNCED = "coordinator.json"  # in the folder: where this coordinator is
+ANNOUNCEMENT = "coordinator.json"  # in the folder: where this coordinator is
 JOURNAL = "journal"
-FEDERATION = "federation"  # the name of the run in etcd; the prefix tells federations apart
-MODEL_BITS = 8e6  # a size to try the settings with; the workers tell the true one
-SILENT = 3.0  # s without the lead until somebody is told of it
-PAUSE = 1.0  # s before a process that lost the lead waits for it again
+FEDERATION = "federation"  # the run's name in etcd; the prefix distinguishes federations
+TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
+QUIET_SECONDS = 3.0  # of waiting for the lead before that is logged
+CANDIDATE_RETRY_SECONDS = 1.0  # until a process that lost the lead waits for it again
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorProcessSettings:
     """What a coordinator's process is started with."""
 
-    experiment: Experiment | None  # none: a standby's, which takes over what is committed
+    experiment: Experiment | None  # None for a standby, which takes over what is committed
     certificates: Path
     folder: Path  # of the record, the history and the journal
     name: str = "coordinator"
     listen: str = "127.0.0.1:0"
-    source: str = ""  # the experiment file, to blame
-    allow: Path | None = None  # a file of names; none: everyone the authority signed
+    source: str = ""  # the experiment file, for errors
+    allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
-    ha: str | None = None  # etcd://..., or the journal of this machine
+    ha: str | None = None  # etcd://..., or None for the journal of this machine
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
 
 
-def check_seat(seat: CoordinatorProcessSettings) -> Identity:
+def check_settings(settings: CoordinatorProcessSettings) -> Identity:
     """Refuse what cannot work, before anything is started or written."""
-    if seat.experiment is not None:
-        check_network(seat.experiment, source=seat.source)
-    identity = load_identity(seat.certificates, seat.name)
+    if settings.experiment is not None:
+        check_network(settings.experiment, source=settings.source)
+    identity = load_identity(settings.certificates, settings.name)
     if "coordinator" not in identity.roles:
         raise IdentityError(
-            f"{seat.name} is {' and '.join(sorted(identity.roles))} by its certificate, "
+            f"{settings.name} is {' and '.join(sorted(identity.roles))} by its certificate, "
             "not coordinator",
-            fix=f"fedhp certs issue {seat.name} --role coordinator --host HOST --replace",
+            fix=f"fedhp certs issue {settings.name} --role coordinator --host HOST --replace",
         )
-    AllowList(seat.allow)
-    listen = parse_listen(seat.listen, key="--listen")
+    AllowList(settings.allow)
+    listen = parse_listen(settings.listen, key="--listen")
     check_free(listen, key="--listen")
-    if seat.metrics is not None:
-        check_free(parse_listen(seat.metrics, key="--metrics"), key="--metrics")
-    if seat.advertise is not None:
-        parse_address(seat.advertise, key="--advertise")
-    elif seat.ha is not None and listen.everywhere:
+    if settings.metrics is not None:
+        check_free(parse_listen(settings.metrics, key="--metrics"), key="--metrics")
+    if settings.advertise is not None:
+        parse_address(settings.advertise, key="--advertise")
+    elif settings.ha is not None and listen.everywhere:
         raise ConfigError(
-            f"with --ha the others must be told an address, and {listen} is none",
+            f"with --ha the others need an address to call, and {listen} is not one",
             key="--advertise",
             allowed="HOST:PORT at which the workers reach this machine",
             fix=f"add --advertise HOST:{listen.port or 'PORT'}",
@@ -90,12 +85,18 @@ def check_seat(seat: CoordinatorProcessSettings) -> Identity:
 
 def check_network(experiment: Experiment, *, source: str = "") -> None:
     """Refuse an experiment that machines cannot carry out."""
-    check_workers(experiment)
-    stage = bare_stage(experiment, model_bits=MODEL_BITS, source=source)
+    if experiment.cluster.min_workers > experiment.workers:
+        raise RunError(
+            f"cluster.min_workers is {experiment.cluster.min_workers}, but workers is "
+            f"{experiment.workers}",
+            allowed="at most as many as there are workers",
+            fix="lower cluster.min_workers, or raise workers",
+        )
+    stage = bare_stage(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
         raise ConfigError(
-            "is true, which a network of machines does not offer: who pulls a model does not "
-            "send one back",
+            "is true, but a network of machines does not offer that: a worker that pulls a model "
+            "does not send one back",
             key="algorithm.symmetric",
             source=source,
             allowed="false, as in the paper",
@@ -103,73 +104,73 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
         )
 
 
-def check_standby(seat: CoordinatorProcessSettings) -> None:
+def check_standby(settings: CoordinatorProcessSettings) -> None:
     """Refuse a standby that could never take over."""
-    if seat.ha is None:
+    if settings.ha is None:
         raise ConfigError(
-            "a standby needs etcd, which says who leads",
+            "a standby needs etcd, which decides who leads",
             key="--standby",
             allowed="--standby together with --ha etcd://...",
-            fix="add --ha, or leave --standby out",
+            fix="add --ha, or remove --standby",
         )
-    if not parse_listen(seat.listen, key="--standby").port:
+    if not parse_listen(settings.listen, key="--standby").port:
         raise ConfigError(
-            f"{seat.listen} names no port, and the others are told it before it is opened",
+            f"{settings.listen} names no port, and the others must know it before it is opened",
             key="--standby",
-            allowed="HOST:PORT with a port of its own",
+            allowed="HOST:PORT with a fixed port",
             fix="for example --standby 0.0.0.0:7701",
         )
-    check_seat(seat)
+    check_settings(settings)
 
 
 async def coordinate(
-    seat: CoordinatorProcessSettings,
+    settings: CoordinatorProcessSettings,
     *,
     stop: asyncio.Event,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
 ) -> None:
-    """Coordinate until the run is over; Interrupted when `stop` was set before."""
-    identity = check_seat(seat)
-    make_folder(seat.folder, option="--out")
+    """Coordinate until the run is over; Interrupted if `stop` is set before."""
+    identity = check_settings(settings)
+    make_folder(settings.folder, option="--out")
     metrics, current = Metrics(), _Current()
     server = None
-    if seat.metrics is not None:
-        server = MetricsServer(seat.metrics, metrics, lambda: snapshot_of(current.coordinator))
+    if settings.metrics is not None:
+        server = MetricsServer(settings.metrics, metrics, lambda: snapshot_of(current.coordinator))
         LOG.info("metrics at port %d", server.port)
 
     def round_ended(record: RoundRecord) -> None:
         metrics.round_ended(record)
         on_round(record)
 
-    async def terms() -> None:
-        while not await _term(seat, identity, current=current, on_round=round_ended):
-            await asyncio.sleep(PAUSE)
+    async def lead_until_over() -> None:
+        while not await _lead_once(settings, identity, current=current, on_round=round_ended):
+            await asyncio.sleep(CANDIDATE_RETRY_SECONDS)
 
-    running = asyncio.ensure_future(terms())
+    leading = asyncio.ensure_future(lead_until_over())
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done():
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
             raise Interrupted(
-                "stopped\n  the run is saved; the same command goes on with it, the workers wait"
+                "stopped\n  the run is saved; the same command continues it, the workers wait"
             )
-        running.result()
+        leading.result()
     finally:
         stopping.cancel()
         if server is not None:
             await asyncio.to_thread(server.close)
 
 
-async def stand_by(seat: CoordinatorProcessSettings, *, stop: asyncio.Event) -> None:
+async def stand_by(settings: CoordinatorProcessSettings, *, stop: asyncio.Event) -> None:
     """Be ready to coordinate, with etcd: take over a run that others began, until it is over."""
-    check_standby(seat)
-    await coordinate(seat, stop=stop)
+    check_standby(settings)
+    await coordinate(settings, stop=stop)
 
 
 def leader_finder(url: str) -> Callable[[], Awaitable[str]]:
-    """For a worker: the address of whoever coordinates now, by etcd; OSError while nobody does."""
+    """For a worker: asks etcd for the leader's address; OSError while there is no leader."""
 
     async def find() -> str:
         try:
@@ -184,16 +185,16 @@ def leader_finder(url: str) -> Callable[[], Awaitable[str]]:
 
 
 def file_finder(folder: Path) -> Callable[[], Awaitable[str]]:
-    """For a worker on the same machine: what the coordinator wrote into its folder."""
+    """For a worker on the same machine: reads what the coordinator announced in its folder."""
 
     async def find() -> str:
-        return announced(folder).address
+        return read_announcement(folder).address
 
     return find
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class Announcement:
     """Where a coordinator of this machine is."""
 
     name: str
@@ -202,55 +203,59 @@ class Announced:
     process: int
 
 
-def announced(folder: Path) -> Announced:
-    """The coordinator that last led into this folder; OSError if there was none."""
+def read_announcement(folder: Path) -> Announcement:
+    """The last leader that writes into this folder; OSError if there was none."""
     try:
-        return Announced(**json.loads((folder / ANNOUNCED).read_bytes()))
+        return Announcement(**json.loads((folder / ANNOUNCEMENT).read_bytes()))
     except (ValueError, TypeError):
-        raise OSError(f"{folder / ANNOUNCED} is damaged") from None
+        raise OSError(f"{folder / ANNOUNCEMENT} is damaged") from None
 
 
 class _Current:
-    """Who holds this process's office just now."""
+    """The coordinator that this process runs at the moment."""
 
     coordinator: Coordinator | None = None
     port: int = 0  # one that the system chose stays the same: workers know it
 
 
-async def _term(
-    seat: CoordinatorProcessSettings,
+async def _lead_once(
+    settings: CoordinatorProcessSettings,
     identity: Identity,
     *,
     current: _Current,
     on_round: Callable[[RoundRecord], None],
 ) -> bool:
-    """One term of office; whether the run is over."""
-    ledger = AnnouncingLedger(_ledger(seat), seat.folder)
-    listen = parse_listen(seat.listen, key="--listen")
+    """Wait for the lead and coordinate; False if the lead was lost before the run was over."""
+    ledger = AnnouncingLedger(_ledger(settings), settings.folder)
+    listen = parse_listen(settings.listen, key="--listen")
     if not listen.port:
         listen = replace(listen, port=current.port)
     try:
-        experiment = seat.experiment
+        experiment = settings.experiment
         if experiment is None:
-            state = await ledger.lead_first(name=seat.name, address=seat.advertise or str(listen))
-            if state is None:
+            committed = await ledger.lead_first(
+                name=settings.name, address=settings.advertise or str(listen)
+            )
+            if committed is None:
                 return False  # nobody has begun the run yet
-            experiment = CommittedState.from_bytes(state).experiment
-        settings = CoordinatorSettings(
-            experiment=experiment,
-            identity=identity,
-            listen=str(listen),
-            folder=seat.folder,
-            allowed=AllowList(seat.allow),
-            advertise=seat.advertise,
-            on_round=on_round,
+            experiment = CommittedState.from_bytes(committed).experiment
+        current.coordinator = Coordinator(
+            CoordinatorSettings(
+                experiment=experiment,
+                identity=identity,
+                listen=str(listen),
+                folder=settings.folder,
+                allowed=AllowList(settings.allow),
+                advertise=settings.advertise,
+                on_round=on_round,
+            ),
+            ledger,
         )
-        current.coordinator = Coordinator(settings, ledger)
         await current.coordinator.run()
         return True
     except (Deposed, NotLeader, Unreachable) as error:
-        if seat.ha is None or (not ledger.has_led and isinstance(error, Unreachable)):
-            raise RunError(f"{seat.folder}: {error}") from None
+        if settings.ha is None or (not ledger.has_led and isinstance(error, Unreachable)):
+            raise RunError(f"{settings.folder}: {error}") from None
         LOG.warning("a candidate again: %s", error)
         return False
     finally:
@@ -260,14 +265,14 @@ async def _term(
         await ledger.close()
 
 
-def _ledger(seat: CoordinatorProcessSettings) -> Ledger:
-    if seat.ha is not None:
-        return EtcdLedger(seat.ha, FEDERATION, lease_seconds=seat.lease)
-    return JournalLedger(seat.folder / JOURNAL)
+def _ledger(settings: CoordinatorProcessSettings) -> Ledger:
+    if settings.ha is not None:
+        return EtcdLedger(settings.ha, FEDERATION, lease_seconds=settings.lease)
+    return JournalLedger(settings.folder / JOURNAL)
 
 
 class AnnouncingLedger:
-    """A ledger that tells people who leads, and where."""
+    """A ledger that writes into the folder who leads and where, and logs long waits."""
 
     def __init__(self, ledger: Ledger, folder: Path) -> None:
         self._ledger, self._folder = ledger, folder
@@ -277,39 +282,38 @@ class AnnouncingLedger:
         self._epoch = 0
 
     async def lead_first(self, *, name: str, address: str) -> bytes | None:
-        """Take the lead before there is a coordinator; what others committed, None: nothing."""
+        """Take the lead before there is a coordinator; what is committed, or None."""
         self._epoch = await self._ledger.lead(name=name, address=address)
         return await self._ledger.committed()
 
     async def lead(self, *, name: str, address: str) -> int:
-        """Wait for the lead, and say so if it takes long."""
-        telling = asyncio.ensure_future(self._tell_of_waiting())
+        """Wait for the lead, and announce it."""
+        wait_logging = asyncio.ensure_future(self._log_waiting())
         try:
             epoch = self._epoch or await self._ledger.lead(name=name, address=address)
         finally:
-            telling.cancel()
+            wait_logging.cancel()
         self.has_led, self.told = True, self._ledger.told
         for line in self.told:
             LOG.warning(line)
-        here = _reachable(address)
-        facts = {"name": name, "address": here, "epoch": epoch, "process": os.getpid()}
-        write_file(self._folder / ANNOUNCED, json.dumps(facts).encode())
+        announcement = Announcement(name, _local_address(address), epoch, os.getpid())
+        write_file(self._folder / ANNOUNCEMENT, json.dumps(asdict(announcement)).encode())
         return epoch
 
-    async def _tell_of_waiting(self) -> None:
-        await asyncio.sleep(SILENT)
+    async def _log_waiting(self) -> None:
+        await asyncio.sleep(QUIET_SECONDS)
         LOG.info("waiting for the lead: another process coordinates this run")
 
     def leads(self) -> bool:
-        """As the ledger says."""
+        """Whether this process leads at this moment."""
         return self._ledger.leads()
 
     async def committed(self) -> bytes | None:
-        """As the ledger says."""
+        """The last committed state."""
         return await self._ledger.committed()
 
     async def commit(self, state: bytes) -> None:
-        """By the ledger."""
+        """Make this the committed state."""
         await self._ledger.commit(state)
 
     async def close(self) -> None:
@@ -317,9 +321,9 @@ class AnnouncingLedger:
         await self._ledger.close()
 
 
-def _reachable(address: str) -> str:
-    """The address for this machine's own use: what means all addresses is none to call."""
-    place = parse_listen(address, key="--advertise")
-    if not place.everywhere:
+def _local_address(address: str) -> str:
+    """How processes of this machine call it: 0.0.0.0 and [::] cannot be called."""
+    listen = parse_listen(address, key="--advertise")
+    if not listen.everywhere:
         return address
-    return str(replace(place, host="::1" if ":" in place.host else "127.0.0.1"))
+    return str(replace(listen, host="::1" if ":" in listen.host else "127.0.0.1"))

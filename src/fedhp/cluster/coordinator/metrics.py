@@ -1,7 +1,7 @@
-"""Numbers for Prometheus and a health check, over plain HTTP: /metrics and /healthz.
+"""Metrics for Prometheus and a health check over plain HTTP: /metrics and /healthz.
 
-Numbers of rounds are counted as they end. Everything else is looked up when somebody asks, by
-the coordinator's own event loop: a loop that hangs is reported as not healthy.
+Rounds are counted as they end. Everything else is looked up at each request, by the
+coordinator's own event loop: a loop that hangs is reported as not healthy.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.coordinator import Coordinator
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.state import Phase
 from fedhp.cluster.protocol.addresses import parse_listen
 from fedhp.errors import ConfigError
 from fedhp.types import RoundRecord
 
-PATIENCE = 2.0  # s that the event loop may take to answer
+EVENT_LOOP_SECONDS = 2.0  # that the event loop may take to answer
 REQUEST_SECONDS = 10.0  # for one HTTP request
-MOST_LINKS = 10_000  # links with a line of their own; the others are counted together
+MOST_LINKS = 10_000  # links that are counted one by one; the others are counted together
 BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, math.inf)
-HEALTHY = ("running", "finished")
+HEALTHY = (Phase.RUNNING, Phase.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How a coordinator stands at one moment."""
+    """A coordinator at one moment."""
 
-    state: str = "waiting"
+    state: str = Phase.WAITING
     why: str = "for the lead"
     leading: bool = False
     epoch: int = 0
@@ -51,7 +52,7 @@ class Snapshot:
 
 
 def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
-    """Looked up in the coordinator's event loop."""
+    """The coordinator now; call it in its event loop."""
     state = None if coordinator is None else coordinator.state
     if state is None:
         return Snapshot()
@@ -72,41 +73,50 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
     )
 
 
-def health(now: Snapshot) -> tuple[bool, str]:
-    """Whether it leads and goes on, and in words."""
-    if now.state == "finished" or (now.leading and now.state in HEALTHY):
-        return True, f"{now.state}, round {now.round_index} of {now.rounds}"
-    if now.state in HEALTHY:
+def health(snapshot: Snapshot) -> tuple[bool, str]:
+    """Whether it leads and makes progress, and the same in words."""
+    state = snapshot.state
+    if state == Phase.FINISHED or (snapshot.leading and state in HEALTHY):
+        return True, f"{state}, round {snapshot.round_index} of {snapshot.rounds}"
+    if state in HEALTHY:
         return False, "this process does not lead"
-    return False, f"{now.state}: {now.why}" if now.why else now.state
+    return False, f"{state}: {snapshot.why}" if snapshot.why else state
 
 
 class Metrics:
-    """All numbers of one process."""
+    """All metrics of one process."""
 
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
-        self.now = Snapshot()
+        self.snapshot = Snapshot()
         self._links: set[tuple[str, str]] = set()
         self._round_seconds = prometheus.Histogram(
             "fedhp_round_seconds",
-            "How long rounds took.",
+            "Duration of rounds.",
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._waiting = self._gauge("waiting_seconds", "Waiting in the last round.", ("worker",))
-        self._mean_waiting = self._gauge("mean_waiting_seconds", "Mean waiting in the last round.")
+        self._waiting = self._gauge(
+            "waiting_seconds", "Waiting time in the last round.", ("worker",)
+        )
+        self._mean_waiting = self._gauge(
+            "mean_waiting_seconds", "Mean waiting time in the last round."
+        )
         self._steps = self._gauge("local_steps", "Local steps in the last round.", ("worker",))
-        self._step_seconds = self._gauge("step_seconds", "One local step, mean.", ("worker",))
-        self._accuracy = self._gauge("accuracy", "At the last test.", ("worker",))
-        self._mean_accuracy = self._gauge("mean_accuracy", "Mean of the workers, last test.")
+        self._step_seconds = self._gauge(
+            "step_seconds", "Mean time of one local step.", ("worker",)
+        )
+        self._accuracy = self._gauge("accuracy", "Accuracy at the last test.", ("worker",))
+        self._mean_accuracy = self._gauge(
+            "mean_accuracy", "Mean accuracy of the workers at the last test."
+        )
         self._bytes = prometheus.Counter(
             "fedhp_link_bytes",
             "Bytes of models sent over a link.",
             ("a", "b"),
             registry=self.registry,
         )
-        self.registry.register(_Now(self))
+        self.registry.register(_SnapshotCollector(self))
 
     def round_ended(self, record: RoundRecord) -> None:
         """Count a committed round."""
@@ -140,26 +150,26 @@ def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
             gauge.labels(str(worker)).set(value)
 
 
-class _Now:
-    """The numbers that are looked up when somebody asks."""
+class _SnapshotCollector:
+    """The metrics that are looked up at each request."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def describe(self) -> Iterator[Metric]:
-        """Their names are known beforehand."""
+        """The families without a request: their names do not change."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
-        now = self._metrics.now
+        """The families of the latest snapshot."""
+        now = self._metrics.snapshot
         for name, text, value in (
-            ("epoch", "Of the coordinator; the largest leads.", now.epoch),
+            ("epoch", "Epoch of the coordinator; the largest leads.", now.epoch),
             ("round", "The last committed round.", now.round_index),
-            ("rounds", "How many rounds are wanted.", now.rounds),
+            ("rounds", "Rounds of the experiment.", now.rounds),
             ("leading", "1 while this process coordinates.", now.leading),
-            ("paused", "1 while the run cannot go on.", now.state == "paused"),
-            ("quarantined", "Senders that are shut out.", now.quarantined),
+            ("paused", "1 while the run cannot continue.", now.state == "paused"),
+            ("quarantined", "Senders in quarantine.", now.quarantined),
         ):
             yield GaugeMetricFamily(f"fedhp_{name}", text, value=float(value))
         members = GaugeMetricFamily("fedhp_members", "Workers by status.", labels=("status",))
@@ -168,7 +178,7 @@ class _Now:
         members.add_metric(("draining",), now.members.get("draining", 0))
         yield members
         refused = CounterMetricFamily(
-            "fedhp_refused_messages", "Messages that were not taken.", labels=("reason",)
+            "fedhp_refused_messages", "Refused messages by reason.", labels=("reason",)
         )
         for reason, count in sorted(now.refused.items()):
             refused.add_metric((reason,), count)
@@ -176,21 +186,23 @@ class _Now:
 
 
 class MetricsServer:
-    """Answers /metrics and /healthz in threads of its own; made inside an event loop."""
+    """Answers /metrics and /healthz in its own threads; make it inside an event loop."""
 
-    def __init__(self, address: str, metrics: Metrics, look: Callable[[], Snapshot]) -> None:
-        self._metrics, self._look = metrics, look
+    def __init__(self, address: str, metrics: Metrics, snapshot: Callable[[], Snapshot]) -> None:
+        self._metrics, self._snapshot = metrics, snapshot
         self._loop = asyncio.get_running_loop()
-        self._pages = prometheus.make_wsgi_app(metrics.registry)
-        place = parse_listen(address, key="--metrics")
-        kind = _Server6 if place.family == socket.AF_INET6 else _Server
+        self._metrics_page = prometheus.make_wsgi_app(metrics.registry)
+        listen = parse_listen(address, key="--metrics")
+        server_class = _Server6 if listen.family == socket.AF_INET6 else _Server
         try:
-            self._server = make_server(place.host, place.port, self._answer, kind, _Quiet)
+            self._server = make_server(
+                listen.host, listen.port, self._answer, server_class, _QuietRequestHandler
+            )
         except OSError as error:
             raise ConfigError(
-                f"cannot listen at {address}: {error.strerror}",
+                f"cannot listen on {address}: {error.strerror}",
                 key="--metrics",
-                allowed="HOST:PORT of this machine that nobody uses, port 0 for any",
+                allowed="HOST:PORT of this machine that is not in use, port 0 for any free one",
                 fix="choose another port",
             ) from None
         self.port = self._server.server_port
@@ -208,24 +220,30 @@ class MetricsServer:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _page(start_response, "405 Method Not Allowed", "only GET\n")
+            return _page(start_response, "405 Method Not Allowed", "only GET is supported\n")
         if path not in ("/metrics", "/healthz"):
-            return _page(start_response, "404 Not Found", "there are /metrics and /healthz\n")
-        now = self._ask()
+            return _page(start_response, "404 Not Found", "the pages are /metrics and /healthz\n")
+        snapshot = self._look_up()
         if path == "/healthz":
-            well, words = (False, "the event loop does not answer") if now is None else health(now)
-            return _page(start_response, "200 OK" if well else "503 Unavailable", f"{words}\n")
-        if now is not None:
-            self._metrics.now = now
-        pages: Iterable[bytes] = self._pages(environ, start_response)
-        return pages
+            healthy, words = False, "the event loop does not answer"
+            if snapshot is not None:
+                healthy, words = health(snapshot)
+            return _page(start_response, "200 OK" if healthy else "503 Unavailable", f"{words}\n")
+        if snapshot is not None:
+            self._metrics.snapshot = snapshot
+        page: Iterable[bytes] = self._metrics_page(environ, start_response)
+        return page
 
-    def _ask(self) -> Snapshot | None:
-        async def look() -> Snapshot:
-            return self._look()
+    def _look_up(self) -> Snapshot | None:
+        """A snapshot from the event loop's thread; None if the loop does not answer."""
+
+        async def snapshot() -> Snapshot:
+            return self._snapshot()
 
         try:
-            return asyncio.run_coroutine_threadsafe(look(), self._loop).result(PATIENCE)
+            return asyncio.run_coroutine_threadsafe(snapshot(), self._loop).result(
+                EVENT_LOOP_SECONDS
+            )
         except (RuntimeError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             return None
 
@@ -235,18 +253,18 @@ class _Server(ThreadingMixIn, WSGIServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no news."""
+        """Ignore a client that hung up."""
 
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class _Quiet(WSGIRequestHandler):
+class _QuietRequestHandler(WSGIRequestHandler):
     timeout = REQUEST_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: who asks for numbers does so all the time."""
+        """Log nothing: Prometheus asks all the time."""
 
 
 def _page(start_response: Any, status: str, text: str) -> list[bytes]:

@@ -1,6 +1,6 @@
-"""Is this machine ready to take part? One check after the other, each with how to mend it.
+"""Is this machine ready to take part? One check after another, each with its fix.
 
-Network libraries are imported by the checks that need them: a missing one is a finding.
+Network libraries are imported by the checks that need them: a missing one is a finding too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fedhp.errors import FedhpError
 if TYPE_CHECKING:
     from fedhp.cluster.security.identity import Facts
 
-Verdict = Literal["ok", "warning", "wrong"]
+CheckVerdict = Literal["ok", "warning", "wrong"]
 OLDEST_PYTHON = (3, 11)
-NEEDED = ("torch", "grpcio", "protobuf", "cryptography")
-SAME_EVERYWHERE = ("torch", "numpy")  # other versions may round otherwise
-SOON = 30  # days until a certificate ends
+REQUIRED_LIBRARIES = ("torch", "grpcio", "protobuf", "cryptography")
+SAME_EVERYWHERE = ("torch", "numpy")  # other versions may round differently
+EXPIRES_SOON = 30  # days
 GIGABYTE = 1 << 30
 LEAST_MEMORY, LOW_MEMORY = GIGABYTE // 4, GIGABYTE
 LEAST_DISK, LOW_DISK = GIGABYTE // 10, GIGABYTE
@@ -38,17 +38,17 @@ CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding."""
+    """The result of one check."""
 
     name: str
-    verdict: Verdict
-    said: str
-    mend: str = ""
+    verdict: CheckVerdict
+    message: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
-    """What is to be looked at; None: not asked for."""
+class DoctorOptions:
+    """What to check; None: not asked for."""
 
     certificates: Path | None = None
     name: str | None = None
@@ -59,26 +59,26 @@ class Questions:
     folder: Path = Path()  # where the run or the models will be written
 
 
-def examine(ask: Questions) -> Iterator[Check]:
-    """All checks that were asked for, and those every machine needs."""
+def run_checks(options: DoctorOptions) -> Iterator[Check]:
+    """All checks that were asked for, and those that every machine needs."""
     yield from _versions()
     yield _memory()
-    yield _disk(ask.folder)
-    if ask.data is not None:
-        yield _guarded("data", lambda: _data(ask.data or ""))
-    if ask.listen is not None:
-        yield _guarded("port", lambda: _port(ask.listen or ""))
-    if any(installed()[name] == "missing" for name in NEEDED):
-        return  # the rest is about the network, and cannot be told without them
-    if ask.certificates is not None:
-        yield from _certificates(ask.certificates, ask.name, listen=ask.listen)
-    if ask.coordinator is not None:
-        yield from _coordinator(ask, ask.coordinator)
-    if ask.etcd is not None:
-        yield _guarded("etcd", lambda: asyncio.run(_etcd(ask.etcd or "")))
+    yield _disk(options.folder)
+    if options.data is not None:
+        yield _caught("data", partial(_data, options.data))
+    if options.listen is not None:
+        yield _caught("port", partial(_port, options.listen))
+    if any(installed()[name] == "missing" for name in REQUIRED_LIBRARIES):
+        return  # the other checks need them
+    if options.certificates is not None:
+        yield from _certificates(options.certificates, options.name, listen=options.listen)
+    if options.coordinator is not None:
+        yield from _coordinator(options, options.coordinator)
+    if options.etcd is not None:
+        yield _caught("etcd", partial(_etcd, options.etcd))
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _caught(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except FedhpError as error:
@@ -86,19 +86,16 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
 
 
 def _wrong(name: str, error: FedhpError) -> Check:
-    mend = "; ".join(part for part in (error.fix, _allowed(error)) if part)
-    return Check(name, "wrong", error.problem, mend)
+    allowed = f"allowed: {error.allowed}" if error.allowed else ""
+    fix = "; ".join(part for part in (error.fix, allowed) if part)
+    return Check(name, "wrong", error.problem, fix)
 
 
-def _graded(name: str, said: str, *, wrong: str = "", warning: str = "") -> Check:
-    """By what there is to mend: the worse first; nothing, and all is well."""
+def _graded(name: str, message: str, *, wrong: str = "", warning: str = "") -> Check:
+    """Wrong or a warning if there is a fix for it, otherwise ok."""
     if wrong:
-        return Check(name, "wrong", said, wrong)
-    return Check(name, "warning" if warning else "ok", said, warning)
-
-
-def _allowed(error: FedhpError) -> str:
-    return f"allowed: {error.allowed}" if error.allowed else ""
+        return Check(name, "wrong", message, wrong)
+    return Check(name, "warning" if warning else "ok", message, warning)
 
 
 # --- the machine -----------------------------------------------------------------------------
@@ -107,7 +104,7 @@ def _allowed(error: FedhpError) -> str:
 def _versions() -> Iterator[Check]:
     here = installed()
     words = ", ".join(f"{name} {version}" for name, version in here.items())
-    missing = [name for name in NEEDED if here[name] == "missing"]
+    missing = [name for name in REQUIRED_LIBRARIES if here[name] == "missing"]
     if missing:
         yield Check(
             "versions",
@@ -128,25 +125,25 @@ def _memory() -> Check:
     return _graded(
         "memory",
         f"{free / GIGABYTE:.1f} GB free",
-        wrong="end other programs: torch alone takes 0.3 GB" if free < LEAST_MEMORY else "",
+        wrong="stop other programs: torch alone takes 0.3 GB" if free < LEAST_MEMORY else "",
         warning="enough for small models only" if free < LOW_MEMORY else "",
     )
 
 
 def _disk(folder: Path) -> Check:
-    place = folder.absolute()
-    while not place.exists() and place.parent != place:
-        place = place.parent
-    if not os.access(place, os.W_OK):
-        return Check("disk", "wrong", f"{place} cannot be written", "choose another folder")
+    existing = folder.absolute()
+    while not existing.exists() and existing.parent != existing:
+        existing = existing.parent
+    if not os.access(existing, os.W_OK):
+        return Check("disk", "wrong", f"{existing} is not writable", "choose another folder")
     try:
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(existing).free
     except OSError as error:
-        return Check("disk", "wrong", f"{place}: {error.strerror}", "choose another folder")
+        return Check("disk", "wrong", f"{existing}: {error.strerror}", "choose another folder")
     return _graded(
         "disk",
-        f"{free / GIGABYTE:.1f} GB free at {place}",
-        wrong="free some space: models and records must fit" if free < LEAST_DISK else "",
+        f"{free / GIGABYTE:.1f} GB free at {existing}",
+        wrong="free some space: models and records need it" if free < LEAST_DISK else "",
         warning="free some space before a long run" if free < LOW_DISK else "",
     )
 
@@ -170,14 +167,14 @@ def _data(what: str) -> Check:
         config = DataConfig(name="npz", path=str(path.absolute()))
     else:
         config = DataConfig(name=what)
-    found = load_data(config, source="--data")
-    kinds = "numbers to predict" if found.classes is None else f"{found.classes} classes"
-    shape = " x ".join(map(str, found.shape))
+    data = load_data(config, source="--data")
+    targets = "numbers to predict" if data.classes is None else f"{data.classes} classes"
+    shape = " x ".join(map(str, data.shape))
     return Check(
         "data",
         "ok",
-        f"{found.name}: {len(found.train_inputs)} samples of {shape} for training, "
-        f"{len(found.test_inputs)} for test, {kinds}",
+        f"{data.name}: {len(data.train_inputs)} samples of {shape} for training, "
+        f"{len(data.test_inputs)} for test, {targets}",
     )
 
 
@@ -191,81 +188,83 @@ def _certificates(folder: Path, name: str | None, *, listen: str | None) -> Iter
     try:
         if name is not None:
             load_identity(folder, name)
-        found = {facts.file.stem: facts for facts in inspect(folder, now=now)}
+        certificates = {facts.file.stem: facts for facts in inspect(folder, now=now)}
     except FedhpError as error:
         yield _wrong("certificate", error)
         return
-    for stem, facts in found.items():
+    for stem, facts in certificates.items():
         if stem == name or stem == "ca" or (name is None and facts.has_key):
             yield _certificate(facts, now)
-    own = found.get(name or "")
+    own = certificates.get(name or "")
     if own is not None:
-        yield _clock_by(own, now)
+        yield _clock_by_file(own, now)
         if listen is not None and "coordinator" in own.roles:
-            yield _guarded("host", partial(_serves, own, listen))
+            yield _caught("host", partial(_serves, own, listen))
 
 
 def _certificate(facts: Facts, now: datetime) -> Check:
     name, left = f"certificate {facts.file.name}", facts.days_left(now)
     who = "the authority" if facts.authority else f"{facts.name}, {' and '.join(facts.roles)}"
-    words = f"{who}, valid until {facts.ends:%Y-%m-%d} ({left} days)"
-    again = f"fedhp certs issue {facts.name} --replace, where the authority's key is"
+    message = f"{who}, valid until {facts.ends:%Y-%m-%d} ({left} days)"
+    issue_again = f"fedhp certs issue {facts.name} --replace, where the authority's key is"
     if facts.problem:
-        return Check(name, "wrong", facts.problem, again)
-    if left < SOON:
-        todo = "make a new authority in another folder" if facts.authority else again
-        return Check(name, "warning", words, todo)
-    return Check(name, "ok", words)
+        return Check(name, "wrong", facts.problem, issue_again)
+    if left < EXPIRES_SOON:
+        fix = "make a new authority in another folder" if facts.authority else issue_again
+        return Check(name, "warning", message, fix)
+    return Check(name, "ok", message)
 
 
-def _clock_by(facts: Facts, now: datetime) -> Check:
-    """Without another clock: a time before the certificate was made is wrong for certain."""
-    said = f"{now:%Y-%m-%d %H:%M} UTC lies within the certificate's dates"
+def _clock_by_file(facts: Facts, now: datetime) -> Check:
+    """Without another clock: a time before the certificate was written must be wrong."""
     written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
     if written > now:
         return Check(
             "clock",
             "warning",
-            f"{facts.file} was written at {written:%Y-%m-%d %H:%M} UTC, which is to come",
+            f"{facts.file} was written at {written:%Y-%m-%d %H:%M} UTC, which is in the future",
             "set this machine's clock: timedatectl set-ntp true",
         )
-    return Check("clock", "ok", f"{said}; how well it goes, --coordinator can tell")
+    return Check(
+        "clock",
+        "ok",
+        f"{now:%Y-%m-%d %H:%M} UTC is within the certificate's dates; with --coordinator the "
+        "clocks are compared",
+    )
 
 
 def _serves(facts: Facts, listen: str) -> Check:
     from fedhp.cluster.protocol.addresses import parse_listen
 
-    place = parse_listen(listen, key="--listen")
+    host = parse_listen(listen, key="--listen")
     hosts = ", ".join(facts.hosts)
-    again = f"fedhp certs issue {facts.name} --role coordinator --host HOST --replace"
+    issue_again = f"fedhp certs issue {facts.name} --role coordinator --host HOST --replace"
     if not hosts:
-        return Check(
-            "host", "warning", f"{facts.name}'s certificate names no host workers could ask", again
-        )
-    if not place.everywhere and not facts.may_serve(place.host):
-        return Check(
-            "host", "wrong", f"the certificate is for {hosts}, not for {place.host}", again
-        )
-    return Check("host", "ok", f"workers may ask for {hosts}")
+        message = f"{facts.name}'s certificate names no host that workers could connect to"
+        return Check("host", "warning", message, issue_again)
+    if not host.everywhere and not facts.may_serve(host.host):
+        message = f"the certificate is for {hosts}, not for {host.host}"
+        return Check("host", "wrong", message, issue_again)
+    return Check("host", "ok", f"workers can connect to {hosts}")
 
 
 # --- others ----------------------------------------------------------------------------------
 
 
-def _coordinator(ask: Questions, address: str) -> Iterator[Check]:
+def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
     from fedhp.cluster.ops import operator
     from fedhp.cluster.protocol.addresses import parse_address
 
     try:
-        place = parse_address(address, key="--coordinator")
+        host = parse_address(address, key="--coordinator")
     except FedhpError as error:
         yield _wrong("coordinator", error)
         return
-    reached = _reach(place.host, place.port, address)
+    reached = _reach(host.host, host.port, address)
     yield reached
-    if reached.verdict != "ok" or ask.certificates is None or ask.name is None:
+    if reached.verdict != "ok" or options.certificates is None or options.name is None:
         return
-    target = operator.Target(address, ask.certificates, ask.name)
+    target = operator.Target(address, options.certificates, options.name)
     before = time.time()
     try:
         reply = operator.status(target)
@@ -275,7 +274,7 @@ def _coordinator(ask: Questions, address: str) -> Iterator[Check]:
     after = time.time()
     state = f"{reply.state}, round {reply.round} of {reply.rounds}"
     yield Check("coordinator", "ok", f"{address} answers: {state}")
-    yield _clock_apart(reply.clock - (before + after) / 2, doubt=(after - before) / 2)
+    yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
     yield _same_versions(dict(reply.versions))
 
 
@@ -284,7 +283,7 @@ def _reach(host: str, port: int, address: str) -> Check:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except socket.gaierror as error:
         return Check(
-            "reach", "wrong", f"{host} is unknown: {error.strerror}", "check the name, or DNS"
+            "reach", "wrong", f"unknown host {host}: {error.strerror}", "check the name, or DNS"
         )
     except ConnectionRefusedError:
         return Check(
@@ -303,15 +302,14 @@ def _reach(host: str, port: int, address: str) -> Check:
     return Check("reach", "ok", f"{address} can be reached")
 
 
-def _clock_apart(apart: float, *, doubt: float) -> Check:
-    direction = "behind" if apart > 0 else "ahead of"
-    words = f"{abs(apart):.2f} s {direction} the coordinator's, known to {doubt:.2f} s by asking it"
-    mend = "set both clocks: timedatectl set-ntp true"
+def _clock_difference(seconds: float, *, error: float) -> Check:
+    direction = "behind" if seconds > 0 else "ahead of"
+    fix = "set both clocks: timedatectl set-ntp true"
     return _graded(
         "clock",
-        words,
-        wrong=f"{mend}; certificates would be refused" if abs(apart) > CLOCK_WRONG else "",
-        warning=mend if abs(apart) > CLOCK_APART + doubt else "",
+        f"{abs(seconds):.2f} s {direction} the coordinator's, measured to within {error:.2f} s",
+        wrong=f"{fix}; certificates would be refused" if abs(seconds) > CLOCK_WRONG else "",
+        warning=fix if abs(seconds) > CLOCK_APART + error else "",
     )
 
 
@@ -330,17 +328,17 @@ def _same_versions(there: dict[str, str]) -> Check:
         if name in there and here[name] != there[name]
     ]
     if other:
-        mend = "the same versions everywhere give the same bits as a simulation"
-        return Check("same versions", "warning", "; ".join(other), mend)
+        fix = "install the same versions everywhere to get the same bits as a simulation"
+        return Check("same versions", "warning", "; ".join(other), fix)
     words = ", ".join(f"{name} {there.get(name, '')}" for name in ("fedhp", *SAME_EVERYWHERE))
     return Check("same versions", "ok", f"{words} at the coordinator too")
 
 
-async def _etcd(url: str) -> Check:
+def _etcd(url: str) -> Check:
     from fedhp.cluster.coordinator.leadership import FEDERATION
     from fedhp.cluster.ledger.etcd import find_leader
 
-    leader = await find_leader(url, FEDERATION)
+    leader = asyncio.run(find_leader(url, FEDERATION))
     if leader is None:
-        return Check("etcd", "ok", "it answers; nobody coordinates at the moment")
-    return Check("etcd", "ok", f"it answers; {leader.name} at {leader.address} coordinates")
+        return Check("etcd", "ok", "etcd answers; nobody coordinates at the moment")
+    return Check("etcd", "ok", f"etcd answers; {leader.name} at {leader.address} coordinates")

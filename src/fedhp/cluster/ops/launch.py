@@ -1,7 +1,7 @@
-"""A whole federation on one machine: certificates, a coordinator, workers, each a process.
+"""A whole federation on one machine: certificates, a coordinator and workers as processes.
 
 Used by `fedhp cluster up` and by tests, which may kill and freeze any process. Everything is in
-one folder; the same folder again goes on with the run.
+one folder; started in the same folder again, it continues the run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from fedhp.cluster.audit.outcome import RoundFacts, final_digests, last_error, rounds_in
 from fedhp.cluster.coordinator.leadership import (
     CoordinatorProcessSettings,
-    announced,
     check_network,
+    read_announcement,
 )
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
@@ -35,21 +35,18 @@ from fedhp.record.reader import RunReader
 from fedhp.record.store import FILE
 
 HOST = "127.0.0.1"
-COORDINATOR = "coordinator"
-LOOK = 0.1  # s between two looks at the processes
+COORDINATOR_NAME = "coordinator"
+SUPERVISE_SECONDS = 0.1  # between two checks of the processes
 RESTART_SECONDS = 60.0  # between two restarts of the same process
-GOODBYE = 20.0  # s for the workers to end after the run is over
-STOP_SECONDS = 15.0  # s for everyone to end when asked to
-# A process that a signal or a bug ended may do better next time; one with an error will not.
-WORTH_ANOTHER_TRY = (Unexpected.exit_code,)
+WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
+STOP_SECONDS = 15.0  # for all processes to end after SIGTERM
 
 
 @dataclass(slots=True)
-class _Running:
+class _StartedProcess:
     process: BaseProcess
-    environment: Mapping[str, str]
-    restarted: float = -math.inf
-    told: bool = False  # that it ended
+    restarted: float = -math.inf  # when, by the cluster's clock
+    noted: bool = False  # that it ended
 
 
 class Cluster:
@@ -61,7 +58,7 @@ class Cluster:
         folder: Path,
         *,
         source: str = "",
-        coordinators: Sequence[str] = (COORDINATOR,),
+        coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
         ha: str | None = None,
         lease: float = LEASE,
@@ -74,13 +71,13 @@ class Cluster:
         self.workers = tuple(f"w{worker}" for worker in range(experiment.workers))
         self.coordinators = (*coordinators, *standbys)
         self.standbys = frozenset(standbys)
-        self.notes: list[str] = []  # what happened to processes, for a person
+        self.notes: list[str] = []  # what happened to processes, for the user
         self._source, self._ha, self._lease = source, ha, lease
         self._restart, self._log_format = restart, log_format
         self._clock = clock
-        self._running: dict[str, _Running] = {}
+        self._started: dict[str, _StartedProcess] = {}
         self._ports: dict[str, int] = {}
-        self._over: float | None = None  # since when the run is over
+        self._over: float | None = None  # when the coordinators had ended
 
     def __enter__(self) -> Cluster:
         return self
@@ -91,29 +88,29 @@ class Cluster:
     # --- processes ---------------------------------------------------------------------------
 
     def start(self, *, environment: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Everyone; the environment is by name of the process."""
-        given = environment or {}
+        """Start all processes; environment: additional variables by name of the process."""
+        variables = environment or {}
         self.prepare()
         for name in self.coordinators:
-            self.start_coordinator(name, environment=given.get(name))
+            self.start_coordinator(name, environment=variables.get(name))
         for name in self.workers:
-            self.start_worker(name, environment=given.get(name))
+            self.start_worker(name, environment=variables.get(name))
 
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
         check_network(self.experiment, source=self._source)
         processes.warm_up()
         make_folder(self.folder, option="--out")
-        names = dict.fromkeys(self.workers, ("worker",))
-        names |= dict.fromkeys(self.coordinators, ("coordinator",))
-        names[operator.OPERATOR] = ("operator",)
-        ensure_certificates(self.certificates, names)
+        roles = dict.fromkeys(self.workers, ("worker",))
+        roles |= dict.fromkeys(self.coordinators, ("coordinator",))
+        roles[operator.OPERATOR_NAME] = ("operator",)
+        ensure_certificates(self.certificates, roles)
 
     def start_coordinator(
-        self, name: str = COORDINATOR, *, environment: Mapping[str, str] | None = None
+        self, name: str = COORDINATOR_NAME, *, environment: Mapping[str, str] | None = None
     ) -> None:
-        """A coordinator, or one more that waits for its turn (with etcd)."""
-        seat = CoordinatorProcessSettings(
+        """Start a coordinator, or one more that waits for the lead (with etcd)."""
+        settings = CoordinatorProcessSettings(
             experiment=None if name in self.standbys else self.experiment,
             certificates=self.certificates,
             folder=self.record_folder(name),
@@ -123,23 +120,23 @@ class Cluster:
             ha=self._ha,
             lease=self._lease,
         )
-        around = self._around(name, environment)
-        self._begin(name, processes.start_coordinator(seat, around), environment)
+        process = processes.start_coordinator(settings, self._environment(name, environment))
+        self._started[name] = _StartedProcess(process)
 
     def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
-        """One worker."""
-        task = processes.WorkerTask(
+        """Start one worker."""
+        settings = processes.WorkerProcessSettings(
             name=name,
             certificates=self.certificates,
             state=self.folder / "workers" / name,
             coordinator=self.record_folder(self.coordinators[0]),
             ha=self._ha,
         )
-        around = self._around(name, environment)
-        self._begin(name, processes.start_worker(task, around), environment)
+        process = processes.start_worker(settings, self._environment(name, environment))
+        self._started[name] = _StartedProcess(process)
 
     def restart(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
-        """Start a process again that has ended; without an environment of its own."""
+        """Start a process again that has ended; its earlier environment is not kept."""
         if name in self.coordinators:
             self.start_coordinator(name, environment=environment)
         else:
@@ -149,53 +146,55 @@ class Cluster:
         """Send a signal; after SIGKILL, wait until the process is gone."""
         os.kill(self.pid(name), number)
         if number == signal.SIGKILL:
-            self._running[name].process.join()
+            self._started[name].process.join()
 
     def pid(self, name: str) -> int:
-        """The process of this name; RunError if it does not run."""
-        running = self._running.get(name)
-        if running is None or running.process.pid is None or not running.process.is_alive():
+        """The id of a process; RunError if it does not run."""
+        started = self._started.get(name)
+        if started is None or started.process.pid is None or not started.process.is_alive():
             raise RunError(f"there is no running process {name!r}")
-        return running.process.pid
+        return started.process.pid
 
     def exit_codes(self) -> dict[str, int | None]:
         """How each process ended (errors.py; negative: the signal); None while it runs."""
-        return {name: each.process.exitcode for name, each in self._running.items()}
+        return {name: started.process.exitcode for name, started in self._started.items()}
 
-    def tend(self) -> None:
-        """Look after the processes once: note who died, start again whom that may help."""
-        for name, running in list(self._running.items()):
-            code = running.process.exitcode
+    def supervise(self) -> None:
+        """Check the processes once: note those that died, and restart where that may help."""
+        for name, started in list(self._started.items()):
+            code = started.process.exitcode
             if code is None or code == 0:
                 continue
-            if not running.told:
-                running.told = True
+            if not started.noted:
+                started.noted = True
                 self.notes.append(f"{name} {_ended(code)}; see {self.log(name)}")
-            rested = self._clock() - running.restarted >= RESTART_SECONDS
-            if rested and self._is_worth_another_try(code):
-                self.notes.append(f"{name} is started again")
+            rested = self._clock() - started.restarted >= RESTART_SECONDS
+            if rested and self._may_restart(code):
+                self.notes.append(f"{name} is restarted")
                 self.restart(name)
-                self._running[name].restarted = self._clock()
+                self._started[name].restarted = self._clock()
 
-    def check_alive(self, *, killed_too: bool = True) -> None:
-        """Fail when no coordinator, or no worker, is left that could go on.
+    def check_alive(self, *, count_killed: bool = True) -> None:
+        """Fail when no coordinator, or no worker, is left that could continue.
 
-        Without killed_too, those that a signal ended do not count: somebody starts them again.
+        Without count_killed, a process that a signal ended is still expected back: a test will
+        restart it.
         """
         codes = self.exit_codes()
         for group in (self.coordinators, self.workers):
-            bad = [
+            failed = [
                 name
                 for name in group
-                if (code := codes.get(name)) and (code > 0 or killed_too)
-                if not self._is_worth_another_try(code)
+                if (code := codes.get(name)) and (code > 0 or count_killed)
+                if not self._may_restart(code)
             ]
-            if bad and all(name in bad or name not in codes for name in group):
-                name = bad[-1]
+            if failed and all(name in failed or name not in codes for name in group):
+                name = failed[-1]
+                kind = "coordinator" if group is self.coordinators else "worker"
                 raise RunError(
-                    f"{name} {_ended(codes[name] or 0)}, and nobody is left to go on:\n"
+                    f"{name} {_ended(codes[name] or 0)}, and no {kind} is left:\n"
                     f"{last_error(self.log(name))}",
-                    fix=f"see {self.log(name)}; the same command goes on with the run",
+                    fix=f"see {self.log(name)}; the same command continues the run",
                 )
 
     def is_over(self) -> bool:
@@ -208,34 +207,36 @@ class Cluster:
             return bool(same and run.meta("status") == "finished")
 
     def finished(self) -> bool:
-        """Whether the run is over and everyone has ended; workers that hang are ended."""
+        """Whether the run is over and all processes have ended; workers that hang are stopped."""
         codes = self.exit_codes()
         if any(codes.get(name) != 0 for name in self.coordinators):
             return False
         self._over = time.monotonic() if self._over is None else self._over
-        if time.monotonic() - self._over > GOODBYE:
+        if time.monotonic() - self._over > WORKER_END_SECONDS:
             self.stop()
             return True
         return all(code is not None for code in codes.values())
 
     def wait(self, timeout: float) -> None:
-        """Until the run is over; TimeoutError if that takes longer."""
+        """Wait until the run is over; TimeoutError if that takes longer."""
         deadline = time.monotonic() + timeout
         while not self.finished():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the run is not over after {timeout:g} s: {self.exit_codes()}")
-            self.tend()
-            self.check_alive(killed_too=False)
-            time.sleep(LOOK)
+            self.supervise()
+            self.check_alive(count_killed=False)
+            time.sleep(SUPERVISE_SECONDS)
 
     def stop(self) -> None:
-        """End all processes: they are asked first, and killed if they do not."""
-        living = [each.process for each in self._running.values() if each.process.is_alive()]
-        for process in living:
+        """End all processes: with SIGTERM, then with SIGKILL."""
+        alive = [
+            started.process for started in self._started.values() if started.process.is_alive()
+        ]
+        for process in alive:
             _signal(process, signal.SIGTERM)
             _signal(process, signal.SIGCONT)
         deadline = time.monotonic() + STOP_SECONDS
-        for process in living:
+        for process in alive:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 _signal(process, signal.SIGKILL)
@@ -245,29 +246,29 @@ class Cluster:
 
     @property
     def certificates(self) -> Path:
-        """The authority and everyone's identity."""
+        """The folder of the authority and of all identities."""
         return self.folder / operator.CERTIFICATES
 
     def log(self, name: str) -> Path:
-        """What a process says."""
+        """The log file of a process."""
         return self.folder / "logs" / f"{name}.log"
 
-    def record_folder(self, name: str = COORDINATOR) -> Path:
-        """Where a coordinator writes: the folder itself, or one of its own where there are more."""
+    def record_folder(self, name: str = COORDINATOR_NAME) -> Path:
+        """Where a coordinator writes: the folder itself, or a subfolder if there are several."""
         return self.folder if len(self.coordinators) == 1 else self.folder / name
 
     def status(self, *, seconds: float = 5.0) -> wire.StatusReply:
-        """How the coordinator says it stands; RunError while none answers."""
+        """The status that the coordinator reports; RunError while none answers."""
         return operator.status(operator.target_of(self.folder), seconds=seconds)
 
     def rounds(self, *, after: int = 0) -> Iterator[RoundFacts]:
-        """The committed rounds after this one, as the records tell."""
-        found: dict[int, RoundFacts] = {}
+        """The committed rounds after this one, from the records."""
+        rounds: dict[int, RoundFacts] = {}
         for name in self.coordinators:
             folder = self.record_folder(name)
             if (folder / FILE).is_file():
-                found |= {facts.round_index: facts for facts in rounds_in(folder, after=after)}
-        yield from (found[index] for index in sorted(found))
+                rounds |= {facts.round_index: facts for facts in rounds_in(folder, after=after)}
+        yield from (rounds[index] for index in sorted(rounds))
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of every worker's model after the last committed round, by name."""
@@ -276,48 +277,45 @@ class Cluster:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _begin(
-        self, name: str, process: BaseProcess, environment: Mapping[str, str] | None
-    ) -> None:
-        self._running[name] = _Running(process, environment or {})
-
-    def _around(
-        self, name: str, environment: Mapping[str, str] | None
+    def _environment(
+        self, name: str, variables: Mapping[str, str] | None
     ) -> processes.ProcessEnvironment:
-        given = tuple((environment or {}).items())
-        return processes.ProcessEnvironment(self.log(name), self._log_format, given)
+        return processes.ProcessEnvironment(
+            self.log(name), self._log_format, tuple((variables or {}).items())
+        )
 
     def _port_of(self, name: str) -> int:
-        """The port of its earlier life in this cluster: workers know it."""
-        if name in self._running:
+        """The port of a coordinator's earlier process, which workers know; 0: any free one."""
+        if name in self._started:
             with contextlib.suppress(OSError):
-                address = announced(self.record_folder(name)).address
+                address = read_announcement(self.record_folder(name)).address
                 self._ports[name] = parse_address(address, key="address").port
         elif name in self.standbys:
-            self._ports[name] = free_port()  # others are told it before it is opened
+            self._ports[name] = free_port()  # others must know it before it is opened
         return self._ports.get(name, 0)
 
-    def _is_worth_another_try(self, code: int) -> bool:
-        return self._restart and (code < 0 or code in WORTH_ANOTHER_TRY)
+    def _may_restart(self, code: int) -> bool:
+        # After a signal or a bug the next try may succeed; after an error of the user it will not.
+        return self._restart and (code < 0 or code == Unexpected.exit_code)
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses at the moment."""
+    """A port of this machine that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
-def ensure_certificates(folder: Path, names: Mapping[str, Sequence[str]]) -> None:
-    """An authority and an identity for each name with its roles; those that are good stay."""
+def ensure_certificates(folder: Path, roles_by_name: Mapping[str, Sequence[str]]) -> None:
+    """Make an authority and an identity for each name with its roles; valid ones are kept."""
     if not (folder / "ca.crt").exists():
         init_authority(folder)
-    for name, roles in names.items():
+    for name, roles in roles_by_name.items():
         try:
             if load_identity(folder, name).roles >= set(roles):
                 continue
         except IdentityError:
-            pass  # missing, expired or damaged: a new one
+            pass  # missing, expired or damaged: issue a new one
         issue(folder, name, hosts=(HOST, "localhost"), roles=roles, replace=True)
 
 

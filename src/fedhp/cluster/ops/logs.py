@@ -1,7 +1,7 @@
-"""What a process says while it runs: text for people or one JSON object per line.
+"""Log lines: text for people, or one JSON object per line.
 
-Facts are given as `extra={"round": 3}`. Private keys, passwords and tokens never get out,
-wherever in a line they stand.
+Facts are passed as `extra={"round": 3}`. Private keys, passwords and tokens never get into a
+log, wherever in a line they are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FORMATS: tuple[Format, ...] = ("text", "json")
 HIDDEN = "[hidden]"
 ROOT = "fedhp"
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_OWN = frozenset({"at", "level", "who", "logger", "message"})  # keys of a JSON line
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RESERVED = frozenset({"at", "level", "who", "logger", "message"})  # keys of every JSON line
 _SECRET = re.compile(r"(?i)(^|_)(key|password|passwd|secret|token|credentials?)$")
 _PEM = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S
@@ -29,9 +29,9 @@ _LOGIN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
 
 def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> logging.Handler:
-    """Send what fedhp logs to a stream (default: standard error); the handler, to remove it."""
+    """Log to a stream (default: standard error); returns the handler, so that it can be removed."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(Lines(who) if form == "text" else JsonLines(who))
+    handler.setFormatter(TextFormatter(who) if form == "text" else JsonFormatter(who))
     logger = logging.getLogger(ROOT)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -39,14 +39,13 @@ def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> 
     return handler
 
 
-def facts_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`, secrets hidden."""
-    found = {
-        key: value
+def extra_facts(record: logging.LogRecord) -> dict[str, Any]:
+    """What was passed as `extra`, secrets hidden."""
+    return {
+        key: _clean(key, value)
         for key, value in vars(record).items()
-        if key not in _ORDINARY and not key.startswith("_")  # a library's own mark on every record
+        if key not in _STANDARD and not key.startswith("_")  # a library's mark on every record
     }
-    return {key: _clean(key, value) for key, value in found.items()}
 
 
 def hide(text: str) -> str:
@@ -54,7 +53,7 @@ def hide(text: str) -> str:
     return _LOGIN.sub(rf"\1{HIDDEN}@", _PEM.sub(HIDDEN, text))
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """2026-01-31T12:00:00Z warning w1: overtaken (round=3)."""
 
     def __init__(self, who: str) -> None:
@@ -62,14 +61,14 @@ class Lines(logging.Formatter):
         self._who = who
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever is in it."""
-        facts = ", ".join(f"{key}={value}" for key, value in facts_of(record).items())
-        said = _said(self, record) + (f" ({facts})" if facts else "")
-        line = f"{_at(record)} {record.levelname.lower()} {self._who}: {said}"
+        """One line, even if the message has several."""
+        facts = ", ".join(f"{key}={value}" for key, value in extra_facts(record).items())
+        message = _message(self, record) + (f" ({facts})" if facts else "")
+        line = f"{_at(record)} {record.levelname.lower()} {self._who}: {message}"
         return line.replace("\r", "\\r").replace("\n", "\\n")
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
     def __init__(self, who: str) -> None:
@@ -83,11 +82,11 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "who": self._who,
             "logger": record.name,
-            "message": _said(self, record),
+            "message": _message(self, record),
         }
-        # A fact that is called like one of ours must not replace it.
-        facts = facts_of(record)
-        line.update({f"{key}_" if key in _OWN else key: facts[key] for key in facts})
+        # A fact with a reserved name must not replace the value of every line.
+        facts = extra_facts(record)
+        line.update({f"{key}_" if key in _RESERVED else key: facts[key] for key in facts})
         return json.dumps(line, default=str)
 
 
@@ -96,15 +95,15 @@ def _at(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _said(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    said = record.getMessage()
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    message = record.getMessage()
     if record.exc_info:
-        said = f"{said}\n{formatter.formatException(record.exc_info)}"
-    return hide(said)
+        message = f"{message}\n{formatter.formatException(record.exc_info)}"
+    return hide(message)
 
 
 def _clean(key: str, value: Any) -> Any:
-    """A fact as a plain value that may be told."""
+    """A fact as a plain value without secrets."""
     if _SECRET.search(key):
         return HIDDEN
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""An operator's calls to a coordinator: how it stands, stop, drain, allow; refusals in words."""
+"""An operator's calls to a coordinator: status, stop, drain and allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.leadership import ANNOUNCED, Announced, announced
+from fedhp.cluster.coordinator.leadership import ANNOUNCEMENT, Announcement, read_announcement
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
@@ -21,80 +21,79 @@ from fedhp.cluster.security.certificates import load_identity
 from fedhp.cluster.security.tls import open_channel, why_refused
 from fedhp.errors import RunError
 
-OPERATOR = "operator"  # the name that `fedhp cluster up` issues
-CERTIFICATES = "certs"
-TRIES = 3  # when another operator of the same name spoke at the same moment
+OPERATOR_NAME = "operator"  # the name that `fedhp cluster up` issues
+CERTIFICATES = "certs"  # below the folder of a run
+CALL_TRIES = 3  # another operator of the same name may call at the same moment
 
-_UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_NOT_REACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom an operator calls, and as whom."""
+    """The coordinator that an operator calls, and the operator's own name."""
 
     address: str
     certificates: Path
-    name: str = OPERATOR
-    coordinator: str | None = None  # its name; none: whoever may serve that host
+    name: str = OPERATOR_NAME
+    coordinator: str | None = None  # its name; None: any coordinator that may serve that host
 
 
-def target_of(folder: Path, *, certificates: Path | None = None, name: str = OPERATOR) -> Target:
+def target_of(
+    folder: Path, *, certificates: Path | None = None, name: str = OPERATOR_NAME
+) -> Target:
     """The coordinator that writes into a folder, or into one inside it (the latest epoch)."""
-    found: list[Announced] = []
-    for file in [folder / ANNOUNCED, *sorted(folder.glob(f"*/{ANNOUNCED}"))]:
+    announcements: list[Announcement] = []
+    for file in [folder / ANNOUNCEMENT, *sorted(folder.glob(f"*/{ANNOUNCEMENT}"))]:
         try:
-            found.append(announced(file.parent))
+            announcements.append(read_announcement(file.parent))
         except OSError:
             continue
-    if not found:
+    if not announcements:
         raise RunError(
-            f"{folder} does not say where a coordinator is: it has no {ANNOUNCED}",
+            f"{folder} does not say where a coordinator is: it has no {ANNOUNCEMENT}",
             allowed="the --out folder of `fedhp coordinator` or `fedhp cluster up`",
             fix="check the folder, or give --coordinator HOST:PORT",
         )
-    latest = max(found, key=lambda each: each.epoch)
+    latest = max(announcements, key=lambda announcement: announcement.epoch)
     return Target(latest.address, certificates or folder / CERTIFICATES, name, latest.name)
 
 
 def status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
-    """How the run stands."""
-    return asyncio.run(ask_status(target, seconds=seconds))
+    """The status of the run and its workers."""
+    return asyncio.run(_status(target, seconds=seconds))
 
 
 def command(target: Target, *, stop: bool = False, drain: str = "", allow: str = "") -> str:
-    """One of the three wishes; what the coordinator will do, in words."""
-    wish = wire.CommandRequest()
+    """One of the three commands; what the coordinator will do, in words."""
+    message = wire.CommandRequest()
     if stop:
-        wish.stop = True
+        message.stop = True
     elif drain:
-        wish.drain = drain
+        message.drain = drain
     else:
-        wish.allow = allow
+        message.allow = allow
 
     def request(envelope: wire.Envelope) -> wire.CommandRequest:
-        wish.envelope.CopyFrom(envelope)
-        return wish
+        message.envelope.CopyFrom(envelope)
+        return message
 
-    async def ask() -> wire.Receipt:
-        run = (await ask_status(target)).run  # a wish is for the run that is there now
+    async def send() -> wire.Receipt:
+        run = (await _status(target)).run  # a command is for the run of this moment
         seconds = limits.COMMAND_SECONDS
-        receipt: wire.Receipt = await _ask(target, "Command", request, seconds=seconds, run=run)
+        receipt: wire.Receipt = await _call(target, "Command", request, seconds=seconds, run=run)
         return receipt
 
-    return str(asyncio.run(ask()).why)
+    return str(asyncio.run(send()).why)
 
 
-async def ask_status(
-    target: Target, *, seconds: float = limits.COMMAND_SECONDS
-) -> wire.StatusReply:
-    """The same inside an event loop."""
-    reply: wire.StatusReply = await _ask(
+async def _status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
+    reply: wire.StatusReply = await _call(
         target, "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
     )
     return reply
 
 
-async def _ask(
+async def _call(
     target: Target,
     method: str,
     request: Callable[[wire.Envelope], Any],
@@ -105,8 +104,8 @@ async def _ask(
     identity = load_identity(target.certificates, target.name)
     channel = open_channel(identity, target.address, name=target.coordinator)
     try:
-        for _ in range(TRIES):
-            # A process of its own, for the guard: several operators may share one name.
+        for _ in range(CALL_TRIES):
+            # For the guard each call is a new process: several operators may share one name.
             envelope = Envelopes(target.name).make(run=run)
             try:
                 return await getattr(CoordinatorStub(channel), method)(
@@ -116,25 +115,25 @@ async def _ask(
                 refused = error
                 if not str(error.details()).startswith("incarnation:"):
                     break
-        if refused.code() not in (*_UNREACHED, grpc.StatusCode.UNAUTHENTICATED):
+        if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{target.address}: the coordinator refused: {_printable(refused)}")
         why = await why_refused(identity, target.address, name=target.coordinator, error=refused)
         raise RunError(
             f"no coordinator answered: {why}",
             allowed="the address of a coordinator that is running",
-            fix="see the reason; `fedhp doctor --coordinator HOST:PORT` looks closer",
+            fix="run `fedhp doctor --coordinator HOST:PORT` for details",
         )
     finally:
         await channel.close()
 
 
 def _printable(error: grpc.aio.AioRpcError) -> str:
-    told = str(error.details() or error.code().name.lower())[: limits.TEXT_LENGTH]
-    return "".join(each if each.isprintable() else " " for each in told)
+    text = str(error.details() or error.code().name.lower())[: limits.TEXT_LENGTH]
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def status_json(reply: wire.StatusReply) -> dict[str, Any]:
-    """The answer as plain values; what is no number is null."""
+    """The reply as plain values; NaN and infinity become null."""
     return {
         "run": reply.run,
         "epoch": reply.epoch,

@@ -1,8 +1,8 @@
 """Coordinators and workers as processes of this machine, forked from one that has torch loaded.
 
-None outlives the launcher, however it ends: each watches a pipe of the launcher's, and Linux
-kills it with the fork server, which watches another. Plain processes of 30 workers would take
-minutes and gigabytes to start.
+None outlives the launcher, however that ends: each watches a pipe of the launcher, and Linux
+kills it together with the fork server, which watches another. Without a fork server, 30 workers
+would take minutes and gigabytes to start.
 """
 
 from __future__ import annotations
@@ -36,88 +36,94 @@ from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.process")
-# What every process needs; data sets and models of one's own are loaded by whoever uses them.
+# What every process needs; user-defined data sets and models are loaded by those that use them.
 PRELOADED = (
     "fedhp.cluster.worker.worker",
     "fedhp.cluster.coordinator.leadership",
     "torch",
     "sklearn.datasets",
 )
-# Read by numerical libraries when they are loaded: many processes share few cores.
+# Numerical libraries read these when they are loaded: many processes share few cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
-STOP_SECONDS = 10.0  # for a standby to end when asked to
-GOODBYE_SECONDS = 2 * limits.POLL_SECONDS  # for a standby to end by itself when the run is over
+STANDBY_STOP_SECONDS = 10.0  # for a standby to end after SIGTERM
+STANDBY_END_SECONDS = 2 * limits.POLL_SECONDS  # for it to end by itself when the run is over
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnvironment:
-    """What a process has beside its task."""
+    """Where a process logs, and its additional environment variables."""
 
-    log: Path | None  # none: where the launcher's own words go
+    log: Path | None  # None: to the launcher's standard error
     log_format: logs.Format = "text"
-    environment: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTask:
-    """A worker of this machine."""
+class WorkerProcessSettings:
+    """What a worker's process on this machine is started with."""
 
     name: str
     certificates: Path
     state: Path
-    coordinator: Path  # the folder of a coordinator that says where it is
-    ha: str | None = None  # or etcd, which says who leads
+    coordinator: Path  # the folder in which a coordinator announces its address
+    ha: str | None = None  # or etcd, which knows who leads
 
 
-def start_coordinator(seat: CoordinatorProcessSettings, around: ProcessEnvironment) -> BaseProcess:
+def start_coordinator(
+    settings: CoordinatorProcessSettings, environment: ProcessEnvironment
+) -> BaseProcess:
     """A new process that coordinates."""
-    return _start(seat.name, _coordinator, (seat, around))
+    return _start(settings.name, run_coordinator, (settings, environment))
 
 
-def start_worker(task: WorkerTask, around: ProcessEnvironment) -> BaseProcess:
+def start_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> BaseProcess:
     """A new process that trains, with one thread."""
-    return _start(task.name, _worker, (task, around))
+    return _start(settings.name, _run_worker, (settings, environment))
 
 
-class Patience:
-    """How long a standby may go on after its worker has ended."""
+class StandbyProcess:
+    """A standby coordinator of a worker, as long as the worker runs."""
 
-    seconds = 0.0
+    end_seconds = 0.0  # that it may take to end by itself after its worker
 
-    def let_all_hear(self) -> None:
-        """It may be the leader, whom the other workers still have to ask whether it is over."""
-        self.seconds = GOODBYE_SECONDS
+    def let_run_end(self) -> None:
+        """The run is over: the standby may lead it, and other workers still have to hear so."""
+        self.end_seconds = STANDBY_END_SECONDS
 
 
 @contextlib.contextmanager
-def beside(
-    seat: CoordinatorProcessSettings | None, around: ProcessEnvironment
-) -> Iterator[Patience]:
-    """With a process that waits to coordinate; in one of its own, it takes no core from training
-    and a crash of either leaves the other alone. Without a seat, nothing."""
-    patience = Patience()
-    if seat is None:
-        yield patience
+def standby_process(
+    settings: CoordinatorProcessSettings | None, environment: ProcessEnvironment
+) -> Iterator[StandbyProcess]:
+    """Run a standby coordinator next to a worker; without settings, none.
+
+    In its own process it takes no core from training, and a crash of one leaves the other alone.
+    """
+    standby = StandbyProcess()
+    if settings is None:
+        yield standby
         return
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_standby, args=(seat, around), name=seat.name, daemon=True)
+    process = context.Process(
+        target=_run_standby, args=(settings, environment), name=settings.name, daemon=True
+    )
     process.start()
     try:
-        yield patience
+        yield standby
     finally:
-        process.join(patience.seconds)
+        process.join(standby.end_seconds)
         process.terminate()
-        process.join(STOP_SECONDS)
+        process.join(STANDBY_STOP_SECONDS)
         process.kill()
         process.join()
 
 
 def warm_up() -> None:
-    """Start the fork server; what it loads, it loads while the launcher goes on."""
+    """Start the fork server; it loads its libraries while the launcher continues."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    with _environment(ONE_THREAD):
+    with _environment_variables(ONE_THREAD):
         forkserver.ensure_running()
 
 
@@ -130,8 +136,8 @@ def _start(name: str, target: Callable[..., None], arguments: tuple[object, ...]
 
 
 @contextlib.contextmanager
-def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """The fork server takes over the environment of the moment it is started."""
+def _environment_variables(added: Mapping[str, str]) -> Iterator[None]:
+    """The fork server inherits the environment of the moment it is started."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
@@ -147,65 +153,67 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 # --- inside the new process ------------------------------------------------------------------
 
 
-def _coordinator(seat: CoordinatorProcessSettings, around: ProcessEnvironment) -> None:
-    def told(record: RoundRecord) -> None:
+def run_coordinator(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:
+    """The main function of a coordinator's process."""
+
+    def log_round(record: RoundRecord) -> None:
         LOG.info("round ended", extra={"round": record.round_index})
 
     async def main() -> int:
-        await coordinate(seat, stop=_stopped_by_signal(), on_round=told)
+        await coordinate(settings, stop=_stopped_by_signal(), on_round=log_round)
         return 0
 
-    _live(seat.name, around, main)
+    run_process(settings.name, environment, main)
 
 
-def _standby(seat: CoordinatorProcessSettings, around: ProcessEnvironment) -> None:
+def _run_standby(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:
     async def main() -> int:
-        await stand_by(seat, stop=_stopped_by_signal())
+        await stand_by(settings, stop=_stopped_by_signal())
         return 0
 
-    _live(seat.name, around, main)
+    run_process(settings.name, environment, main)
 
 
-def _worker(task: WorkerTask, around: ProcessEnvironment) -> None:
+def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> None:
     async def main() -> int:
         import torch
 
         from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 
         torch.set_num_threads(1)
-        find = leader_finder(task.ha) if task.ha is not None else file_finder(task.coordinator)
-        settings = WorkerSettings(
-            name=task.name,
+        etcd = settings.ha
+        worker = WorkerSettings(
+            name=settings.name,
             coordinator="",
-            certificates=task.certificates,
-            state=task.state,
+            certificates=settings.certificates,
+            state=settings.state,
             listen="127.0.0.1:0",
-            finder=find,
+            finder=file_finder(settings.coordinator) if etcd is None else leader_finder(etcd),
         )
-        return await run_worker(settings, stop=_stopped_by_signal())
+        return await run_worker(worker, stop=_stopped_by_signal())
 
-    _live(task.name, around, main)
+    run_process(settings.name, environment, main)
 
 
-def _live(
-    name: str, around: ProcessEnvironment, main: Callable[[], Coroutine[None, None, int]]
+def run_process(
+    name: str, environment: ProcessEnvironment, main: Callable[[], Coroutine[None, None, int]]
 ) -> None:
-    """The whole life of a process; its exit code says how it went (errors.py)."""
-    os.setsid()  # Ctrl-C in the terminal is the launcher's business
+    """Run a process from its first line to its exit code, which errors.py explains."""
+    os.setsid()  # Ctrl-C in the terminal is for the launcher only
     die_with_parent()
-    os.environ.update(dict(around.environment))
-    if around.log is not None:
-        _redirect(around.log)
-    logs.set_up(who=name, form=around.log_format)
+    os.environ.update(dict(environment.variables))
+    if environment.log is not None:
+        _redirect(environment.log)
+    logs.set_up(who=name, form=environment.log_format)
     try:
         code = asyncio.run(main())
     except Interrupted as error:
         LOG.info("stopped: %s", error.problem)
         code = error.exit_code
-    except Exception as error:  # what is no FedhpError is a bug: say so, keep the details
-        told = as_fedhp_error(error)
-        LOG.error("%s", told)
-        code = told.exit_code
+    except Exception as error:  # one that is not a FedhpError is a bug: log its details
+        reported = as_fedhp_error(error)
+        LOG.error("%s", reported)
+        code = reported.exit_code
     sys.exit(code)
 
 
@@ -224,20 +232,20 @@ def _stopped_by_signal() -> asyncio.Event:
 
 
 def die_with_parent() -> None:
-    """Let this process end when the one that started it does, even by kill -9."""
+    """End this process when the one that started it ends, even by kill -9."""
     if sys.platform == "linux":
         # For a process that is stopped (SIGSTOP) and cannot watch anything.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The fork server ends when nobody holds this pipe; a stopped child must not keep it alive.
+    # The fork server ends when nobody holds this pipe: a stopped child must not keep it alive.
     handle = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
     if handle is not None:
         os.close(handle)
         forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=functools.partial(_follow, parent), daemon=True).start()
+        threading.Thread(target=functools.partial(_end_with, parent), daemon=True).start()
 
 
-def _follow(parent: BaseProcess) -> None:
+def _end_with(parent: BaseProcess) -> None:
     parent.join()
     os.kill(os.getpid(), signal.SIGKILL)
