@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.audit.invariants import check
-from fedhp.cluster.audit.verify import Verified, verify
+from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.audit.verify import Verification, verify
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse
@@ -33,11 +33,11 @@ def experiment(algorithm: str, *, workers: int, rounds: int, **model: Any) -> Ex
     )
 
 
-def done_again(settings: Experiment, folder: Path, *, seconds: float) -> Verified:
+def done_again(settings: Experiment, folder: Path, *, seconds: float) -> Verification:
     with Cluster(settings, folder, restart=False) as cluster:
         cluster.start()
         cluster.wait(seconds)
-    assert check(folder, rounds=settings.rounds) == []
+    assert check_invariants(folder, rounds=settings.rounds) == []
     return verify(folder)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.audit.invariants import check, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants, longest_pause
 from fedhp.cluster.failpoints import VARIABLE
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
@@ -224,7 +224,7 @@ class Case:
         except Exception as found:  # whatever it is, the campaign goes on and tells it
             error = f"{type(found).__name__}: {found}"
         try:
-            violations = tuple(str(each) for each in check(folder, rounds=rounds))
+            violations = tuple(str(each) for each in check_invariants(folder, rounds=rounds))
             pause = longest_pause(folder)
         except Exception as found:
             violations, pause = (), float("nan")

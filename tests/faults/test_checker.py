@@ -9,13 +9,13 @@ import pytest
 
 from faults.story import DEADLINE, RUN, Story
 from fedhp.cluster.audit import invariants
-from fedhp.cluster.audit.invariants import check, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants, longest_pause
 from fedhp.errors import RunError
 
 
 def found(story: Story, folder: Path, *, rounds: int | None = None) -> set[str]:
     """The rules that a story breaks."""
-    return {each.rule for each in check(story.write(folder), rounds=rounds)}
+    return {each.rule for each in check_invariants(story.write(folder), rounds=rounds)}
 
 
 def good() -> Story:
@@ -54,7 +54,7 @@ def test_a_run_with_every_fault_it_may_have_keeps_them_too(tmp_path: Path) -> No
 
 def test_a_folder_without_a_coordinator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no history"):
-        check(tmp_path)
+        check_invariants(tmp_path)
 
 
 def test_the_longest_pause_is_told(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def not_taken_back_after_a_restart(story: Story) -> None:
 
 
 PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
-    (a_lost_round, {"lost", "stand"}),
+    (a_lost_round, {"lost", "model"}),
     (a_round_forgotten_by_the_next_coordinator, {"lost"}),
     (a_round_made_twice, {"doubled"}),
     (a_round_that_never_was, {"unknown"}),
@@ -231,16 +231,16 @@ PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
     (another_run, {"epoch"}),
     (a_smaller_epoch_obeyed, {"obedience"}),
     (an_order_of_nobody, {"obedience"}),
-    (a_model_never_committed, {"stand"}),
-    (a_peer_model_never_committed, {"stand"}),
-    (trained_from_an_old_model, {"stand"}),
-    (trained_from_the_first_model_in_a_new_process, {"stand"}),
+    (a_model_never_committed, {"model"}),
+    (a_peer_model_never_committed, {"model"}),
+    (trained_from_an_old_model, {"model"}),
+    (trained_from_the_first_model_in_a_new_process, {"model"}),
     (counted_twice, {"report"}),
     (counted_without_a_part, {"report"}),
     (counted_after_the_commit, {"report"}),
     (a_commit_that_names_others, {"report"}),
     (another_model_than_was_kept, {"report"}),
-    (too_few_reports, {"few"}),
+    (too_few_reports, {"quorum"}),
     (an_attempt_beyond_its_deadline, {"pause"}),
     (an_attempt_given_up_too_late, {"pause"}),
     (nothing_to_do_for_long, {"pause"}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import parse
 from fedhp.record.reader import RunReader, summarize
@@ -36,7 +36,7 @@ def ran(folder: Path, compression: str) -> tuple[float, int]:
     with Cluster(settings, folder, restart=False) as cluster:
         cluster.start()
         cluster.wait(300)
-    assert check(folder, rounds=ROUNDS) == []
+    assert check_invariants(folder, rounds=ROUNDS) == []
     with RunReader(folder) as reader:
         summary = summarize(reader)
     assert summary.final_accuracy is not None

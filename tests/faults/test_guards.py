@@ -13,7 +13,7 @@ import pytest
 
 from faults.scripted import make_certificates
 from faults.together import Office, experiment, office, run, until
-from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
@@ -33,7 +33,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def broken(folder: Path, rounds: int | None = 3) -> set[str]:
-    return {each.rule for each in check(folder, rounds=rounds)}
+    return {each.rule for each in check_invariants(folder, rounds=rounds)}
 
 
 def hire_all(there: Office) -> None:
@@ -155,7 +155,7 @@ def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
 
     monkeypatch.setattr(Conductor, "verdict", judged)
     one_of_two_dies(certificates, tmp_path)
-    assert broken(tmp_path, rounds=2) == {"few"}
+    assert broken(tmp_path, rounds=2) == {"quorum"}
 
 
 def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:

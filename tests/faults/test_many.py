@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from faults.scripted import Scripted, make_certificates
-from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import processes
@@ -64,7 +64,7 @@ def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
         f"planned in {max(planning):.2f} s, all told {max(telling):.2f} s after the commit, "
         f"{megabytes:.0f} MB at most",
     )
-    assert check(folder, rounds=ROUNDS) == []
+    assert check_invariants(folder, rounds=ROUNDS) == []
     assert max(telling) < MOST_SECONDS
     assert megabytes < MOST_MEGABYTES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faults.yard import Yard
-from fedhp.cluster.audit.invariants import check
+from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.config import Experiment, parse
 from fedhp.record.reader import RunReader
 
@@ -41,7 +41,7 @@ def accuracy(folder: Path, robust: str, poisoned: frozenset[int]) -> float:
     with Yard(experiment, folder, poisoned=poisoned) as yard:
         yard.start()
         yard.wait(600)
-    assert check(folder, rounds=experiment.rounds) == []
+    assert check_invariants(folder, rounds=experiment.rounds) == []
     with RunReader(folder) as reader:
         table = reader.table("worker_evaluations", round_index=experiment.rounds)
     honest = [

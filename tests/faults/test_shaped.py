@@ -15,9 +15,9 @@ import pytest
 
 from faults.namespaces import Net, needs_namespaces
 from faults.yard import BOSS, Yard
-from fedhp.cluster.audit.invariants import check
-from fedhp.cluster.audit.timeline import read_run
-from fedhp.cluster.audit.verify import RoundDone, rounds_of
+from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
+from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.config import Experiment, parse
 from fedhp.engine.accounting import _slowest_pull
 from fedhp.engine.context import bare_stage
@@ -86,11 +86,11 @@ def ran(algorithm: str, folder: Path) -> Ran:
             net.shape(f"w{worker}", megabits)
         yard.start()
         yard.wait(600)
-    assert check(folder / "run", rounds=ROUNDS) == []
+    assert check_invariants(folder / "run", rounds=ROUNDS) == []
     with RunReader(folder / "run") as reader:
         waiting = reader.array("rounds", "mean_waiting_time")
         model_bytes = int(reader.meta("model_bytes"))
-    rounds = list(rounds_of(read_run(folder / "run")))
+    rounds = list(read_committed_rounds(read_timeline(folder / "run")))
     return Ran(
         np.array([done.round_time for done in rounds]),
         np.array([predicted(experiment, done, model_bits=8.0 * model_bytes) for done in rounds]),
@@ -98,7 +98,7 @@ def ran(algorithm: str, folder: Path) -> Ran:
     )
 
 
-def predicted(experiment: Experiment, done: RoundDone, *, model_bits: float) -> float:
+def predicted(experiment: Experiment, done: CommittedRound, *, model_bits: float) -> float:
     """What the simulator says of this plan in this world."""
     world = bare_stage(experiment, model_bits=model_bits).world
     compute = world.compute_times(done.local_steps, done.attempt.round_index, time=0.0)

@@ -15,9 +15,10 @@ import pytest
 import tomli_w
 
 from cli.support import is_alive
-from fedhp.cluster.audit.outcome import final_digests, last_error
+from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster, ensure_certificates
+from fedhp.cluster.ops.logs import last_error
 from fedhp.cluster.security.certificates import init_authority, issue, load_identity
 from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
@@ -246,7 +247,7 @@ def test_asynchronous_digests_are_everyones_last(tmp_path: Path) -> None:
 
 def test_the_last_error_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "w0.log"
-    assert last_error(log) == "  (it said nothing)"
+    assert last_error(log) == "  (it logged nothing)"
     log.write_text("a info w0: hello\nb error w0: bad thing\nc info w0: bye\n")
     assert last_error(log) == "  b error w0: bad thing"
 

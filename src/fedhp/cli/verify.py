@@ -1,4 +1,4 @@
-"""`fedhp cluster verify`: a run of the network checked, and done again in simulation."""
+"""`fedhp cluster verify`: check a run of the network and repeat it in simulation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedhp.cli.parameters import Json, redirect_user_prints
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
-    from fedhp.cluster.audit.timeline import Violation
-    from fedhp.cluster.audit.verify import Verified
+    from fedhp.cluster.audit.invariants import Violation
+    from fedhp.cluster.audit.verify import Verification
 
 
 class NotVerified(FedhpError):
-    """The run was not as it should have been."""
+    """The run broke a promise, or its models could not be reproduced."""
 
     exit_code = 1
 
@@ -28,82 +28,88 @@ def verify(
     ],
     as_json: Json = False,
 ) -> None:
-    """Check what a run of the network promised, and that a simulation gives the same bits."""
-    from fedhp.cluster.audit.invariants import check
-    from fedhp.cluster.audit.verify import verify as do_again
+    """Check that a run kept the protocol's promises and that a simulation gives the same bits."""
+    from fedhp.cluster.audit.invariants import check_invariants
+    from fedhp.cluster.audit.verify import verify as repeat
 
-    violations = check(folder)
+    violations = check_invariants(folder)
     with redirect_user_prints(as_json):
-        verified = do_again(folder)
+        verification = repeat(folder)
     if as_json:
-        print(json.dumps(_as_json(verified, violations)))
+        print(json.dumps(_as_json(verification, violations)))
     else:
-        _tell(verified, violations)
-    if violations or not verified.equal:
-        raise NotVerified(_verdict(verified, violations))
+        _print(verification, violations)
+    if violations or not verification.equal:
+        raise NotVerified(_problem(verification, violations))
 
 
-def _tell(verified: Verified, violations: list[Violation]) -> None:
+def _print(verification: Verification, violations: list[Violation]) -> None:
     for violation in violations:
         print(f"broken promise: {violation}")
     if not violations:
         print("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
-    for line in _rounds(verified):
+    for line in _round_lines(verification):
         print(line)
-    errors = verified.times.errors
+    errors = verification.times.errors
     if len(errors):
         print(
-            f"round times: the simulator's rule with the measured times is off by "
-            f"{100 * errors.mean():.1f} % in the mean, {100 * errors.max():.1f} % at worst"
+            f"round times: predicted from the measured times with an error of "
+            f"{100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most"
         )
 
 
-def _rounds(verified: Verified) -> list[str]:
-    """One line for equal rounds in a row, one for each other round."""
+def _round_lines(verification: Verification) -> list[str]:
+    """One line for consecutive equal rounds, one for every other round."""
     lines: list[str] = []
-    first = models = 0
-    for each in verified.rounds:
-        last_of_run = each is verified.rounds[-1]
-        if not each.different and not each.why_not:
-            first, models = first or each.round_index, models + each.compared
-            if not last_of_run:
-                continue
-        if first:
-            until = each.round_index - (0 if not each.different and not each.why_not else 1)
-            lines.append(f"rounds {first} to {until}: all {models} models equal, bit by bit")
-            first = models = 0
-        if each.different:
-            others = ", ".join(map(str, each.different))
-            lines.append(f"round {each.round_index}: other models at workers {others}")
-        if each.why_not:
-            lines.append(f"from round {each.round_index} on: not compared: {each.why_not}")
+    equal: list[int] = []  # consecutive rounds
+    models = 0
+
+    def end_equal() -> None:
+        nonlocal models
+        if equal:
+            lines.append(f"rounds {equal[0]} to {equal[-1]}: all {models} models are equal bit by bit")
+        equal.clear()
+        models = 0
+
+    for verdict in verification.rounds:
+        if verdict.why_not:
+            end_equal()
+            lines.append(f"from round {verdict.round_index} on: not compared: {verdict.why_not}")
             break
+        if verdict.different:
+            end_equal()
+            workers = ", ".join(map(str, verdict.different))
+            lines.append(f"round {verdict.round_index}: the models of workers {workers} differ")
+        else:
+            equal.append(verdict.round_index)
+            models += verdict.compared
+    end_equal()
     return lines
 
 
-def _verdict(verified: Verified, violations: list[Violation]) -> str:
+def _problem(verification: Verification, violations: list[Violation]) -> str:
     if violations:
-        return f"{len(violations)} promises were broken"
-    if not any(each.compared for each in verified.rounds):
+        return f"broken promises: {len(violations)}"
+    if not any(verdict.compared for verdict in verification.rounds):
         return "no round could be compared"
-    return "the simulation gave other models"
+    return "the simulation gave different models"
 
 
-def _as_json(verified: Verified, violations: list[Violation]) -> dict[str, Any]:
-    errors = verified.times.errors
+def _as_json(verification: Verification, violations: list[Violation]) -> dict[str, Any]:
+    errors = verification.times.errors
     return {
-        "algorithm": verified.algorithm,
-        "equal": verified.equal,
-        "whole": verified.whole,
-        "violations": [str(each) for each in violations],
+        "algorithm": verification.algorithm,
+        "equal": verification.equal,
+        "whole": verification.whole,
+        "violations": [str(violation) for violation in violations],
         "rounds": [
             {
-                "round": each.round_index,
-                "compared": each.compared,
-                "different": list(each.different),
-                "why_not": each.why_not,
+                "round": verdict.round_index,
+                "compared": verdict.compared,
+                "different": list(verdict.different),
+                "why_not": verdict.why_not,
             }
-            for each in verified.rounds
+            for verdict in verification.rounds
         ],
         "round_time_error": {
             "mean": float(errors.mean()) if len(errors) else None,

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedhp.cluster.audit.outcome import RoundFacts
+from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.types import RoundRecord

@@ -1,99 +1,124 @@
-"""The offline checker: did a recorded run keep the promises of docs/protocol.md?
+"""Whether a recorded run kept the promises of docs/protocol.md, one function per promise.
 
-It reads every history-NAME.jsonl below a folder: of coordinators, of workers, and of whoever
-planted faults (events "fault"), and knows nothing of the programs that wrote them.
+It reads every history-NAME.jsonl below a folder: those of coordinators, of workers, and of tests
+that planted faults (events "fault"). It shares no code with the processes that wrote them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
-from fedhp.cluster.audit.timeline import (
-    Event,
-    LeadershipTerm,
-    Recorded,
-    Violation,
-    read_run,
-)
+from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline, read_timeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
 GRACE = 2.0  # s beyond a deadline
 ROUNDS_TO_RETURN = 2
 
 
-def check(folder: Path, *, rounds: int | None = None) -> list[Violation]:
-    """Everything that was not as promised; with `rounds`, also that so many were committed."""
-    run = read_run(folder)
-    found = [violation for rule in RULES for violation in rule(run)]
-    done = max((each.round_index for each in run.commits), default=0)
-    if rounds is not None and done != rounds:
-        found.append(Violation("lost", f"the run ended after round {done} of {rounds}"))
-    return found
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: which one, how and when."""
+
+    rule: str
+    text: str
+    at: float = 0.0  # s, wall clock of the machine
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+def check_invariants(folder: Path, *, rounds: int | None = None) -> list[Violation]:
+    """All violations; with `rounds`, also that so many were committed."""
+    timeline = read_timeline(folder)
+    violations = [violation for rule in RULES for violation in rule(timeline)]
+    last = max((attempt.round_index for attempt in timeline.committed), default=0)
+    if rounds is not None and last != rounds:
+        violations.append(Violation("lost", f"the run ended after round {last} of {rounds}"))
+    return violations
 
 
 def longest_pause(folder: Path) -> float:
     """Seconds of the longest time between two commits, or from the first order to a commit."""
-    run = read_run(folder)
-    times = [event["at"] for term in run.terms for event in term.named("commit")]
-    first = [event["at"] for term in run.terms for event in term.named("attempt")]
-    moments = sorted([*times, *first[:1]])
-    return max((b - a for a, b in pairwise(moments)), default=0.0)
+    timeline = read_timeline(folder)
+    commits = [event["at"] for term in timeline.terms for event in term.events_of("commit")]
+    attempts = [event["at"] for term in timeline.terms for event in term.events_of("attempt")]
+    moments = sorted([*commits, *attempts[:1]])
+    return max((end - start for start, end in pairwise(moments)), default=0.0)
 
 
 # --- rounds and epochs ---------------------------------------------------------------------
 
 
-def rounds_are_committed_once(run: Recorded) -> Iterator[Violation]:
-    """1, 2, 3, ...: none lost, none doubled, across all coordinators."""
+def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
+    """1, 2, 3, ...: none lost and none repeated, across all coordinators."""
     last = INITIAL
-    for term in run.terms:
-        told = term.stand
-        if told != last and told in run.unsaid:
-            last = told  # durable, but its coordinator died before it could write so
-        if told != last:
-            kind = "lost" if told.round_index <= last.round_index else "unknown"
+    for term in timeline.terms:
+        resumed = term.resumed_from
+        if resumed != last and resumed in timeline.unannounced:
+            last = resumed  # durable, but its coordinator died before it could write so
+        if resumed != last:
+            rule = "lost" if resumed.round_index <= last.round_index else "unknown"
             yield Violation(
-                kind, f"epoch {term.epoch} went on from {told}, but {last} was committed", term.at
+                rule,
+                f"epoch {term.epoch} continued from ({resumed}), but ({last}) was committed",
+                term.at,
             )
-        for event in term.named("commit"):
-            made = Attempt.from_facts(event)
-            if made.round_index <= last.round_index:
-                yield Violation("doubled", f"round {made.round_index} again: {made}", event["at"])
-            elif made.round_index > last.round_index + 1:
-                yield Violation("lost", f"{made} came after {last}", event["at"])
-            if made.epoch != term.epoch or made not in term.attempts:
-                yield Violation("unknown", f"{made} was never begun in this term", event["at"])
-            last = max(last, made, key=lambda each: each.round_index)
+        for event in term.events_of("commit"):
+            attempt = Attempt.from_facts(event)
+            if attempt.round_index <= last.round_index:
+                yield Violation(
+                    "doubled",
+                    f"round {attempt.round_index} was committed again by ({attempt})",
+                    event["at"],
+                )
+            elif attempt.round_index > last.round_index + 1:
+                yield Violation(
+                    "lost", f"({attempt}) was committed directly after ({last})", event["at"]
+                )
+            if attempt.epoch != term.epoch or attempt not in term.participants:
+                yield Violation(
+                    "unknown",
+                    f"({attempt}) was committed in epoch {term.epoch}, which never began it",
+                    event["at"],
+                )
+            last = max(last, attempt, key=lambda attempt: attempt.round_index)
 
 
-def epochs_rise(run: Recorded) -> Iterator[Violation]:
-    """Every epoch has one coordinator, and no coordinator goes back to an earlier one."""
-    owner: dict[int, LeadershipTerm] = {}
+def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Iterator[Violation]:
+    """And no coordinator returns to an earlier epoch, or leads another run."""
+    leaders: dict[int, LeadershipTerm] = {}
     newest: dict[str, int] = {}
-    for term in sorted(run.terms, key=lambda each: each.at):
-        other = owner.setdefault(term.epoch, term)
+    for term in sorted(timeline.terms, key=lambda term: term.at):
+        other = leaders.setdefault(term.epoch, term)
         if other is not term:
             yield Violation(
-                "epoch", f"{other.who} and {term.who} both led epoch {term.epoch}", term.at
+                "epoch",
+                f"{other.coordinator} and {term.coordinator} both led epoch {term.epoch}",
+                term.at,
             )
-        elif term.epoch <= newest.get(term.who, 0):
+        elif term.epoch <= newest.get(term.coordinator, 0):
             yield Violation(
-                "epoch", f"{term.who} led {term.epoch} after {newest[term.who]}", term.at
+                "epoch",
+                f"{term.coordinator} led epoch {term.epoch} after epoch {newest[term.coordinator]}",
+                term.at,
             )
-        newest[term.who] = term.epoch
-        if term.run != run.terms[0].run:
-            yield Violation("epoch", f"{term.who} led another run: {term.run}", term.at)
+        newest[term.coordinator] = term.epoch
+        if term.run != timeline.terms[0].run:
+            yield Violation("epoch", f"{term.coordinator} led another run: {term.run}", term.at)
 
 
 # --- workers -------------------------------------------------------------------------------
 
 
-def epochs_are_obeyed(run: Recorded) -> Iterator[Violation]:
-    """A worker works for a coordinator that leads, and never for an earlier one afterwards."""
-    begun = {attempt for term in run.terms for attempt in term.attempts}
-    for name, events in run.workers.items():
+def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violation]:
+    """A worker works for attempts that a coordinator began, and never again for an earlier
+    epoch than the largest it has seen."""
+    begun = {attempt for term in timeline.terms for attempt in term.participants}
+    for name, events in timeline.worker_events.items():
         largest = 0
         for event in events:
             if event["event"] != "order" or event.get("kind") not in ("work", "act"):
@@ -102,171 +127,206 @@ def epochs_are_obeyed(run: Recorded) -> Iterator[Violation]:
             if attempt.epoch < largest:
                 yield Violation(
                     "obedience",
-                    f"{name} obeyed epoch {attempt.epoch} after {largest}",
+                    f"{name} obeyed epoch {attempt.epoch} after epoch {largest}",
                     event["at"],
                 )
             largest = max(largest, attempt.epoch)
             if attempt not in begun:
-                yield Violation("obedience", f"{name} obeyed {attempt}: nobody's", event["at"])
+                yield Violation(
+                    "obedience",
+                    f"{name} obeyed an order for ({attempt}), which no coordinator began",
+                    event["at"],
+                )
 
 
-def only_committed_models_are_kept(run: Recorded) -> Iterator[Violation]:
-    """A worker goes on from models of committed rounds alone, and trains from the last one."""
-    before = {1: INITIAL} | {each.round_index + 1: each for each in run.commits}
-    for name, events in run.workers.items():
-        stand, process = INITIAL, None
+def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Violation]:
+    """A worker takes over models of committed rounds alone, and trains from the last one."""
+    expected = {1: INITIAL} | {attempt.round_index + 1: attempt for attempt in timeline.committed}
+    for name, events in timeline.worker_events.items():
+        current, process = INITIAL, None
         for event in events:
             if event["process"] != process:
-                stand, process = INITIAL, event["process"]
+                current, process = INITIAL, event["process"]
             if event["event"] in ("advanced", "caught_up"):
-                stand = Attempt.from_facts(event)
-                if stand not in run.commits and stand != INITIAL:
-                    yield Violation("stand", f"{name} stands at {stand}", event["at"])
+                current = Attempt.from_facts(event)
+                if current not in timeline.committed and current != INITIAL:
+                    yield Violation(
+                        "model",
+                        f"{name} took over the model of ({current}), which was not committed",
+                        event["at"],
+                    )
             if event["event"] == "trained" and "turn" not in event:
                 attempt = Attempt.from_facts(event)
-                if stand != before.get(attempt.round_index):
+                if current != expected.get(attempt.round_index):
                     yield Violation(
-                        "stand", f"{name} trained for {attempt} from {stand}", event["at"]
+                        "model",
+                        f"{name} trained for ({attempt}) from the model of ({current})",
+                        event["at"],
                     )
 
 
-def reports_count_once(run: Recorded) -> Iterator[Violation]:
-    """A counted report is of a participant, of the attempt that runs, and counted once."""
-    for term in run.terms:
-        seen: set[tuple[Attempt, int, int]] = set()
+def every_report_counts_once(timeline: RunTimeline) -> Iterator[Violation]:
+    """A counted report comes from a participant of the current attempt, once."""
+    for term in timeline.terms:
+        counted: set[tuple[Attempt, int, int]] = set()
         over: set[Attempt] = set()
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
                 over.add(Attempt.from_facts(event))
             if event["event"] == "commit" and event["reported"]:
-                yield from _sums_up(event, seen)
+                yield from _commit_names_counted_reports(event, counted)
             if event["event"] != "report":
                 continue
             attempt, worker = Attempt.from_facts(event), int(event["worker"])
             key = attempt, worker, int(event.get("turn", 0))
-            participants = term.attempts.get(attempt)
-            if key in seen:
-                yield Violation("report", f"worker {worker} twice in {attempt}", event["at"])
-            if term.asynchronous:
-                pass  # a turn may outlast its round, and its worker may have come later
+            participants = term.participants.get(attempt)
+            problem = ""
+            if key in counted:
+                problem = "was counted twice"
+            elif term.asynchronous:
+                pass  # a turn may outlast its round, and its worker may have joined later
             elif participants is None or attempt in over:
-                yield Violation("report", f"worker {worker} in {attempt}: not on", event["at"])
+                problem = "was counted, but the attempt is not in progress"
             elif worker not in participants:
-                yield Violation("report", f"worker {worker} has no part in {attempt}", event["at"])
-            seen.add(key)
+                problem = "was counted, but the worker does not take part"
+            if problem:
+                text = f"the report of worker {worker} for ({attempt}) {problem}"
+                yield Violation("report", text, event["at"])
+            counted.add(key)
 
 
-def _sums_up(event: Event, seen: set[tuple[Attempt, int, int]]) -> Iterator[Violation]:
-    """A commit names those whose reports were counted."""
-    attempt = Attempt.from_facts(event)
-    counted = sorted({worker for each, worker, _ in seen if each == attempt})
-    if counted != sorted(event["reported"]):
+def _commit_names_counted_reports(
+    commit: Event, counted: set[tuple[Attempt, int, int]]
+) -> Iterator[Violation]:
+    committed = Attempt.from_facts(commit)
+    workers = sorted({worker for attempt, worker, _ in counted if attempt == committed})
+    if workers != sorted(commit["reported"]):
         yield Violation(
-            "report", f"{attempt} names {event['reported']}, counted were {counted}", event["at"]
+            "report",
+            f"the commit of ({committed}) names the reports of workers {commit['reported']}, "
+            f"but those of {workers} were counted",
+            commit["at"],
         )
 
 
-def reports_tell_what_was_kept(run: Recorded) -> Iterator[Violation]:
+def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Iterator[Violation]:
     """The digest of a counted report is that of the model the worker wrote to its disk."""
-    mixed = {
-        (Attempt.from_facts(event), run.places[name], event.get("turn", 0)): event["digest"]
-        for name, events in run.workers.items()
+    stored = {
+        (Attempt.from_facts(event), timeline.worker_numbers[name], event.get("turn", 0)): event[
+            "digest"
+        ]
+        for name, events in timeline.worker_events.items()
         for event in events
-        if event["event"] == "mixed" and name in run.places
+        if event["event"] == "mixed" and name in timeline.worker_numbers
     }
-    for term in run.terms:
-        for event in term.named("report"):
-            key = Attempt.from_facts(event), int(event["worker"]), int(event.get("turn", 0))
-            if mixed.get(key, event["digest"]) != event["digest"]:
-                yield Violation("report", f"{key[0]}: worker {key[1]} told another", event["at"])
-
-
-def commits_have_enough_reports(run: Recorded) -> Iterator[Violation]:
-    """At least min_workers, or the commit says why."""
-    for term in run.terms:
-        for event in term.named("commit"):
-            count, least = len(event["reported"]), max(1, term.min_workers)
-            if count < least and not term.asynchronous and not event.get("why"):
+    for term in timeline.terms:
+        for event in term.events_of("report"):
+            attempt, worker = Attempt.from_facts(event), int(event["worker"])
+            key = attempt, worker, int(event.get("turn", 0))
+            if stored.get(key, event["digest"]) != event["digest"]:
                 yield Violation(
-                    "few", f"{Attempt.from_facts(event)}: {count} reports, not {least}", event["at"]
+                    "report",
+                    f"worker {worker} reported another model for ({attempt}) than it stored",
+                    event["at"],
+                )
+
+
+def commits_have_enough_reports(timeline: RunTimeline) -> Iterator[Violation]:
+    """At least min_workers, or the commit says why not."""
+    for term in timeline.terms:
+        for event in term.events_of("commit"):
+            count, needed = len(event["reported"]), max(1, term.min_workers)
+            if count < needed and not term.asynchronous and not event.get("why"):
+                yield Violation(
+                    "quorum",
+                    f"({Attempt.from_facts(event)}) was committed with {count} reports; "
+                    f"at least {needed} are needed",
+                    event["at"],
                 )
 
 
 # --- times ---------------------------------------------------------------------------------
 
 
-def attempts_end_in_time(run: Recorded) -> Iterator[Violation]:
-    """An attempt is over at its deadline, whoever died; what is paused says so."""
-    for term in run.terms:
+def attempts_end_by_their_deadline(timeline: RunTimeline) -> Iterator[Violation]:
+    """Even if workers die; unless the coordinator was stopped, or says why it pauses."""
+    for term in timeline.terms:
         ends = {
             Attempt.from_facts(event): float(event["at"])
             for event in term.events
             if event["event"] in ("commit", "gave_up")
         }
-        for event in term.named("attempt"):
-            attempt, began = Attempt.from_facts(event), float(event["at"])
-            if run.asynchronous or attempt not in ends:
+        for event in term.events_of("attempt"):
+            attempt, start = Attempt.from_facts(event), float(event["at"])
+            if timeline.asynchronous or attempt not in ends:
                 continue
-            took = ends[attempt] - began - run.frozen(term.who, began, ends[attempt])
-            said = run.excused(term, began, ends[attempt])
-            if took > event["deadline"] + GRACE and not said:
-                yield Violation("pause", f"{attempt} took {took:.1f} s", began)
+            end = ends[attempt]
+            seconds = end - start - timeline.frozen_seconds(term.coordinator, start, end)
+            late = seconds > event["deadline"] + GRACE
+            if late and not timeline.is_pause_announced(term, start, end):
+                yield Violation(
+                    "pause",
+                    f"({attempt}) took {seconds:.1f} s; its deadline was {event['deadline']:.1f} s",
+                    start,
+                )
 
 
-def survivors_go_on(run: Recorded) -> Iterator[Violation]:
-    """After an attempt the next one begins at once, unless the coordinator says what it needs:
-    for all to gather it waits as long as it says, for who catches up as long as for a report."""
-    for term in run.terms:
-        ended, most, deadline = None, 0.0, 0.0
+def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Iterator[Violation]:
+    """Unless the coordinator says what it waits for: for all to join as long as it says, for a
+    worker that catches up as long as for a report."""
+    for term in timeline.terms:
+        end, allowed, deadline = None, 0.0, 0.0
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
-                ended, most = float(event["at"]), 0.0
+                end, allowed = float(event["at"]), 0.0
             if event["event"] == "waiting":
-                most = deadline if event.get("late") else float(event.get("patience", 0.0))
-            if event["event"] in ("attempt", "finished") and ended is not None:
-                began = float(event["at"])
-                waited = began - ended - run.frozen(term.who, ended, began)
-                if waited > most + GRACE and not run.excused(term, ended, began):
-                    yield Violation("pause", f"nothing was begun for {waited:.1f} s", ended)
-                ended = None
+                allowed = deadline if event.get("late") else float(event.get("patience", 0.0))
+            if event["event"] in ("attempt", "finished") and end is not None:
+                start = float(event["at"])
+                waited = start - end - timeline.frozen_seconds(term.coordinator, end, start)
+                late = waited > allowed + GRACE
+                if late and not timeline.is_pause_announced(term, end, start):
+                    yield Violation("pause", f"no attempt began for {waited:.1f} s", end)
+                end = None
             if event["event"] == "attempt":
                 deadline = float(event["deadline"])
 
 
-def who_returns_takes_part(run: Recorded) -> Iterator[Violation]:
+def returning_workers_take_part_again(timeline: RunTimeline) -> Iterator[Violation]:
     """A worker that was away works again within two rounds of asking for orders."""
-    if run.asynchronous:
+    if timeline.asynchronous:
         return
     attempts = sorted(
-        (float(event["at"]), Attempt.from_facts(event), frozenset(event["participants"]))
-        for term in run.terms
-        for event in term.named("attempt")
+        (float(event["at"]), Attempt.from_facts(event).round_index, event["participants"])
+        for term in timeline.terms
+        for event in term.events_of("attempt")
     )
-    for name, since in run.returns():
-        worker, done = run.places[name], run.round_at(since)
+    for name, since in timeline.returns():
+        worker, done = timeline.worker_numbers[name], timeline.last_committed_round(since)
         last = done + 1 + ROUNDS_TO_RETURN
-        later = [each for each in attempts if each[0] > since]
-        missed = [each for each in later if each[1].round_index <= last]
-        passed = any(each[1].round_index > last for each in later)
-        until = max((each[0] for each in missed), default=since)
-        if not passed or run.away(name, since, until):
-            continue
-        if not any(worker in participants for _, _, participants in missed):
+        later = [attempt for attempt in attempts if attempt[0] > since]
+        within = [attempt for attempt in later if attempt[1] <= last]
+        until = max((at for at, _, _ in within), default=since)
+        if len(within) == len(later) or timeline.was_away(name, since, until):
+            continue  # the run did not get that far, or the worker went away again
+        if not any(worker in participants for _, _, participants in within):
             yield Violation(
-                "return", f"{name} was back in round {done + 1}, without work by {last}", since
+                "return",
+                f"{name} was back in round {done + 1}, but took part in no round up to {last}",
+                since,
             )
 
 
-Rule = Callable[[Recorded], Iterator[Violation]]
+Rule: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
 RULES: tuple[Rule, ...] = (
-    rounds_are_committed_once,
-    epochs_rise,
-    epochs_are_obeyed,
-    only_committed_models_are_kept,
-    reports_count_once,
-    reports_tell_what_was_kept,
+    every_round_is_committed_once,
+    every_epoch_has_one_coordinator,
+    workers_obey_only_the_newest_epoch,
+    workers_train_from_committed_models,
+    every_report_counts_once,
+    reports_have_the_digest_of_the_stored_model,
     commits_have_enough_reports,
-    attempts_end_in_time,
-    survivors_go_on,
-    who_returns_takes_part,
+    attempts_end_by_their_deadline,
+    the_next_attempt_begins_at_once,
+    returning_workers_take_part_again,
 )

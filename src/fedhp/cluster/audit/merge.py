@@ -1,7 +1,7 @@
-"""One whole record of a run that several coordinators led, from the folders of all of them.
+"""One complete record of a run that several coordinators led, from the folders of all of them.
 
-Each recorded the rounds it led; the histories tell whose row of a round counts. The folders given
-are only read; the new one appears whole, by a rename.
+Each recorded the rounds that it led; the histories say whose row of a round counts. The given
+folders are only read; the new one appears complete, by a rename.
 """
 
 from __future__ import annotations
@@ -9,63 +9,82 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from fedhp.cluster.audit.pieces import FOLDERS, Piece, pieces_of
-from fedhp.cluster.audit.timeline import HISTORIES, Event, LeadershipTerm, put_together
+from fedhp.cluster.audit.timeline import HISTORIES, Event, LeadershipTerm, build_timeline
 from fedhp.cluster.coordinator.run_record import EXPERIMENT
 from fedhp.cluster.history import events_in
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, storage_errors, write_file
 from fedhp.record.store import FILE, Store
 
 WORKERS = "workers"
+FOLDERS = "the --out folders of `fedhp coordinator`, workers/NAME/coordinator of a standby"
+AS_WRITTEN = "a folder as its coordinator wrote it"
+COPY_AGAIN = "copy the folder again with all its files"
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """The whole record, and whose rounds it has."""
+class RecordPiece:
+    """Consecutive rounds that one coordinator led in one epoch."""
+
+    first: int
+    last: int
+    coordinator: str
+    epoch: int
+    folder: Path  # of its record
+
+    @property
+    def rounds(self) -> str:
+        """In words."""
+        return _rounds(self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredRun:
+    """The complete record, and who led its rounds."""
 
     folder: Path
     run: str
     status: str
-    rounds: int  # that it has
-    planned: int  # that the experiment has
-    pieces: tuple[Piece, ...]
+    rounds: int  # in the record
+    planned: int  # in the experiment
+    pieces: tuple[RecordPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A file as it was read, once: a coordinator may still be writing it."""
+    """A file as it was read, once: a coordinator may still be writing to it."""
 
     path: Path
     content: bytes
     events: list[Event]
-    leads: bool
+    of_coordinator: bool
 
 
-def gather(folders: Sequence[Path], out: Path) -> Gathered:
-    """Write the whole record of the run in these folders into a new one."""
-    _check_places(folders, out)
-    histories = list(_histories(folders))
-    terms = put_together((each.path, each.events) for each in histories).terms
+def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
+    """Write the complete record of the run in these folders to a new one."""
+    _check_folders(folders, out)
+    histories = list(_read_histories(folders))
+    terms = build_timeline((history.path, history.events) for history in histories).terms
     if not terms:
         raise RunError(
-            f"{_several(folders)}: no history tells of a coordinator that led",
+            f"{_comma_separated(folders)}: no history of a coordinator that led",
             allowed=FOLDERS,
             fix="check the paths",
         )
-    _check_epochs(terms)
-    _check_run(terms, histories)
+    _check_no_copies(terms)
+    _check_same_run(terms, histories)
     with contextlib.ExitStack() as stack:
         records: dict[Path, Store] = {}
-        # Who led more than once stands where it led last: the last one's word on the run counts.
+        # In the order in which each led last: what the last one says about the run counts.
         for folder in reversed(dict.fromkeys(term.folder for term in reversed(terms))):
             if (folder / FILE).is_file():
                 records[folder] = Store.open(folder)
@@ -73,15 +92,15 @@ def gather(folders: Sequence[Path], out: Path) -> Gathered:
         return _gather(terms, histories, records, out=out)
 
 
-# --- reading -------------------------------------------------------------------------------
+# --- the folders and histories -------------------------------------------------------------
 
 
-def _check_places(folders: Sequence[Path], out: Path) -> None:
+def _check_folders(folders: Sequence[Path], out: Path) -> None:
     for folder in folders:
         if not os.path.isdir(folder):
-            there = os.path.lexists(folder)
+            exists = os.path.lexists(folder)
             raise RunError(
-                f"{folder} is no folder" if there else f"{folder} does not exist",
+                f"{folder} is not a folder" if exists else f"{folder} does not exist",
                 allowed=FOLDERS,
                 fix="check the path",
             )
@@ -95,14 +114,14 @@ def _check_places(folders: Sequence[Path], out: Path) -> None:
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)):
             raise RunError(
                 f"--out {out}: is inside {folder}, which is read",
-                allowed="a folder beside those that are read",
+                allowed="a folder outside those that are read",
                 fix="choose another --out",
             )
 
 
-def _histories(folders: Sequence[Path]) -> Iterator[_History]:
+def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
     """All histories in the folders and below, each once."""
-    owner: dict[str, Path] = {}
+    owners: dict[str, Path] = {}
     for folder in folders:
         files = [
             file
@@ -111,92 +130,94 @@ def _histories(folders: Sequence[Path]) -> Iterator[_History]:
         ]
         if not files:
             raise RunError(
-                f"{folder} holds no history-NAME.jsonl: no coordinator wrote here",
+                f"{folder} has no history-NAME.jsonl: no coordinator wrote there",
                 allowed=FOLDERS,
-                fix="check the path, or copy the folder anew with all its files",
+                fix=f"check the path, or {COPY_AGAIN}",
             )
         for file in files:
-            first = owner.setdefault(os.path.realpath(file), folder)
-            if first is not folder:
-                same = os.path.realpath(first) == os.path.realpath(folder)
+            owner = owners.setdefault(os.path.realpath(file), folder)
+            if owner is not folder:
+                same = os.path.realpath(owner) == os.path.realpath(folder)
                 raise RunError(
-                    f"{folder} is given twice" if same else f"{file} is in {first}, too",
+                    f"{folder} is given twice" if same else f"{file} is also in {owner}",
                     allowed="every folder once",
                     fix="leave one of them out",
                 )
-            yield _history(file)
+            yield _read_history(file)
 
 
-def _history(file: Path) -> _History:
+def _read_history(file: Path) -> _History:
     try:
         content = file.read_bytes()
     except OSError as error:
         raise RunError(
             f"{file}: cannot be read: {error.strerror or error}",
             allowed="files that this user can read",
-            fix="mend the permissions, or copy the folder anew",
+            fix="change the permissions, or copy the folder again",
         ) from None
     events = list(events_in(content))
     try:
-        found = put_together([(file, events)])
+        terms = build_timeline([(file, events)]).terms
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise RunError(
             f"{file}: has a line that no coordinator or worker writes ({error})",
             allowed="a file as a coordinator or a worker wrote it",
-            fix="copy it anew from its machine, or take it out of the folder",
+            fix="copy it again from its machine, or take it out of the folder",
         ) from None
-    return _History(file, content, events, leads=bool(found.terms))
+    return _History(file, content, events, of_coordinator=bool(terms))
 
 
-def _check_epochs(terms: Sequence[LeadershipTerm]) -> None:
-    """Two folders of one epoch are copies of one: which of them is the later, nobody knows."""
-    owner: dict[int, LeadershipTerm] = {}
+def _check_no_copies(terms: Sequence[LeadershipTerm]) -> None:
+    """Two folders with one epoch are copies of one, and it is unknown which is the later."""
+    leaders: dict[int, LeadershipTerm] = {}
     for term in terms:
-        other = owner.setdefault(term.epoch, term)
+        other = leaders.setdefault(term.epoch, term)
         if other is not term and other.run == term.run:
             raise RunError(
-                f"{other.folder} and {term.folder} both tell of epoch {term.epoch} "
-                f"({other.who}, {term.who}): they are copies",
+                f"{other.folder} and {term.folder} both have epoch {term.epoch} "
+                f"({other.coordinator}, {term.coordinator}): they are copies",
                 allowed="one folder for every coordinator",
                 fix="leave out the older copy",
             )
 
 
-def _check_run(terms: Sequence[LeadershipTerm], histories: Iterable[_History]) -> None:
-    """That all histories are of one run."""
+def _check_same_run(terms: Sequence[LeadershipTerm], histories: Iterable[_History]) -> None:
     first = terms[0]
     runs = [(term.folder, {term.run}) for term in terms]
-    for each in histories:
-        joined = {str(event["run"]) for event in each.events if "run" in event}
-        if joined and not each.leads:
-            runs.append((each.path, joined))
-    for place, found in runs:
-        if first.run not in found:
+    for history in histories:
+        joined = {str(event["run"]) for event in history.events if "run" in event}
+        if joined and not history.of_coordinator:
+            runs.append((history.path, joined))
+    for path, names in runs:
+        if first.run not in names:
             raise RunError(
-                f"{place} is of another run ({', '.join(sorted(found))}) than {first.folder} "
-                f"({first.run})",
+                f"{path} belongs to another run ({', '.join(sorted(names))}) than "
+                f"{first.folder} ({first.run})",
                 allowed="folders of one run",
-                fix="leave the folders of the other run out",
+                fix="leave out the folders of the other run",
             )
 
 
-def _check_records(run: str, about: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
-    """That all records are of this run and one experiment; the experiment."""
+# --- the records ---------------------------------------------------------------------------
+
+
+def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
+    """All records belong to this run and one experiment, which is returned."""
     previous: tuple[Path, dict[str, Any]] | None = None
-    for folder, meta in about.items():
+    for folder, meta in metas.items():
         if meta.get("run") != run:
             raise RunError(
-                f"{folder / FILE} is of another run ({meta.get('run')}) than the history "
-                f"beside it ({run})",
-                allowed="a folder as its coordinator wrote it",
-                fix="copy the folder anew from its machine",
+                f"{folder / FILE} belongs to another run ({meta.get('run')}) than the history "
+                f"next to it ({run})",
+                allowed=AS_WRITTEN,
+                fix=COPY_AGAIN,
             )
         tables = meta.get("experiment")
         if not isinstance(tables, dict):
             raise RunError(
                 f"{folder / FILE}: the record is damaged: it has no experiment",
                 allowed="a record this program wrote, unchanged",
-                fix="copy the folder anew from its machine",
+                fix=COPY_AGAIN,
             )
         experiment = to_tables(parse(tables, source=str(folder / FILE)))
         changed = differences(previous[1], experiment) if previous else []
@@ -205,14 +226,147 @@ def _check_records(run: str, about: Mapping[Path, dict[str, Any]]) -> dict[str, 
             raise RunError(
                 f"{folder}: {key} is {new!r}, but {old!r} in {previous[0]}",
                 allowed="records of one experiment",
-                fix="leave the folder out that is not of this run",
+                fix="leave out the folder that does not belong to this run",
             )
         previous = folder, experiment
     assert previous is not None
     return previous[1]
 
 
-# --- the whole -----------------------------------------------------------------------------
+def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
+    for term in terms:
+        commits = (int(event["round"]) for event in term.events_of("commit"))
+        indices = [term.resumed_from.round_index, *commits]
+        wrong = [index for index in indices if not 0 <= index <= rounds]
+        if wrong:
+            raise RunError(
+                f"{term.folder}: the history of {term.coordinator} has a round {wrong[0]}, "
+                f"but the experiment has only {rounds}",
+                allowed="a history as its coordinator wrote it",
+                fix=COPY_AGAIN,
+            )
+
+
+def _merge_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """That of the last leader, completed with what only others know."""
+    merged = dict(metas[-1])
+    samples: dict[int, int] = {}
+    for meta in metas:
+        for worker, count in enumerate(meta.get("samples") or ()):
+            samples[worker] = count or samples.get(worker, 0)
+    merged["samples"] = [samples[worker] for worker in sorted(samples)]
+    for key in ("model_bytes", "parameters"):
+        merged[key] = next((meta[key] for meta in reversed(metas) if meta.get(key)), 0)
+    peaks = [meta["peak_memory"] for meta in metas if meta.get("peak_memory")]
+    if peaks:
+        merged["peak_memory"] = max(peaks)
+    # A finished run stays finished, even if another one took the lead afterwards and was killed.
+    if any(meta.get("status") == "finished" for meta in metas):
+        merged["status"] = "finished"
+    return merged
+
+
+# --- whose rounds count --------------------------------------------------------------------
+
+
+def _find_pieces(
+    terms: Sequence[LeadershipTerm], recorded: Mapping[Path, Collection[int]], *, rounds: int
+) -> tuple[RecordPiece, ...]:
+    """Whose row of every round counts; `recorded` are the rounds in the record of each folder.
+
+    The terms are in the order of their epochs. There must be at least `rounds`. RunError names
+    the missing rounds and who led them.
+    """
+    epochs = _committing_epochs(terms)
+    leaders = {term.epoch: term for term in terms}
+    led = {index: leaders[epoch] for index, epoch in epochs.items() if epoch in leaders}
+    pieces: list[RecordPiece] = []
+    missing: list[int] = []
+    for index in range(1, max(rounds, *epochs, 0) + 1):
+        term = led.get(index)
+        if term is None or index not in recorded.get(term.folder, ()):
+            missing.append(index)
+        elif pieces and (pieces[-1].epoch, pieces[-1].last) == (term.epoch, index - 1):
+            pieces[-1] = replace(pieces[-1], last=index)
+        else:
+            pieces.append(RecordPiece(index, index, term.coordinator, term.epoch, term.folder))
+    if missing:
+        raise _missing_rounds(missing, epochs, terms, led=led)
+    return tuple(pieces)
+
+
+def _committing_epochs(terms: Sequence[LeadershipTerm]) -> dict[int, int]:
+    """The epoch in which every round was committed, as far as the histories say.
+
+    A round counts if its coordinator wrote the commit, or another one continued from it; so do
+    all rounds before it in the same term, whose lines a power cut may have destroyed. Of several
+    epochs the largest counts.
+    """
+    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
+    committed |= {term.resumed_from for term in terms} - {INITIAL}
+    start = {term.epoch: term.resumed_from.round_index for term in terms}
+    rounds_by_epoch: dict[int, list[int]] = {}
+    for attempt in committed:
+        rounds_by_epoch.setdefault(attempt.epoch, []).append(attempt.round_index)
+    return {
+        index: epoch
+        for epoch, rounds in sorted(rounds_by_epoch.items())
+        for index in range(start.get(epoch, min(rounds) - 1) + 1, max(rounds) + 1)
+    }
+
+
+def _missing_rounds(
+    missing: Sequence[int],
+    epochs: Mapping[int, int],
+    terms: Sequence[LeadershipTerm],
+    *,
+    led: Mapping[int, LeadershipTerm],
+) -> RunError:
+    """One error for all gaps."""
+    gaps: list[list[int]] = []
+    for index in missing:
+        if gaps and gaps[-1][-1] == index - 1 and led.get(index) is led.get(index - 1):
+            gaps[-1].append(index)
+        else:
+            gaps.append([index])
+    descriptions = []
+    for gap in gaps:
+        term = led.get(gap[0])
+        if term is not None:
+            leader = f"{term.coordinator} (epoch {term.epoch}), not in {term.folder / FILE}"
+        else:
+            hints = _hints(gap, epochs, terms, led=led)
+            leader = f"a coordinator whose folder is not given{hints}"
+        descriptions.append(f"{_rounds(gap[0], gap[-1])}, led by {leader}")
+    return RunError(
+        f"the folders do not have all rounds: {'; '.join(descriptions)}",
+        allowed=f"the folders of all coordinators that led a round: {FOLDERS}",
+        fix=f"add the missing folder, or {COPY_AGAIN} (also {FILE}-wal)",
+    )
+
+
+def _hints(
+    gap: Sequence[int],
+    epochs: Mapping[int, int],
+    terms: Sequence[LeadershipTerm],
+    *,
+    led: Mapping[int, LeadershipTerm],
+) -> str:
+    """What is known about a coordinator whose history is missing."""
+    hints = []
+    before, epoch = led.get(gap[0] - 1), epochs.get(gap[-1])
+    if before is not None:
+        hints.append(f"after {before.coordinator} (epoch {before.epoch})")
+    if epoch is not None:
+        after = next((term for term in terms if term.epoch > epoch), None)
+        if after is not None:
+            hints.append(f"before {after.coordinator} (epoch {after.epoch})")
+        same = all(epochs.get(index) == epoch for index in gap)
+        hints.append(f"in epoch {epoch}" if same else f"the last of them in epoch {epoch}")
+    return f" ({', '.join(hints)})" if hints else ""
+
+
+# --- the new folder ------------------------------------------------------------------------
 
 
 def _gather(
@@ -221,90 +375,61 @@ def _gather(
     records: Mapping[Path, Store],
     *,
     out: Path,
-) -> Gathered:
-    about = {folder: _meta(store) for folder, store in records.items()}
+) -> GatheredRun:
+    if not records:
+        folders = dict.fromkeys(term.folder for term in terms)
+        raise RunError(
+            f"{_comma_separated(folders)}: there is no {FILE}",
+            allowed="folders with the records and the histories",
+            fix="copy the folders again with all their files",
+        )
+    metas = {folder: _read_meta(store) for folder, store in records.items()}
+    experiment = _check_records(terms[0].run, metas)
+    planned = int(experiment["rounds"])
+    _check_rounds(terms, planned)
+    meta = _merge_meta(list(metas.values()))
     recorded = {
         folder: set(store.columns("rounds", names=("round",))["round"])
         for folder, store in records.items()
     }
-    if not about:
-        raise RunError(
-            f"{_several(dict.fromkeys(term.folder for term in terms))}: there is no {FILE}",
-            allowed="folders with the records and the histories",
-            fix="copy the folders anew with all their files",
-        )
-    experiment = _check_records(terms[0].run, about)
-    _check_rounds(terms, int(experiment["rounds"]))
-    meta = _merged(list(about.values()))
-    over = meta.get("status") == "finished"
-    pieces = pieces_of(terms, recorded, rounds=int(experiment["rounds"]) if over else 0)
+    finished = meta.get("status") == "finished"
+    pieces = _find_pieces(terms, recorded, rounds=planned if finished else 0)
     for term in terms:
         if term.folder not in records:
             raise RunError(
-                f"{term.folder} has the history of {term.who}, but no {FILE}",
-                allowed="a folder as its coordinator wrote it",
-                fix="copy the folder anew with all its files",
+                f"{term.folder} has the history of {term.coordinator}, but no {FILE}",
+                allowed=AS_WRITTEN,
+                fix=COPY_AGAIN,
             )
-    meta["gathered"] = [[each.first, each.last, each.coordinator, each.epoch] for each in pieces]
-    with _folder(out) as new:
-        store = Store.create(new)
+    meta["gathered"] = [
+        [piece.first, piece.last, piece.coordinator, piece.epoch] for piece in pieces
+    ]
+    with _new_run_folder(out) as folder:
+        store = Store.create(folder)
         with contextlib.closing(store):
             for key, value in meta.items():
                 store.set_meta(key, value)
             for piece in pieces:
                 store.copy_rounds(records[piece.folder], first=piece.first, last=piece.last)
             store.leave_wal_mode()
-        write_file(new / EXPERIMENT, tomli_w.dumps(experiment).encode())
-        _copy(histories, new)
-    return Gathered(
+        write_file(folder / EXPERIMENT, tomli_w.dumps(experiment).encode())
+        _copy_histories(histories, folder)
+    return GatheredRun(
         folder=out,
         run=terms[0].run,
         status=str(meta.get("status")),
         rounds=pieces[-1].last if pieces else 0,
-        planned=int(experiment["rounds"]),
+        planned=planned,
         pieces=pieces,
     )
 
 
-def _meta(store: Store) -> dict[str, Any]:
+def _read_meta(store: Store) -> dict[str, Any]:
     return {key: store.meta(key) for key in store.columns("meta", names=("key",))["key"]}
 
 
-def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
-    for term in terms:
-        told = [term.stand.round_index, *(int(event["round"]) for event in term.named("commit"))]
-        wrong = [index for index in told if not 0 <= index <= rounds]
-        if wrong:
-            raise RunError(
-                f"{term.folder}: the history of {term.who} tells of round {wrong[0]}, "
-                f"but the experiment has {rounds}",
-                allowed="a history as its coordinator wrote it",
-                fix="copy the folder anew from its machine",
-            )
-
-
-def _merged(about: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the whole record says of itself: as the last leader's, with what only others know."""
-    meta = dict(about[-1])
-    samples: dict[int, int] = {}
-    for each in about:
-        for worker, count in enumerate(each.get("samples") or ()):
-            samples[worker] = count or samples.get(worker, 0)
-    meta["samples"] = [samples[worker] for worker in sorted(samples)]
-    for key in ("model_bytes", "parameters"):
-        meta[key] = next((each[key] for each in reversed(about) if each.get(key)), 0)
-    peaks = [each["peak_memory"] for each in about if each.get("peak_memory")]
-    if peaks:
-        meta["peak_memory"] = max(peaks)
-    # A finished run stays so, also when another one took the lead afterwards and was killed.
-    if any(each.get("status") == "finished" for each in about):
-        meta["status"] = "finished"
-    return meta
-
-
 @contextlib.contextmanager
-def _folder(out: Path) -> Iterator[Path]:
-    """A folder that gets this name when all is written; before that it is not taken for a run."""
+def _new_run_folder(out: Path) -> Iterator[Path]:
     with (
         storage_errors(f"--out {out}", option="--out", recovery="gather again"),
         new_folder(out) as folder,
@@ -315,21 +440,24 @@ def _folder(out: Path) -> Iterator[Path]:
             raise OSError(errno.ENOSPC, error.problem) from None
 
 
-def _copy(histories: Iterable[_History], new: Path) -> None:
-    """Those of coordinators beside the record, where they are looked for; others apart."""
-    for each in histories:
-        name = each.path.name
-        folder = new if each.leads else new / WORKERS / name[len("history-") : -len(".jsonl")]
+def _copy_histories(histories: Iterable[_History], target: Path) -> None:
+    """Those of coordinators next to the record, where readers look for them; others below."""
+    for history in histories:
+        name = history.path.name
+        folder = target
+        if not history.of_coordinator:
+            folder = target / WORKERS / name[len("history-") : -len(".jsonl")]
         folder.mkdir(parents=True, exist_ok=True)
-        place, number = folder / name, 1
-        while place.exists():  # two machines may have used one name
+        path, number = folder / name, 1
+        while path.exists():  # two machines may have used one name
             number += 1
-            place = folder / f"{each.path.stem}-{number}.jsonl"
-        write_file(place, each.content)
+            path = folder / f"{history.path.stem}-{number}.jsonl"
+        write_file(path, history.content)
 
 
-# --- words ---------------------------------------------------------------------------------
-
-
-def _several(folders: Iterable[Path]) -> str:
+def _comma_separated(folders: Iterable[Path]) -> str:
     return ", ".join(map(str, folders))
+
+
+def _rounds(first: int, last: int) -> str:
+    return f"round {first}" if first == last else f"rounds {first} to {last}"

@@ -1,9 +1,9 @@
-"""One process doing what all workers of a recorded run did, plan by plan, with the same bits."""
+"""One process that repeats what all workers of a recorded run did, with the same bits."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.pens import PENS
-from fedhp.cluster.audit.timeline import Recorded
-from fedhp.cluster.audit.verify import RoundDone
+from fedhp.cluster.audit.committed_rounds import CommittedRound
+from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.compression import digest_of
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
@@ -25,43 +26,43 @@ from fedhp.types import IntArray
 class RunReplayer:
     """The models of all workers, round by round."""
 
-    def __init__(self, experiment: str, run: Recorded) -> None:
+    def __init__(self, experiment: str, timeline: RunTimeline) -> None:
         self._prepared = prepare(worker_experiment(experiment))
-        self._run = run
+        self._timeline = timeline
         self.algorithm = self._prepared.experiment.algorithm.name
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
         self._engine = LocalEngine(self._prepared)
         self._workers = self._prepared.experiment.workers
-        self._last = INITIAL
-        self._stands = [INITIAL] * self._workers
-        self._kept: dict[int, Arrays] = {}  # mixed by workers whose report was not counted
+        self._last = INITIAL  # the attempt that was repeated last
+        self._versions = [INITIAL] * self._workers  # the attempt that made each worker's model
+        self._unreported: dict[int, Arrays] = {}  # mixed by workers whose report was not counted
 
     def close(self) -> None:
-        """Let the engine go."""
+        """Release the engine."""
         self._engine.close()
         torch.set_num_threads(self._threads)
 
-    def why_not(self, done: RoundDone) -> str:
-        """Why this round, and so all after it, cannot be done again; empty if it can."""
-        unreported = [each for each in done.participants if each not in done.digests]
-        if not done.whole:
-            return "the record has a selection of its links only"
+    def prepare_round(self, done: CommittedRound) -> str:
+        """Give every participant the model it began with; why that is impossible, or ""."""
+        silent = [worker for worker in done.participants if worker not in done.digests]
+        if not done.has_all_links:
+            return "the record has only a selection of its links"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
-        if len(unreported) > 1:
-            return f"nothing is known of links between workers {unreported}, who fell silent"
-        for worker, source in self._catching_up():
-            if self._stands[source] != self._last:
-                return f"worker {worker} took a model of worker {source}, whose own is not known"
-            self._take(worker, source)
+        if len(silent) > 1:
+            return f"the links between workers {silent} are unknown: none of them reported"
+        for worker, source in self._catch_ups():
+            if self._versions[source] != self._last:
+                return f"worker {worker} took the model of worker {source}, which is unknown"
+            self._copy_model(worker, source)
         for worker in done.participants:
-            if self._stands[worker] != self._last and not self._take_kept(worker):
-                return f"it is not known from which model worker {worker} went on"
+            if self._versions[worker] != self._last and not self._take_unreported(worker):
+                return f"the model that worker {worker} began with is unknown"
         return ""
 
-    def round(self, done: RoundDone) -> dict[int, str]:
-        """Train, exchange and mix; the digests of all models."""
+    def replay_round(self, done: CommittedRound) -> dict[int, str]:
+        """Train, exchange and mix; the digests of the models by worker."""
         engine, index = self._engine, done.attempt.round_index
         before = {name: rows.copy() for name, rows in engine.state().items()}
         engine.train(done.local_steps, round_index=index, learning_rate=done.learning_rate)
@@ -71,10 +72,10 @@ class RunReplayer:
         engine.advance()
         after = {name: rows.copy() for name, rows in engine.state().items()}
         digests = {worker: self._digest(after["models"][worker]) for worker in done.digests}
-        self._kept = {
+        self._unreported = {
             worker: {name: rows[worker].copy() for name, rows in after.items()}
-            for worker, told in done.uncounted.items()
-            if self._digest(after["models"][worker]) == told
+            for worker, digest in done.unreported.items()
+            if self._digest(after["models"][worker]) == digest
         }
         for worker in set(range(self._workers)) - done.digests.keys():
             for name, rows in after.items():
@@ -82,15 +83,15 @@ class RunReplayer:
         engine.load(after)
         self._last = done.attempt
         for worker in done.digests:
-            self._stands[worker] = done.attempt
+            self._versions[worker] = done.attempt
         return digests
 
-    # --- inside ----------------------------------------------------------------------------
+    # --- weights ---------------------------------------------------------------------------
 
-    def _weights(self, done: RoundDone) -> csr_array:
-        """The weights by which every worker mixed, [N, N]: a model that did not come leaves its
-        weight to the worker's own."""
-        rows = self._planned(done)
+    def _weights(self, done: CommittedRound) -> csr_array:
+        """The weights by which every worker mixed, [N, N]; those of models that did not come
+        are added to the worker's own."""
+        rows = self._planned_weights(done)
         for worker, lost in done.lost.items():
             row = rows[worker]
             missing = sum(row.pop(peer) for peer in sorted(lost) if peer in row)
@@ -98,12 +99,16 @@ class RunReplayer:
                 row[worker] = row.get(worker, 0.0) + missing if len(row) > 1 else 1.0
         for worker in set(range(self._workers)) - set(done.participants):
             rows[worker] = {worker: 1.0}
-        entries = [(w, c, value) for w, row in enumerate(rows) for c, value in sorted(row.items())]
-        owner, columns, values = zip(*entries, strict=True)
+        entries = [
+            (worker, column, weight)
+            for worker, row in enumerate(rows)
+            for column, weight in sorted(row.items())
+        ]
+        owners, columns, weights = zip(*entries, strict=True)
         shape = (self._workers, self._workers)
-        return csr_array((np.array(values), (np.array(owner), np.array(columns))), shape=shape)
+        return csr_array((np.array(weights), (np.array(owners), np.array(columns))), shape=shape)
 
-    def _planned(self, done: RoundDone) -> list[dict[int, float]]:
+    def _planned_weights(self, done: CommittedRound) -> list[dict[int, float]]:
         """The weights of the plan, by worker."""
         algorithm = self._prepared.algorithm
         lost = [(worker, peer) for worker, peers in done.lost.items() for peer in peers]
@@ -123,56 +128,57 @@ class RunReplayer:
         return _rows(directed_weights(selected))
 
     def _sources(self, links: list[list[int] | tuple[int, int]]) -> IntArray:
-        """Whose models each worker took, rising, -1 where there are no more, [N, M]."""
+        """The peers whose models each worker took, rising, padded with -1, [N, M]."""
         sources: list[list[int]] = [[] for _ in range(self._workers)]
         for receiver, sender in links:
             sources[receiver].append(sender)
         table = np.full((self._workers, max(map(len, sources), default=0)), -1, dtype=np.int64)
-        for worker, found in enumerate(sources):
-            table[worker, : len(found)] = sorted(found)
+        for worker, senders in enumerate(sources):
+            table[worker, : len(senders)] = sorted(senders)
         return table
 
-    def _catching_up(self) -> Iterator[tuple[int, int]]:
-        """Who took the last committed model from whom, in time."""
-        found = [
+    # --- models ----------------------------------------------------------------------------
+
+    def _catch_ups(self) -> Iterator[tuple[int, int]]:
+        """Who took the last committed model from whom, in the order of time."""
+        events = [
             (float(event["at"]), name, str(event["peer"]))
-            for name, events in self._run.workers.items()
+            for name, events in self._timeline.worker_events.items()
             for event in events
             if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
         ]
-        places = self._run.places
-        return iter([(places[name], places[peer]) for _, name, peer in sorted(found)])
+        numbers = self._timeline.worker_numbers
+        return ((numbers[name], numbers[peer]) for _, name, peer in sorted(events))
 
-    def _take(self, worker: int, source: int) -> None:
-        """What travels is the other's; the rest stays the worker's own."""
+    def _copy_model(self, worker: int, source: int) -> None:
+        """What is sent is the other's; the rest stays the worker's own."""
         width = self._prepared.layout.mixed
         state = {name: rows.copy() for name, rows in self._engine.state().items()}
         state["models"][worker, :width] = state["models"][source, :width]
         self._engine.load(state)
-        self._stands[worker] = self._last
+        self._versions[worker] = self._last
 
-    def _take_kept(self, worker: int) -> bool:
-        """A worker that died between mixing and reporting has the model all the same."""
-        kept = self._kept.get(worker)
-        if kept is None:
+    def _take_unreported(self, worker: int) -> bool:
+        """A worker that died between mixing and reporting still has the model."""
+        model = self._unreported.get(worker)
+        if model is None:
             return False
         state = {name: rows.copy() for name, rows in self._engine.state().items()}
-        for name, row in kept.items():
+        for name, row in model.items():
             state[name][worker] = row
         self._engine.load(state)
-        self._stands[worker] = self._last
+        self._versions[worker] = self._last
         return True
 
-    def _digest(self, row: NDArray[np.generic]) -> str:
-        """As a worker makes it (learner.py): of the part that travels."""
-        travels = row[: self._prepared.layout.mixed]
-        return hashlib.sha256(travels.astype("<f4", copy=False).tobytes()).hexdigest()
+    def _digest(self, row: NDArray[Any]) -> str:
+        """As a worker computes it (learner.py): of the part that is sent."""
+        return digest_of(row[: self._prepared.layout.mixed]).hex()
 
 
 def _rows(matrix: csr_array) -> list[dict[int, float]]:
-    """A sparse matrix as a table per row."""
-    found = []
+    """The non-zero entries of a sparse matrix, row by row."""
+    rows = []
     for start, stop in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
         columns, values = matrix.indices[start:stop].tolist(), matrix.data[start:stop].tolist()
-        found.append(dict(zip(columns, values, strict=True)))
-    return found
+        rows.append(dict(zip(columns, values, strict=True)))
+    return rows

@@ -1,84 +1,72 @@
-"""The histories of all processes of a run, put together: terms of office, workers, faults."""
+"""The histories of all processes of a run in one timeline: leadership terms, workers, faults."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 
-Event = dict[str, Any]
+Event: TypeAlias = dict[str, Any]
 HISTORIES = "history-*.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that was not kept: which, and what happened when."""
-
-    rule: str
-    text: str
-    at: float = 0.0  # s, clock of the machine
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipTerm:
     """What one coordinator did from taking the lead on."""
 
-    who: str
+    coordinator: str
     at: float
     run: str
     epoch: int
-    stand: Attempt  # the committed one that it took up
+    resumed_from: Attempt  # the last committed one, when it took the lead
     min_workers: int
     asynchronous: bool
-    folder: Path  # of its history, and of its record
+    folder: Path  # of its history and its record
     events: list[Event]
-    attempts: dict[Attempt, frozenset[int]]  # with their participants
+    participants: dict[Attempt, frozenset[int]]  # of every attempt that it began
 
-    def named(self, name: str) -> Iterator[Event]:
+    def events_of(self, kind: str) -> Iterator[Event]:
         """The events of one kind."""
-        return (event for event in self.events if event["event"] == name)
+        return (event for event in self.events if event["event"] == kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A whole run."""
+class RunTimeline:
+    """Everything that the processes of a run wrote about it."""
 
     terms: list[LeadershipTerm]  # by epoch
-    workers: dict[str, list[Event]]
-    faults: list[Event]
-    places: dict[str, int] = field(default_factory=dict)  # index of each worker
-    commits: frozenset[Attempt] = frozenset()
-    unsaid: frozenset[Attempt] = frozenset()  # of them, those known by a later term alone
+    worker_events: dict[str, list[Event]]  # by name
+    faults: list[Event]  # that a test planted
+    worker_numbers: dict[str, int]  # by name
+    committed: frozenset[Attempt]
+    unannounced: frozenset[Attempt]  # committed, but only a later term says so
 
     @property
     def asynchronous(self) -> bool:
-        """Whether turns take the place of rounds."""
+        """Whether workers take turns, without rounds."""
         return any(term.asynchronous for term in self.terms)
 
-    def round_at(self, moment: float) -> int:
+    def last_committed_round(self, moment: float) -> int:
         """The last round that was known to be committed then."""
-        said = [
+        announced = [
             int(event["round"])
             for term in self.terms
-            for event in term.named("commit")
+            for event in term.events_of("commit")
             if event["at"] <= moment
         ]
-        told = [term.stand.round_index for term in self.terms if term.at <= moment]
-        return max([*said, *told], default=0)
+        resumed = [term.resumed_from.round_index for term in self.terms if term.at <= moment]
+        return max([*announced, *resumed], default=0)
 
-    def frozen(self, who: str, start: float, end: float) -> float:
-        """Seconds of this time in which a process was stopped from outside."""
+    def frozen_seconds(self, process: str, start: float, end: float) -> float:
+        """How long a process was stopped by a fault in this time."""
         total, since = 0.0, None
         for fault in self.faults:
-            if fault["target"] != who:
+            if fault["target"] != process:
                 continue
             if fault["kind"] == "stop":
                 since = float(fault["at"])
@@ -87,75 +75,74 @@ class Recorded:
                 since = None
         return total if since is None else total + max(0.0, end - max(start, since))
 
-    def excused(self, term: LeadershipTerm, start: float, end: float) -> bool:
-        """Whether it said in this time that it can't go on: no ledger, or too few workers."""
-        least = max(1, term.min_workers)
+    def is_pause_announced(self, term: LeadershipTerm, start: float, end: float) -> bool:
+        """Whether the coordinator said in this time that it cannot continue: without its ledger,
+        or with too few workers."""
+        needed = max(1, term.min_workers)
         return any(
             event["event"] == "paused"
-            or (event["event"] == "waiting" and len(event["ready"]) < least)
+            or (event["event"] == "waiting" and len(event["ready"]) < needed)
             for event in term.events
             if start <= event["at"] <= end
         )
 
     def returns(self) -> list[tuple[str, float]]:
         """Workers that were away and asked for orders again, and when."""
-        found: list[tuple[str, float]] = []
-        for name, events in self.workers.items():
-            if name not in self.places:
+        returns: list[tuple[str, float]] = []
+        for name, events in self.worker_events.items():
+            if name not in self.worker_numbers:
                 continue
-            joins = [event["at"] for event in self._said_of(name, "join")][1:]
+            joins = [event["at"] for event in self._events_about(name, "join")][1:]
             woken = [
                 fault["at"]
                 for fault in self.faults
                 if fault["kind"] in ("cont", "heal") and name in _targets(fault)
             ]
-            asked = [event["at"] for event in events if event["event"] == "order"]
-            caught = [event["at"] for event in events if event["event"] == "caught_up"]
+            orders = [event["at"] for event in events if event["event"] == "order"]
+            moments = {event["at"] for event in events if event["event"] == "caught_up"}
             for moment in (*joins, *woken):
-                caught.extend([at for at in asked if at > moment][:1])
-            found.extend((name, float(at)) for at in sorted(set(caught)))
-        return found
+                moments.update([at for at in orders if at > moment][:1])
+            returns.extend((name, float(at)) for at in sorted(moments))
+        return returns
 
-    def away(self, name: str, start: float, end: float) -> bool:
-        """Whether a worker was away in this time, by a coordinator's or a fault's word."""
-        worker = self.places[name]
+    def was_away(self, name: str, start: float, end: float) -> bool:
+        """Whether a worker was away in this time, according to a coordinator or a fault."""
+        worker = self.worker_numbers[name]
         gone = any(
-            event["event"] == "gone" and worker in event["workers"] and start <= event["at"] <= end
+            worker in event["workers"] and start <= event["at"] <= end
             for term in self.terms
-            for event in term.events
+            for event in term.events_of("gone")
         )
-        left = any(start <= event["at"] <= end for event in self._said_of(name, "leave"))
-        hit = any(name in _targets(each) and start <= each["at"] <= end for each in self.faults)
-        lives = [event["process"] for event in self.workers[name] if start <= event["at"] <= end]
-        return gone or left or hit or len(set(lives)) > 1
+        left = any(start <= event["at"] <= end for event in self._events_about(name, "leave"))
+        hit = any(name in _targets(fault) and start <= fault["at"] <= end for fault in self.faults)
+        processes = {
+            event["process"] for event in self.worker_events[name] if start <= event["at"] <= end
+        }
+        return gone or left or hit or len(processes) > 1
 
-    def _said_of(self, name: str, kind: str) -> Iterator[Event]:
-        for term in sorted(self.terms, key=lambda each: each.at):
-            yield from (each for each in term.named(kind) if each["worker"] == self.places[name])
-
-
-def _targets(fault: Event) -> list[str]:
-    target = fault["target"]
-    return [target] if isinstance(target, str) else list(target)
+    def _events_about(self, name: str, kind: str) -> Iterator[Event]:
+        worker = self.worker_numbers[name]
+        for term in sorted(self.terms, key=lambda term: term.at):
+            yield from (event for event in term.events_of(kind) if event["worker"] == worker)
 
 
-def read_run(folder: Path) -> Recorded:
-    """All histories below a folder."""
+def read_timeline(folder: Path) -> RunTimeline:
+    """From all histories below a folder."""
     files = sorted(folder.rglob(HISTORIES))
-    run = put_together((file, list(read_history(file))) for file in files)
-    if not run.terms:
+    timeline = build_timeline((file, list(read_history(file))) for file in files)
+    if not timeline.terms:
         raise RunError(
-            f"{folder} holds no history of a coordinator",
+            f"{folder}: no history of a coordinator here",
             allowed="the folder of a run of `fedhp cluster`",
             fix="check the path; the coordinator writes history-NAME.jsonl",
         )
-    return run
+    return timeline
 
 
-def put_together(histories: Iterable[tuple[Path, list[Event]]]) -> Recorded:
-    """The events of all files, each with its path."""
+def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline:
+    """From the events of every file, each with its path."""
     terms: list[LeadershipTerm] = []
-    workers: dict[str, list[Event]] = {}
+    worker_events: dict[str, list[Event]] = {}
     faults: list[Event] = []
     for file, events in histories:
         kinds = {event["event"] for event in events}
@@ -164,22 +151,52 @@ def put_together(histories: Iterable[tuple[Path, list[Event]]]) -> Recorded:
         elif "lead" in kinds:
             terms.extend(_terms(events, file.parent))
         elif kinds:
-            workers.setdefault(str(events[0]["who"]), []).extend(events)
+            worker_events.setdefault(str(events[0]["who"]), []).extend(events)
     terms.sort(key=lambda term: (term.epoch, term.at))
-    said = {Attempt.from_facts(event) for term in terms for event in term.named("commit")}
-    begun = {attempt for term in terms for attempt in term.attempts}
-    unsaid = {term.stand for term in terms} & begun - said
-    places = {
-        str(event["name"]): int(event["worker"]) for term in terms for event in term.named("join")
-    }
-    return Recorded(
+    announced = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
+    begun = {attempt for term in terms for attempt in term.participants}
+    unannounced = {term.resumed_from for term in terms} & begun - announced
+    return RunTimeline(
         terms,
-        workers,
-        sorted(faults, key=lambda event: float(event["at"])),
-        places,
-        commits=frozenset(said | unsaid),
-        unsaid=frozenset(unsaid),
+        worker_events,
+        sorted(faults, key=lambda fault: float(fault["at"])),
+        {
+            str(event["name"]): int(event["worker"])
+            for term in terms
+            for event in term.events_of("join")
+        },
+        committed=frozenset(announced | unannounced),
+        unannounced=frozenset(unannounced),
     )
+
+
+def final_digests(histories: Iterable[Path]) -> dict[str, str]:
+    """Digests of the models by worker name: those of the last committed round, or everyone's
+    last one if the algorithm is asynchronous."""
+    last = (0, 0, 0)
+    asynchronous = False
+    names: dict[int, str] = {}
+    reported: dict[tuple[int, int, int], dict[int, str]] = {}
+    latest: dict[int, str] = {}
+    for file in histories:
+        for event in read_history(file):
+            if event["event"] == "join":
+                names[event["worker"]] = event["name"]
+            if event["event"] not in ("report", "commit"):
+                continue
+            key = (event["round"], event["epoch"], event["attempt"])
+            if event["event"] == "report":
+                reported.setdefault(key, {})[event["worker"]] = event["digest"]
+                latest[event["worker"]] = event["digest"]
+            elif key > last:
+                last, asynchronous = key, not event["reported"]
+    digests = latest if asynchronous else reported.get(last, {})
+    return {names.get(worker, str(worker)): digests[worker] for worker in sorted(digests)}
+
+
+def _targets(fault: Event) -> list[str]:
+    target = fault["target"]
+    return [target] if isinstance(target, str) else list(target)
 
 
 def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
@@ -189,22 +206,21 @@ def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
             if term is not None:
                 yield term
             term = LeadershipTerm(
-                who=str(event["who"]),
+                coordinator=str(event["who"]),
                 at=float(event["at"]),
                 run=str(event["run"]),
                 epoch=int(event["epoch"]),
-                stand=Attempt.from_list(event["stand"]),
+                resumed_from=Attempt.from_list(event["stand"]),
                 min_workers=int(event["min_workers"]),
                 asynchronous=bool(event["asynchronous"]),
                 folder=folder,
                 events=[],
-                attempts={},
+                participants={},
             )
         elif term is not None:
             term.events.append(event)
             if event["event"] == "attempt":
-                term.attempts[Attempt.from_facts(event)] = frozenset(
-                    map(int, event["participants"])
-                )
+                workers = frozenset(map(int, event["participants"]))
+                term.participants[Attempt.from_facts(event)] = workers
     if term is not None:
         yield term

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedhp.cluster.audit.outcome import RoundFacts, final_digests, last_error, rounds_in
+from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.leadership import (
     CoordinatorProcessSettings,
     check_network,
@@ -25,6 +25,7 @@ from fedhp.cluster.coordinator.leadership import (
 )
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
+from fedhp.cluster.ops.progress import RoundFacts, read_rounds
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue, load_identity
@@ -193,7 +194,7 @@ class Cluster:
                 kind = "coordinator" if group is self.coordinators else "worker"
                 raise RunError(
                     f"{name} {_ended(codes[name] or 0)}, and no {kind} is left:\n"
-                    f"{last_error(self.log(name))}",
+                    f"{logs.last_error(self.log(name))}",
                     fix=f"see {self.log(name)}; the same command continues the run",
                 )
 
@@ -267,7 +268,7 @@ class Cluster:
         for name in self.coordinators:
             folder = self.record_folder(name)
             if (folder / FILE).is_file():
-                rounds |= {facts.round_index: facts for facts in rounds_in(folder, after=after)}
+                rounds |= {facts.round_index: facts for facts in read_rounds(folder, after=after)}
         yield from (rounds[index] for index in sorted(rounds))
 
     def digests(self) -> dict[str, str]:

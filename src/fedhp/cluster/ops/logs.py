@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 Format = Literal["text", "json"]
@@ -88,6 +89,16 @@ class JsonFormatter(logging.Formatter):
         facts = extra_facts(record)
         line.update({f"{key}_" if key in _RESERVED else key: facts[key] for key in facts})
         return json.dumps(line, default=str)
+
+
+def last_error(log: Path) -> str:
+    """The last error in the log of a process, or its last line."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "  (it logged nothing)"
+    errors = [line for line in lines if " error " in line or '"level": "error"' in line]
+    return "  " + "\n  ".join((errors or lines)[-1:])
 
 
 def _at(record: logging.LogRecord) -> str:

@@ -1,0 +1,113 @@
+"""The committed rounds of a run, each read from the record of the coordinator that led it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.errors import RunError
+from fedhp.record.reader import RunReader
+from fedhp.types import FloatArray, IntArray, LinkVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRound:
+    """What happened in a committed round, from the record and the histories."""
+
+    attempt: Attempt
+    participants: tuple[int, ...]
+    digests: dict[int, str]  # by worker, of the counted reports
+    unreported: dict[int, str]  # of models that were stored, but whose report was not counted
+    lost: dict[int, tuple[int, ...]]  # by worker: the peers whose models did not come
+    local_steps: IntArray  # [N]
+    learning_rate: float
+    links: IntArray  # [E, 2] that carried models; (receiver, sender) where directed
+    directed: bool
+    scored: bool
+    has_all_links: bool  # the record has all links, not a selection
+    compute_time: FloatArray  # [N] s
+    communication_time: FloatArray  # [N] s
+    round_time: float
+
+
+def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
+    """In the order of the rounds."""
+    terms = {attempt: term for term in timeline.terms for attempt in term.participants}
+    readers: dict[Path, RunReader] = {}
+    try:
+        for attempt in sorted(timeline.committed, key=lambda attempt: attempt.round_index):
+            term = terms.get(attempt)
+            if term is None:
+                raise RunError(
+                    f"({attempt}) was committed, but no history says who began it",
+                    allowed="the histories of all coordinators that led",
+                    fix="add the folder of the missing coordinator",
+                )
+            if term.folder not in readers:
+                readers[term.folder] = RunReader(term.folder)
+            yield _read_round(timeline, term, readers[term.folder], attempt)
+    finally:
+        for reader in readers.values():
+            reader.close()
+
+
+def _read_round(
+    timeline: RunTimeline, term: LeadershipTerm, reader: RunReader, attempt: Attempt
+) -> CommittedRound:
+    index = attempt.round_index
+    rows = reader.table("rounds", round_index=index)
+    if not rows["round"]:
+        raise RunError(
+            f"{reader.folder}: round {index} was committed, but is not on record",
+            allowed="a record with all committed rounds",
+            fix="nothing; the record was damaged, or replaced by a file of another run",
+        )
+    workers = reader.table("workers", round_index=index)
+    links = reader.table("links", round_index=index)
+    used = np.array(links["used"], dtype=np.bool_)
+    pairs = np.array([links["a"], links["b"]], dtype=np.int64).T.reshape(-1, 2)
+    reports = [event for event in term.events_of("report") if Attempt.from_facts(event) == attempt]
+    digests = {int(event["worker"]): str(event["digest"]) for event in reports}
+    steps = np.array(workers["local_steps"], dtype=np.int64)
+    for worker, event in _worker_events(timeline, "trained", attempt):
+        steps[worker] = event["steps"]  # also of those whose report was never counted
+    return CommittedRound(
+        attempt=attempt,
+        participants=tuple(sorted(term.participants[attempt])),
+        digests=digests,
+        unreported={
+            worker: str(event["digest"])
+            for worker, event in _worker_events(timeline, "mixed", attempt)
+            if worker not in digests
+        },
+        lost={int(event["worker"]): tuple(event.get("lost", ())) for event in reports},
+        local_steps=steps,
+        learning_rate=rows["learning_rate"][0],
+        links=pairs[used],
+        directed=bool(rows["directed"][0]),
+        scored=LinkVerdict.SCORED in links["verdict"],
+        has_all_links=rows["links_recorded"][0] == rows["links_known"][0],
+        compute_time=_as_array(workers["compute_time"]),
+        communication_time=_as_array(workers["communication_time"]),
+        round_time=rows["round_time"][0],
+    )
+
+
+def _worker_events(
+    timeline: RunTimeline, kind: str, attempt: Attempt
+) -> Iterator[tuple[int, Event]]:
+    """Events of one kind that workers wrote about this attempt, with the worker's number."""
+    for name, events in timeline.worker_events.items():
+        if name in timeline.worker_numbers:
+            for event in events:
+                if event["event"] == kind and Attempt.from_facts(event) == attempt:
+                    yield timeline.worker_numbers[name], event
+
+
+def _as_array(column: list[float | None]) -> FloatArray:
+    return np.array([np.nan if value is None else value for value in column])
