@@ -67,7 +67,9 @@ def _round_lines(verification: Verification) -> list[str]:
     def end_equal() -> None:
         nonlocal models
         if equal:
-            lines.append(f"rounds {equal[0]} to {equal[-1]}: all {models} models are equal bit by bit")
+            lines.append(
+                f"rounds {equal[0]} to {equal[-1]}: all {models} models are equal bit by bit"
+            )
         equal.clear()
         models = 0
 
