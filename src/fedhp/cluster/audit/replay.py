@@ -14,7 +14,7 @@ from fedhp.algorithms.pens import PENS
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.compression import digest_of
+from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.local import LocalEngine
 from fedhp.engine.prepare import prepare
@@ -172,7 +172,7 @@ class RunReplayer:
 
     def _digest(self, row: NDArray[Any]) -> str:
         """As a worker computes it (learner.py): of the part that is sent."""
-        return digest_of(row[: self._prepared.layout.mixed]).hex()
+        return row_digest(row[: self._prepared.layout.mixed]).hex()
 
 
 def _rows(matrix: csr_array) -> list[dict[int, float]]:

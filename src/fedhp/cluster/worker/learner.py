@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from fedhp.algorithms import AsyncAlgorithm
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.compression import digest_of
+from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.engine.executor import Turn, check_finite
 from fedhp.engine.prepare import Prepared
@@ -179,7 +179,7 @@ class Learner:
 
     def digest(self, row: NDArray[np.float32]) -> bytes:
         """SHA-256 of the part of a model that is sent."""
-        return digest_of(row[: self.layout.mixed])
+        return row_digest(row[: self.layout.mixed])
 
     def write(self, attempt: Attempt, model: StoredModel) -> None:
         """Store a model durably, in addition to the current one."""
