@@ -1,6 +1,7 @@
 """fedhp: decentralized federated learning among unequal participants.
 
-Public names are imported when first used: `import fedhp` does not import torch.
+Start with cli/ or api.py, then engine/loop.py, the round loop; docs/design.md shows all packages.
+Public names are imported on first use: `import fedhp` does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same from Python: load an experiment, run it, iterate over rounds, compare, read back."""
+"""The Python interface: load an experiment, run it, iterate over rounds, compare, read results."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Exper
 
     Top-level settings may be given by name: load_experiment("demo.toml", seed=3).
     """
-    given = [f"{key}={_toml(value)}" for key, value in settings.items()]
-    return load(path, [*overrides, *given])
+    named = [f"{key}={_toml(value)}" for key, value in settings.items()]
+    return load(path, [*overrides, *named])
 
 
 def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
-    """An experiment from nested dictionaries; what is not given has its default."""
+    """An experiment from nested dictionaries; other settings have their defaults."""
     return parse(tables or {})
 
 
 def run(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> RunReader:
-    """Run an experiment to its end and open the result."""
+    """Run an experiment to its end and open the results."""
     for _ in start(experiment, out, resume=resume).rounds():
         pass
     return RunReader(out)
 
 
 def start(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> Run:
-    """Prepare a run; iterate over its .rounds() to carry it out, record by record."""
+    """Prepare a run; iterating over its .rounds() runs it, one record per round."""
     if isinstance(experiment, Experiment):
         return start_run(experiment, out, resume=resume)
     return start_run(load(experiment), out, resume=resume, source=str(experiment))
@@ -53,15 +53,17 @@ def compare(
     resume: bool = False,
     progress: bool = False,
 ) -> list[RunReader]:
-    """Run algorithms x seeds in the same worlds, a process per core; the opened runs.
+    """Run algorithms x seeds in the same worlds, one process per core; return the opened runs.
 
-    With progress, a live display goes to standard error.
-    Raises the first error if a run fails; the others are carried out all the same.
+    With progress, a live display is shown on standard error.
+    If a run fails, the others still run; then the first error is raised.
     """
-    given = isinstance(experiment, Experiment)
-    source = "" if given else str(experiment)
+    if isinstance(experiment, Experiment):
+        tables, source = to_tables(experiment), ""
+    else:
+        tables, source = read_toml(experiment), str(experiment)
     cells = plan_cells(
-        to_tables(experiment) if isinstance(experiment, Experiment) else read_toml(experiment),
+        tables,
         overrides=overrides,
         algorithms=algorithms,
         seeds=seeds,

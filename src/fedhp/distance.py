@@ -1,8 +1,8 @@
 """Consensus distances: completion by shortest paths, smoothing, the bound.
 
-Equations (37) to (39) and (43) of the paper: measured pairs count as they are, other pairs
-are estimated through common neighbors. Rows are kept of some workers, the sources: all of
-them, or a sample where N^2 numbers would be too many; then also one number per base link.
+Equations (37) to (39) and (43) of the paper: measured pairs keep their value, other pairs are
+estimated over shortest paths. Rows are kept for some workers, the sources: all of them, or a
+sample where N^2 numbers would be too many; then also one number per base link.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from scipy.sparse.csgraph import connected_components, dijkstra, floyd_warshall
 
 from fedhp.types import BoolArray, FloatArray, IntArray, Topology
 
-# What a worker costs Dijkstra per source, and a link end, in units of one of the N^3 steps of
-# Floyd-Warshall (0.8 ns). Fitted to scipy 1.17, CPU seconds Dijkstra / Floyd-Warshall:
+# The cost of a worker and of a link end for Dijkstra per source, in units of one of the N^3 steps
+# of Floyd-Warshall (0.8 ns). Fitted to scipy 1.17, CPU seconds Dijkstra / Floyd-Warshall:
 # N = 100: 0.0004 / 0.0004 at density 0.02, 0.0047 / 0.0016 at 0.95;
 # N = 300: 0.014 / 0.017 at 0.02, 0.026 / 0.024 at 0.1, 0.068 / 0.035 at 0.95;
 # N = 1000: 0.28 / 0.9 at 0.02, 0.74 / 0.9 at 0.2, 0.91 / 0.9 at 0.3, 2.56 / 0.9 at 0.95.
 _PER_WORKER = 240.0
 _PER_LINK_END = 2.5
-_CHUNK = 1 << 22  # numbers of path length held at once for the links, 32 MB
+_CHUNK = 1 << 22  # path lengths in memory at a time for the links, 32 MB
 
 
 def unknown(workers: int, sources: IntArray | None = None) -> FloatArray:
-    """The distances before any measurement: NaN, 0 to oneself, [K, N]; no sources: everyone."""
+    """The distances before any measurement: NaN, 0 to itself, [K, N]; sources None: all workers."""
     rows = np.arange(workers) if sources is None else sources
     distance = np.full((len(rows), workers), np.nan)
     distance[np.arange(len(rows)), rows] = 0.0
@@ -39,16 +39,16 @@ def update_distance(
     smoothing: float,
     sources: IntArray | None = None,
 ) -> FloatArray:
-    """This round's distance estimate of the sources to everyone, [K, N]; no sources: everyone.
+    """This round's distances from the sources to all workers, [K, N]; sources None: all workers.
 
     links [E, 2] and measured [E] are this round's measurements. Other pairs move towards
-    the shortest path over these; the first time they take it. Pairs that no path joins
+    their shortest path over these; the first time they take its length. Pairs without a path
     this round keep their value.
     """
     workers = old.shape[1]
     sources = np.arange(workers) if sources is None else sources
     new = old.copy()
-    # A worker that measured its distance to everyone needs no paths.
+    # A worker that measured its distance to all others needs no paths.
     degrees = Topology(workers, links).degrees
     open_rows = np.flatnonzero(degrees[sources] < workers - 1)
     if len(open_rows) and len(links):
@@ -81,9 +81,9 @@ def update_link_distance(
     rows: FloatArray,
     sources: IntArray,
 ) -> FloatArray:
-    """This round's distance estimate of the base links, [E], by the rule of update_distance.
+    """This round's distances of the base links, [E], by the rule of update_distance.
 
-    rows [K, N] are this round's estimates of the sources: a link that ends at one is there.
+    rows [K, N] are this round's distances of the sources: they include links that end at one.
     """
     workers = rows.shape[1]
     a, b = base_links[:, 0], base_links[:, 1]
@@ -94,12 +94,12 @@ def update_link_distance(
     of_a, of_b = row[a] >= 0, row[b] >= 0
     new[of_b] = rows[row[b[of_b]], a[of_b]]
     new[of_a] = rows[row[a[of_a]], b[of_a]]
-    # Sorted like the base links, so the place of a measured link is found by bisection.
+    # Sorted like the base links, so a measured link is found by bisection.
     keys, wanted = a * workers + b, links[:, 0] * workers + links[:, 1]
-    place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-    in_base = keys[place] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
+    position = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    in_base = keys[position] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
     open_links = ~(of_a | of_b)
-    open_links[place[in_base]] = False
+    open_links[position[in_base]] = False
     group = connected_components(_graph(workers, links, measured), directed=False)[1]
     open_links &= group[a] == group[b]
     chosen = np.flatnonzero(open_links)
@@ -107,7 +107,7 @@ def update_link_distance(
         new[chosen] = _estimated(
             new[chosen], base_links[chosen], links, measured, workers, smoothing
         )
-    new[place[in_base]] = measured[in_base]
+    new[position[in_base]] = measured[in_base]
     return new
 
 
@@ -119,7 +119,7 @@ def _estimated(
     workers: int,
     smoothing: float,
 ) -> FloatArray:
-    """The estimate of some unmeasured links, paths sought from as few of their ends as is easy."""
+    """The estimates of some unmeasured links, with paths from as few of their ends as is easy."""
     busy = Topology(workers, wanted).degrees
     a, b = wanted[:, 0], wanted[:, 1]
     swap = busy[b] > busy[a]
@@ -128,18 +128,18 @@ def _estimated(
     new = old.copy()
     size = max(1, _CHUNK // workers)
     for first in range(0, len(ends), size):
-        here = np.flatnonzero((number >= first) & (number < first + size))
+        chunk = np.flatnonzero((number >= first) & (number < first + size))
         path = paths(workers, links, measured, sources=ends[first : first + size])
-        part = new[here]
-        _move(part, path[number[here] - first, far[here]], smoothing)
-        new[here] = part
+        part = new[chunk]
+        _move(part, path[number[chunk] - first, far[chunk]], smoothing)
+        new[chunk] = part
     return new
 
 
 def _move(distance: FloatArray, path: FloatArray, smoothing: float) -> None:
-    """Move every distance that a path reaches towards that path, in place."""
+    """Move every distance with a path towards the length of that path, in position."""
     reached = np.isfinite(path)
-    # Where no path leads, 0 stands in for infinity: the estimate is not used there.
+    # 0 instead of infinity where there is no path: the estimate is not used there.
     path[~reached] = 0.0
     estimate = (1 - smoothing) * distance
     estimate += smoothing * path
@@ -162,50 +162,50 @@ def _rows(workers: int, sources: IntArray) -> IntArray:
 def paths(
     workers: int, links: IntArray, measured: FloatArray, *, sources: IntArray | None = None
 ) -> FloatArray:
-    """Shortest-path distance from the sources to everyone over the measured links, [K, N].
+    """Shortest-path distance from the sources to all workers over the measured links, [K, N].
 
-    Infinite where no path leads; no sources: from everyone. Dijkstra where it is likely the
-    quicker, by the numbers of workers, sources and links alone; else Floyd-Warshall.
+    Infinite without a path; sources None: all workers. Dijkstra where it is likely faster, by the
+    numbers of workers, sources and links alone; else Floyd-Warshall.
     """
     sources = np.arange(workers) if sources is None else sources
     graph = _graph(workers, links, measured)
     if prefers_dijkstra(workers, graph.nnz // 2, len(sources)):
-        found: FloatArray = dijkstra(graph, directed=True, indices=sources)
-        return found
-    path: FloatArray = floyd_warshall(graph, directed=True)
-    return path if len(sources) == workers else path[sources]
+        from_sources: FloatArray = dijkstra(graph, directed=True, indices=sources)
+        return from_sources
+    from_all: FloatArray = floyd_warshall(graph, directed=True)
+    return from_all if len(sources) == workers else from_all[sources]
 
 
 def _graph(workers: int, links: IntArray, measured: FloatArray) -> csr_array:
-    """The measured links in both directions; a distance that is not finite joins nobody."""
+    """The measured links in both directions; a distance that is not finite is no link."""
     usable = np.isfinite(measured)
     a, b = links[usable].T
-    # Explicit zeros mean "no link" to csgraph, so an exact 0 becomes the least positive number.
+    # csgraph takes an explicit 0 for "no link", so an exact 0 becomes the smallest positive number.
     lengths = np.maximum(measured[usable], np.finfo(np.float64).tiny)
     both = (np.concatenate([a, b]), np.concatenate([b, a]))
     return csr_array((np.concatenate([lengths, lengths]), both), shape=(workers, workers))
 
 
 def prefers_dijkstra(workers: int, links: int, sources: int) -> bool:
-    """Whether Dijkstra from so many sources is likely quicker than Floyd-Warshall for all."""
+    """Whether Dijkstra from so many sources is likely faster than Floyd-Warshall for all."""
     per_source = _PER_WORKER * workers + _PER_LINK_END * 2 * links
     return bool(sources * per_source < workers**3)
 
 
 def farthest_known(*distances: FloatArray) -> float:
-    """The largest known distance, 0 if nothing is known: what an unknown pair counts as."""
-    most = 0.0
+    """The largest known distance, 0 if none is known; unknown pairs are given this value."""
+    farthest = 0.0
     for distance in distances:
-        # fmax passes over NaN without a copy; only infinity needs one.
-        found = float(np.fmax.reduce(distance, axis=None, initial=0.0))
-        if not np.isfinite(found):
-            found = float(distance[np.isfinite(distance)].max(initial=0.0))
-        most = max(most, found)
-    return most
+        # fmax ignores NaN without a copy; only infinity needs one.
+        largest = float(np.fmax.reduce(distance, axis=None, initial=0.0))
+        if not np.isfinite(largest):
+            largest = float(distance[np.isfinite(distance)].max(initial=0.0))
+        farthest = max(farthest, largest)
+    return farthest
 
 
 def complete(distance: FloatArray, farthest: float | None = None) -> FloatArray:
-    """Distances with unknown pairs taken as the largest known one: such links stay first."""
+    """Distances with unknown pairs set to the largest known one: such links are kept first."""
     known = np.isfinite(distance)
     if known.all():
         return distance
@@ -222,8 +222,8 @@ def absent_distance(
 ) -> float:
     """The sum over ordered pairs without a link of their distance, both ends available.
 
-    With fewer sources than workers it is N/K times the sum over their rows: unbiased, as the
-    sources were drawn evenly from all workers. topology holds links among the available only.
+    With fewer sources than workers it is N/K times the sum over their rows: unbiased, since the
+    sources are drawn uniformly. topology has only links between available workers.
     """
     workers = topology.workers
     count = int(available.sum())
@@ -246,8 +246,8 @@ def absent_distance(
 
 def mean_distance(topology: Topology, distance: FloatArray, available: BoolArray) -> float:
     """(1/N^2) * the sum over ordered pairs without a link of their distance."""
-    both_there = available[topology.links[:, 0]] & available[topology.links[:, 1]]
-    total = absent_distance(topology.keep(both_there), distance, available)
+    both_available = available[topology.links[:, 0]] & available[topology.links[:, 1]]
+    total = absent_distance(topology.keep(both_available), distance, available)
     return total / max(1, int(available.sum())) ** 2
 
 

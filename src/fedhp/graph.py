@@ -1,7 +1,7 @@
 """Topologies, connectivity and mixing matrices: the paper's L = D - A, Eq. (6), Assumption 4.
 
-Base topologies are parts (components.py): a callable (workers, seed, *, settings) that
-returns the links; a user's own is named by dotted path in [topology].
+Base topologies are components (components.py): a callable (workers, seed, *, settings) that
+returns the links; the user's own is named by a dotted path in [topology].
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ TOPOLOGIES = {
     "links": "fedhp.graph:links",
 }
 
-
-_ROWS = 1 << 20  # links looked at in one go: a full mesh of 10,000 has 50 million
+_ROWS = 1 << 20  # links checked at a time: a full mesh of 10,000 has 50 million
 
 
 def topology_from(workers: int, pairs: Any) -> Topology:
@@ -48,7 +47,7 @@ def topology_from(workers: int, pairs: Any) -> Topology:
 
 
 def _in_order(links: IntArray) -> bool:
-    """Whether each link is there once, smaller worker first, sorted; in little memory."""
+    """Whether each link occurs once, smaller worker first, sorted; in little memory."""
     for first in range(0, len(links), _ROWS):
         part = links[first : first + _ROWS + 1]
         left, right = part[:, 0], part[:, 1]
@@ -59,19 +58,19 @@ def _in_order(links: IntArray) -> bool:
 
 
 def full(workers: int, seed: int) -> IntArray:
-    """Everyone with everyone."""
+    """Every worker is linked to every other."""
     links = np.empty((workers * (workers - 1) // 2, 2), dtype=np.int64)
-    everyone, first = np.arange(workers), 0
+    numbers, first = np.arange(workers), 0
     for worker in range(workers - 1):
         stop = first + workers - 1 - worker
         links[first:stop, 0] = worker
-        links[first:stop, 1] = everyone[worker + 1 :]
+        links[first:stop, 1] = numbers[worker + 1 :]
         first = stop
     return links
 
 
 def ring(workers: int, seed: int) -> IntArray:
-    """A ring over a random permutation: index order would put same-class workers side by side."""
+    """A ring over a random permutation: index order would make same-class workers neighbors."""
     return ring_over(generator(seed, Purpose.TOPOLOGY).permutation(workers))
 
 
@@ -83,7 +82,7 @@ def ring_over(order: IntArray) -> IntArray:
 
 
 def star(workers: int, seed: int, *, center: Annotated[int, Field(ge=0)] = 0) -> IntArray:
-    """One worker in the middle."""
+    """One worker in the center, linked to all others."""
     if center >= workers:
         raise ValueError(f"center = {center}, but workers = {workers}")
     return np.array([(center, i) for i in range(workers) if i != center], dtype=np.int64)
@@ -119,12 +118,12 @@ def random(
 ) -> IntArray:
     """Each link with this probability, plus a random ring, so that it is connected."""
     rng = generator(seed, Purpose.TOPOLOGY)
-    # Worker by worker: the links that are not drawn need no memory.
+    # Worker by worker: links that are not drawn take no memory.
     drawn = [
         worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
         for worker in range(workers)
     ]
-    smaller = np.repeat(np.arange(workers), [len(each) for each in drawn])
+    smaller = np.repeat(np.arange(workers), [len(neighbors) for neighbors in drawn])
     pairs = np.stack([smaller, np.concatenate(drawn)], axis=1)
     return topology_from(
         workers, np.concatenate([pairs, ring_over(rng.permutation(workers))])
@@ -132,7 +131,7 @@ def random(
 
 
 def links(workers: int, seed: int, *, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A list of links of one's own: pairs = [[0, 1], [1, 2]]."""
+    """The links listed in the settings: pairs = [[0, 1], [1, 2]]."""
     return pairs
 
 
@@ -140,15 +139,15 @@ def base_topology(
     name: str, settings: dict[str, Any], *, workers: int, seed: int, source: str = ""
 ) -> Topology:
     """The base topology of an experiment, checked: known workers, connected."""
-    part = components.resolve(name, TOPOLOGIES, key="topology.name", source=source)
+    component = components.resolve(name, TOPOLOGIES, key="topology.name", source=source)
     pairs = components.build(
-        part, workers, seed, settings=settings, prefix="topology", source=source
+        component, workers, seed, settings=settings, prefix="topology", source=source
     )
     try:
         array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
-            f"{name!r} did not give a list of worker pairs: {error}",
+            f"{name!r} did not return a list of worker pairs: {error}",
             key="topology.name",
             source=source,
             allowed="an array of shape [links, 2] of worker numbers",
@@ -157,11 +156,11 @@ def base_topology(
     if array.size and (array.min() < 0 or array.max() >= workers):
         bad = int(array.max() if array.max() >= workers else array.min())
         raise ConfigError(
-            f"a link names worker {bad}, but workers = {workers}",
+            f"a link has the unknown worker {bad}: workers = {workers}",
             key="topology.pairs" if name == "links" else "topology.name",
             source=source,
             allowed=f"workers 0 to {workers - 1}",
-            fix="mend the link or raise workers",
+            fix="correct the link, or increase workers",
         )
     topology = topology_from(workers, array)
     groups = components_of(topology)
@@ -169,7 +168,7 @@ def base_topology(
         apart = int(np.flatnonzero(groups != groups[0])[0])
         raise ConfigError(
             f"the base topology {name!r} is disconnected: "
-            f"no path joins worker 0 and worker {apart}",
+            f"there is no path from worker 0 to worker {apart}",
             key="topology.name",
             source=source,
             allowed="a connected graph over all workers",
@@ -179,9 +178,9 @@ def base_topology(
 
 
 def components_of(topology: Topology) -> IntArray:
-    """Connected component of every worker, numbered by first member, [N]."""
+    """The connected component of every worker, numbered by its first member, [N]."""
     workers, links = topology.workers, topology.links
-    # More links than a full mesh of all but one worker has: nobody can be apart.
+    # More links than a full mesh of all workers but one has: the graph is connected.
     if len(links) > (workers - 1) * (workers - 2) // 2:
         return np.zeros(workers, dtype=np.int64)
     present = np.ones(len(links), dtype=np.int8)
@@ -194,7 +193,7 @@ def components_of(topology: Topology) -> IntArray:
 
 
 def neighbor_lists(topology: Topology) -> tuple[IntArray, IntArray]:
-    """Everyone's neighbors end to end: worker i's are neighbors[start[i]:start[i + 1]].
+    """All neighbors in one array: those of worker i are neighbors[start[i]:start[i + 1]].
 
     start is [N + 1], neighbors [2E], ascending for each worker.
     """
@@ -214,17 +213,17 @@ def _symmetric(topology: Topology, values: Any, diagonal: Any = None) -> csr_arr
     data = values
     if diagonal is not None:
         data = np.concatenate([values[:half], diagonal, values[half:]])
-    places = (np.concatenate([b, itself, a]), np.concatenate([a, itself, b]))
-    return csr_array((data, places), shape=(workers, workers))
+    cells = (np.concatenate([b, itself, a]), np.concatenate([a, itself, b]))
+    return csr_array((data, cells), shape=(workers, workers))
 
 
 def is_connected(topology: Topology) -> bool:
-    """Whether a path joins any two workers (lambda_2 of the Laplacian is positive)."""
+    """Whether any two workers are joined by a path (lambda_2 of the Laplacian is positive)."""
     return topology.workers <= 1 or int(components_of(topology).max()) == 0
 
 
 def among(topology: Topology, available: BoolArray) -> Topology:
-    """The links both of whose ends are available [N]."""
+    """The links with both ends available [N]."""
     left, right = topology.links[:, 0], topology.links[:, 1]
     return topology.keep(available[left] & available[right])
 
@@ -264,15 +263,15 @@ def directed_weights(sources: IntArray) -> csr_array:
     """Row-stochastic weights [N, N]: a worker and its sources [N, M] in equal parts."""
     workers = len(sources)
     receivers, columns = np.nonzero(sources >= 0)
-    everyone = np.arange(workers)
-    rows = np.concatenate([receivers, everyone])
-    ends = np.concatenate([sources[receivers, columns], everyone])
+    itself = np.arange(workers)
+    rows = np.concatenate([receivers, itself])
+    ends = np.concatenate([sources[receivers, columns], itself])
     values = 1.0 / (1 + np.bincount(receivers, minlength=workers))[rows]
     return sorted_rows(csr_array((values, (rows, ends)), shape=(workers, workers)))
 
 
 def sorted_rows(weights: csr_array) -> csr_array:
-    """The same weights, the columns of every row rising: the order of the ordered kernel."""
+    """The same weights with ascending columns in every row: the order of the ordered kernel."""
     weights.sum_duplicates()
     weights.sort_indices()
     return weights
@@ -297,6 +296,6 @@ def _sinkhorn(matrix: csr_array, tolerance: float = 1e-12) -> csr_array:
 
 
 def mixing_rate(matrix: FloatArray) -> float:
-    """rho = max(|lambda_2|, |lambda_N|) of a symmetric mixing matrix; 0 mixes at once."""
+    """rho = max(|lambda_2|, |lambda_N|) of a symmetric mixing matrix; 0 mixes in one round."""
     values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))
     return float(values[-2]) if len(values) > 1 else 0.0

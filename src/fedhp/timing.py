@@ -1,7 +1,7 @@
-"""Time: what a link and a worker need, how many steps fit a deadline, the learning rate.
+"""Time: of a link, a worker and a round, the steps that fit a deadline, the learning rate.
 
 t_i = tau_i * mu_i + max_j beta_ij, t = max t_i, waiting = mean(t - t_i), and the step rule
-that takes the place of the paper's linear program (one integer variable: a closed form).
+that replaces the paper's linear program (one integer variable: a closed form).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fedhp.types import BoolArray, FloatArray, IntArray, Timing, Topology
 
 # (T - b) / mu is often a whole number up to rounding; without this a step would be lost.
 ROUNDING = 1e-9
-# Minibatches of an estimator's probe: what it costs where its time is charged.
+# Minibatches of one estimate: its cost, where the estimators' time is charged.
 PROBE_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The links as monitored at one moment, and the model of sharing that holds.
+    """The links as monitored at one moment, and whether transfers share bandwidth.
 
     Bandwidth in bits per second: per worker [N], or per link [N, N] symmetric.
     """
@@ -31,8 +31,8 @@ class Network:
     latency: float = 0.0
 
     def link_time(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
-        """Seconds to move a model over each link [E], given how many transfers each
-        worker has at once [N] (counts only with sharing)."""
+        """Seconds to transfer a model over each link [E]; degrees [N] are the transfers that
+        each worker has at the same time (used only with sharing)."""
         a, b = links[:, 0], links[:, 1]
         if self.bandwidth.ndim == 1:
             left, right = self.bandwidth[a], self.bandwidth[b]
@@ -51,7 +51,7 @@ class Network:
 
 
 def slowest_link(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
-    """The longest link time at each worker, [N]."""
+    """The longest link time of each worker, [N]."""
     slowest = np.zeros(workers)
     np.maximum.at(slowest, links[:, 0], link_time)
     np.maximum.at(slowest, links[:, 1], link_time)
@@ -103,6 +103,6 @@ def timing(compute_time: FloatArray, communication_time: FloatArray, present: Bo
 def learning_rate(
     start: float, decay: float, *, round_index: int, clock: float, seconds: float | None
 ) -> float:
-    """The rate of a round: one decay per round, or per so many seconds of virtual time."""
+    """The learning rate of a round: one decay per round, or per `seconds` of virtual time."""
     exponent = round_index - 1 if seconds is None else clock / seconds
     return float(start * decay**exponent)

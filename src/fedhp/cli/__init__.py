@@ -1,4 +1,8 @@
-"""The command line. Every command raises FedhpError; main() turns it into a message."""
+"""The command line: one module per command, and the only package that prints.
+
+Every command raises FedhpError; main() turns it into a message and an exit code. app.py lists the
+commands, parameters.py the arguments that several of them share.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,19 @@ STOPPED = Interrupted.exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code; no traceback reaches the user."""
+    """Run a command and exit with its code; the user never sees a traceback."""
     sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def call(arguments: list[str]) -> int:
-    """Carry out a command; the exit code."""
+    """Run a command and return its exit code."""
     import typer
 
     from fedhp.cli.app import app
 
     try:
         result = app(arguments, standalone_mode=False)
-        if result == STOPPED:  # so does typer tell of Ctrl-C
+        if result == STOPPED:  # how typer reports Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except _usage_errors(typer.BadParameter) as error:
@@ -34,16 +38,16 @@ def call(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("stopped\n  a run that had begun can go on with --resume", file=sys.stderr)
+        print("stopped\n  a run that had started can be resumed with --resume", file=sys.stderr)
         return STOPPED
     except BrokenPipeError:
         return 141
-    except Exception as error:  # what is no FedhpError is a bug: say so, keep the details
-        told = as_fedhp_error(error)
-        print(f"error: {told}", file=sys.stderr)
-        return told.exit_code
+    except Exception as error:  # anything but a FedhpError is a bug, and is reported as one
+        failure = as_fedhp_error(error)
+        print(f"error: {failure}", file=sys.stderr)
+        return failure.exit_code
 
 
 def _usage_errors(example: type[Any]) -> type[Any]:
-    """The base of the errors in options: click's, or that of the click inside typer."""
+    """The base class of errors in options: click's, or that of the click inside typer."""
     return next(kind for kind in example.__mro__ if kind.__name__ == "ClickException")

@@ -1,4 +1,4 @@
-"""The commands of `fedhp`, mounted. Their modules import heavy libraries only when called."""
+"""The commands of `fedhp`. Their modules import heavy libraries only when they run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 for command in (run, compare, reproduce, show, explain, whatif, report, export):
     app.command()(command)
-for over_network in (coordinator, worker, doctor):
-    app.command()(over_network)
+for network_command in (coordinator, worker, doctor):
+    app.command()(network_command)
 app.add_typer(data_app, name="data")
 app.add_typer(certs_app, name="certs")
 app.add_typer(cluster_app, name="cluster")
@@ -47,7 +47,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Decentralized federated learning among unequal participants."""

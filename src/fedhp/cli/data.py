@@ -1,4 +1,4 @@
-"""fedhp data: fetch a data set, check files, see who gets what."""
+"""fedhp data: download data sets, check files, show how samples are split among workers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ if TYPE_CHECKING:
     from fedhp.data.check import DataFinding
     from fedhp.types import IntArray
 
-app = typer.Typer(
-    help="Data sets: fetch them, check files, see who gets what.", no_args_is_help=True
-)
+app = typer.Typer(help="Download, check and split data sets.", no_args_is_help=True)
 
-_WIDEST = 20  # classes with a column each; beyond that a worker's largest ones are listed
-_TALLEST = 60  # workers with a row each
+_MOST_COLUMNS = 20  # classes with a column each; of more, a worker's largest are listed
+_MOST_ROWS = 60  # workers with a row each
 
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist, emnist, cifar10 or tiny_imagenet")],
+    name: Annotated[str, typer.Argument(help="mnist, emnist, cifar10 or tiny_imagenet.")],
     to: Annotated[
-        Path | None, typer.Option(help="Folder to put it in; default: the cache folder.")
+        Path | None, typer.Option(help="Target folder. Default: the cache folder.")
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option("--from", help="Another address that holds the same files.")
+        str | None, typer.Option("--from", help="URL of a mirror with the same files.")
     ] = None,
 ) -> None:
-    """Download the official files, check their published checksums, unpack them."""
+    """Download, verify and unpack the official files."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -56,9 +54,9 @@ def fetch(
 
         result = fetch_data(name, to=to, mirror=mirror, progress=show)
     for file in result.present:
-        console.print(f"{file}: already there, checksum right", highlight=False)
+        console.print(f"{file}: already present, checksum correct", highlight=False)
     for file in result.downloaded:
-        console.print(f"{file}: downloaded, checksum right", highlight=False)
+        console.print(f"{file}: downloaded, checksum correct", highlight=False)
     console.print(f"[bold]{name}[/] is in {result.path}", highlight=False, soft_wrap=True)
     console.print(f'use it with: data.name = "{name}"', highlight=False)
     if to is not None:
@@ -67,7 +65,7 @@ def fetch(
 
 @app.command()
 def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> None:
-    """Say what a file or folder holds, whether it is whole, and how to use it."""
+    """Show what data a file or folder holds and how to use it."""
     from rich.console import Console
 
     from fedhp.data.check import check as check_path
@@ -84,16 +82,16 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> No
 @app.command()
 def split(
     experiment: Annotated[
-        str | None, typer.Argument(help="Experiment file; default: the default experiment.")
+        str | None, typer.Argument(help="Experiment file. Default: the default settings.")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Settings as key=value, for example data.skew=0.8")
+        list[str] | None, typer.Argument(help="Settings as key=value, for example data.skew=0.8.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
+        Path | None, typer.Option(help="Also save a plot to this file (.png, .pdf or .svg).")
     ] = None,
 ) -> None:
-    """Show which worker gets how many samples of which class."""
+    """Show how many samples of each class each worker gets."""
     from rich.console import Console
 
     from fedhp.data import class_counts, load_data, partition
@@ -119,13 +117,13 @@ def split(
     title = f"{dataset.name}: {len(dataset.train_inputs)} samples, {_rule(settings)}"
     console = Console(highlight=False)
     names = dataset.class_names or tuple(map(str, range(dataset.classes or 0)))
-    if len(names) <= _WIDEST and sum(len(name) + 3 for name in names) + 20 > console.width:
+    if len(names) <= _MOST_COLUMNS and sum(len(name) + 3 for name in names) + 20 > console.width:
         legend = ", ".join(f"{label} {name}" for label, name in enumerate(names))
         console.print(f"classes: {legend}", markup=False)
         names = tuple(map(str, range(len(names))))
     console.print(_split_table(sizes, counts, names=names, title=title))
-    if len(sizes) > _TALLEST:
-        console.print(f"... and {len(sizes) - _TALLEST} more workers; --plot shows all")
+    if len(sizes) > _MOST_ROWS:
+        console.print(f"... and {len(sizes) - _MOST_ROWS} more workers; --plot shows all")
     console.print(
         f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}"
     )
@@ -137,7 +135,7 @@ def split(
 
 
 def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
-    """The experiment and where it came from; a first key=value means no file was given."""
+    """The experiment and its source; if the first argument is key=value, there is no file."""
     from fedhp.components import make_importable
     from fedhp.config import load, parse
 
@@ -172,14 +170,14 @@ def _split_table(
     table = Table(title=title, title_justify="left")
     table.add_column("worker", justify="right")
     table.add_column("samples", justify="right")
-    wide = counts is not None and counts.shape[1] > _WIDEST
+    wide = counts is not None and counts.shape[1] > _MOST_COLUMNS
     if wide:
         table.add_column("classes", justify="right")
         table.add_column("most of")
     elif counts is not None:
         for name in names:
             table.add_column(escape(name), justify="right")
-    for worker, size in enumerate(sizes[:_TALLEST]):
+    for worker, size in enumerate(sizes[:_MOST_ROWS]):
         cells: list[str] = []
         if counts is not None and wide:
             row = counts[worker]
@@ -199,7 +197,7 @@ def _print_finding(console: Any, finding: DataFinding) -> None:
 
     console.print(f"[bold]{escape(finding.title)}[/]  {escape(str(finding.path))}")
     if finding.problem is not None:
-        console.print(f"  [red]wrong:[/] {escape(finding.problem.problem)}")
+        console.print(f"  [red]problem:[/] {escape(finding.problem.problem)}")
         return
     images = f"{finding.train_images}"
     if finding.test_images is not None:
@@ -223,6 +221,6 @@ def _per_class(finding: DataFinding, counts: IntArray) -> str:
     names = finding.class_names or tuple(map(str, range(len(counts))))
     if len(set(counts.tolist())) == 1:
         return f"{counts[0]} of each class"
-    if len(counts) > 2 * _WIDEST:
+    if len(counts) > 2 * _MOST_COLUMNS:
         return f"{counts.min()} to {counts.max()} per class"
     return ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))

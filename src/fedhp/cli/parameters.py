@@ -12,32 +12,33 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDE = 120  # columns
+WIDE = 120  # columns of a table in a file or pipe
 
 ExperimentFile = Annotated[
     Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="key=value", help="Settings that replace those of the file."),
+    typer.Argument(metavar="key=value", help="Settings that override those in the file."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder to write to. Default: runs/NAME-1, NAME-2, ..."),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what is in the folder, bit for bit.")
+    bool,
+    typer.Option("--resume", help="Continue the run in the folder; results are bit-identical."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
 def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
-    """What a part of one's own prints goes to standard error, where JSON must stand alone."""
+    """Send what the user's own code prints to standard error, so that stdout is only JSON."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
-    """The given folder; or the next free one below runs/, or with resume the last."""
+    """The --out folder, else the next free folder below runs/, or with resume the last one."""
     if out is not None:
         return out
     number = 1
@@ -49,7 +50,7 @@ def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
 
 
 def table_console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough in a file or pipe."""
+    """The console for tables: as wide as the terminal, or wide enough in a file or pipe."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)

@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """While active, signals set a flag instead of raising."""
+    """While active, a signal sets a flag instead of raising."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -18,7 +18,7 @@ class StopRequest:
         self._before: dict[int, object] = {}
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Whether a stop was requested."""
         return self._flag.is_set()
 
     def __enter__(self) -> StopRequest:
