@@ -64,7 +64,7 @@ class Server(PeerServicer):
 
     async def Pull(self, request: wire.PullRequest, _: object) -> AsyncIterator[wire.Chunk]:
         index = request.envelope.round
-        limits.CHUNK_BYTES = request.bytes
+        limits.MODEL_CHUNK_BYTES = request.bytes
         for chunk in self.codecs[index].chunks(self.encoded[index], request.envelope):
             yield chunk
 
@@ -138,7 +138,7 @@ async def measure(folder: Path, ports: tuple[int, int], sizes: list[int], repeat
         (folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem")
     )
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    limits.CHUNK_BYTES = max(sizes)
+    limits.MODEL_CHUNK_BYTES = max(sizes)
     bare = socket.create_connection(("localhost", ports[1]))
     plain = tls(folder, ssl.Purpose.SERVER_AUTH).wrap_socket(bare, server_hostname="localhost")
     reached = True
@@ -229,7 +229,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument(
-        "--chunks", default=str(limits.CHUNK_BYTES >> 10), help="KiB, the first one counts"
+        "--chunks", default=str(limits.MODEL_CHUNK_BYTES >> 10), help="KiB, the first one counts"
     )
     return parser.parse_args()
 

@@ -115,7 +115,7 @@ def test_status_tells_people_and_machines(command: Command, gathering: Cluster) 
 def test_only_an_operator_may_command(command: Command, gathering: Cluster) -> None:
     told = command("cluster", "stop", "--out", gathering.folder, "--name", "w0")
     assert told.code == 2
-    assert "only operator may ask this" in told.err
+    assert "needs operator" in told.err
     told = command("cluster", "drain", "w9", "--out", gathering.folder)
     assert told.code == 2
     assert "there is no worker w9" in told.err

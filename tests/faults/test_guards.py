@@ -22,7 +22,7 @@ from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import JournalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.guard import RULES, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 
 NAMES = ["w0", "w1", "w2"]
 
@@ -226,7 +226,7 @@ def test_nobody_is_shut_out_for_what_an_honest_worker_may_say(reason: str) -> No
         Envelopes("w0").make(),
         peer="w0",
         roles=frozenset({"worker"}),
-        rule=RULES["Join"],
+        rule=CALL_RULES["Join"],
     )
     assert not any(guard.strike("w0", reason) for _ in range(100))
 

@@ -188,7 +188,7 @@ def change_bytes(source: Any, data: bytearray) -> None:
 
 
 if __name__ == "__main__":
-    assert limits.CHUNK_BYTES > 4096  # no stream here is refused for its size alone
+    assert limits.MODEL_CHUNK_BYTES > 4096  # no stream here is refused for its size alone
     warnings.simplefilter("error")
     atheris.Setup(sys.argv, Run())
     atheris.Fuzz()

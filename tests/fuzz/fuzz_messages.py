@@ -19,7 +19,7 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["fedhp.cluster"]):
-    from fedhp.cluster.protocol import field_checks, guard, limits, message_checks  # noqa: F401
+    from fedhp.cluster.protocol import guard, limits, message_checks  # noqa: F401
 
 from google.protobuf.message import DecodeError
 
@@ -134,7 +134,7 @@ def _fields_alone(message: Any, kind: Kind) -> None:
     try:
         kind.check(message, SCENE)
     except Refused as refused:
-        field_checks.check_text(refused.text, "the text of a refusal")
+        message_checks.check_text(refused.text, "the text of a refusal")
 
 
 def write_seeds(folder: Path, names: list[str]) -> None:

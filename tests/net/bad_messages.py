@@ -77,7 +77,7 @@ def same_link_twice(message: Any, scene: Scene) -> None:
 
 
 def too_many_links(message: Any, scene: Scene) -> None:
-    links(message, *range(limits.LINKS + 1))
+    links(message, *range(limits.MAX_LINKS + 1))
 
 
 def link_to_itself(message: Any, scene: Scene) -> None:
@@ -170,7 +170,7 @@ def crowd(message: Any, scene: Scene) -> None:
 
 
 def crowd_of_members(message: Any, scene: Scene) -> None:
-    message.members.extend(wire.MemberStatus(worker=each) for each in range(limits.WORKERS))
+    message.members.extend(wire.MemberStatus(worker=each) for each in range(limits.MAX_WORKERS))
 
 
 def whole_with_short_digest(message: Any, scene: Scene) -> None:
@@ -227,7 +227,7 @@ ENVELOPES = [
         "older than the window",
         "Beat",
         "replay",
-        raised("sequence", -limits.SEQUENCES),
+        raised("sequence", -limits.SEQUENCE_WINDOW),
         second=True,
     ),
     Bad("a process that was replaced", "Beat", "incarnation", old_process, second=True),
@@ -250,7 +250,7 @@ WORKERS = [
     Bad("a long version", "Join", "size", put("fedhp", "1" * 65)),
     Bad("a version that moves the cursor", "Join", "text", put("fedhp", "0.1\x1b[2J")),
     Bad("a negative step time", "Join", "range", put("step_time", -1e-9)),
-    Bad("too many stands", "Join", "size", stands(limits.STANDS + 1, same=False)),
+    Bad("too many stands", "Join", "size", stands(limits.MODEL_VERSIONS + 1, same=False)),
     Bad("one stand twice", "Next", "duplicate", stands(2, same=True)),
     Bad("a stand of no epoch", "Next", "missing", stand_without_epoch),
     Bad("a step time that is no number", "Next", "nan", put("step_time", math.nan)),
@@ -316,7 +316,7 @@ PEERS = [
     Bad("a model of nothing", "Chunk", "range", put("total", 0)),
     Bad("a model of exabytes", "Chunk", "range", put("total", 2**63)),
     Bad("an unknown encoding", "Chunk", "encoding", put("encoding", "pickle")),
-    Bad("a chunk over its size", "Chunk", "size", put("data", bytes(limits.CHUNK_BYTES + 1))),
+    Bad("a chunk over its size", "Chunk", "size", put("data", bytes(limits.MODEL_CHUNK_BYTES + 1))),
     Bad("more data than announced", "Chunk", "size", put("total", 4095)),
     Bad("a short digest", "Chunk", "digest", put("digest", b"1")),
     Bad("a SHA-1 at the end", "Chunk", "digest", whole_with_short_digest),
@@ -376,7 +376,7 @@ REPLIES = [
     Bad("a place in no run", "JoinReply", "name", put("run", "")),
     Bad("a run in capitals", "JoinReply", "name", put("run", "ABCDEF01" * 4)),
     Bad("a place in no epoch", "JoinReply", "missing", put("epoch", 0)),
-    Bad("a place out of range", "JoinReply", "worker", put("worker", limits.WORKERS)),
+    Bad("a place out of range", "JoinReply", "worker", put("worker", limits.MAX_WORKERS)),
     Bad("a long experiment", "JoinReply", "size", put("experiment", "é" * (1 << 19) + "e")),
     Bad("an experiment with a zero", "JoinReply", "text", put("experiment", "a = 1\0")),
     Bad("no beat", "JoinReply", "range", put("beat_seconds", 0.0)),

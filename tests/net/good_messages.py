@@ -10,7 +10,7 @@ from typing import Any
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.guard import OPERATOR, RULES, WORKER, Guard
+from fedhp.cluster.protocol.guard import CALL_RULES, OPERATOR_ROLE, WORKER_ROLE, Guard
 
 NOW = Attempt(epoch=3, round_index=7, number=2)
 
@@ -24,7 +24,7 @@ class Scene:
     workers: int = 6
     run: str = "0123456789abcdef" * 2
     attempt: Attempt = NOW
-    sequence: int = 3 * limits.SEQUENCES
+    sequence: int = 3 * limits.SEQUENCE_WINDOW
 
 
 SCENE = Scene()
@@ -33,7 +33,7 @@ SCENE = Scene()
 def envelope(scene: Scene) -> wire.Envelope:
     """The envelope of a message in this scene."""
     return wire.Envelope(
-        version=limits.VERSION,
+        version=limits.PROTOCOL_VERSION,
         run=scene.run,
         epoch=scene.attempt.epoch,
         round=scene.attempt.round_index,
@@ -212,7 +212,7 @@ class Kind:
     make: Callable[[Scene], Any]
     check: Callable[[Any, Scene], None]
     call: str = ""
-    role: str = WORKER
+    role: str = WORKER_ROLE
 
 
 def _plain(check: Callable[[Any], None]) -> Callable[[Any, Scene], None]:
@@ -273,7 +273,7 @@ GOOD: Mapping[str, Kind] = {
         lambda scene: wire.CommandRequest(envelope=envelope(scene), drain="worker-4"),
         _plain(message_checks.check_command),
         "Command",
-        OPERATOR,
+        OPERATOR_ROLE,
     ),
     "Pull": Kind(
         lambda scene: _pull(scene, wire.TRAINED), _plain(message_checks.check_pull), "Pull"
@@ -321,6 +321,6 @@ def take(message: Any, kind: Kind, *, guard: Guard, scene: Scene = SCENE) -> Non
             message.envelope,
             peer=scene.name,
             roles=frozenset({kind.role}),
-            rule=RULES[kind.call],
+            rule=CALL_RULES[kind.call],
         )
     kind.check(message, scene)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.field_checks import check_address, check_text, one_line
-from fedhp.cluster.protocol.guard import BAD, LATE, RULES, Refused
-from fedhp.cluster.protocol.message_checks import check_report
+from fedhp.cluster.protocol.guard import BAD_REASONS, CALL_RULES, LATE_REASONS, Refused
+from fedhp.cluster.protocol.message_checks import check_address, check_report, check_text, one_line
 from net.bad_messages import BAD_MESSAGES, Bad
 from net.good_messages import GOOD, SCENE, Kind, Scene, new_guard, take
 
@@ -51,7 +50,7 @@ def test_a_bad_message_is_refused_with_its_word(bad: Bad) -> None:
     with pytest.raises(Refused) as refused:
         take(copied(message), kind, guard=guard)
     assert refused.value.reason == bad.reason
-    assert refused.value.bad == (bad.reason in BAD)
+    assert refused.value.bad == (bad.reason in BAD_REASONS)
     check_text(refused.value.text, "the text of a refusal", most=400)
 
 
@@ -68,15 +67,15 @@ def test_the_table_has_every_word_and_kind_and_no_name_twice() -> None:
     assert len(set(names)) == len(names) >= 60
     # These three depend on who calls, not on what the message says: test_guard.py has them.
     callers = {"unknown", "quarantined", "role"}
-    assert {bad.reason for bad in BAD_MESSAGES} == (BAD | LATE) - callers
+    assert {bad.reason for bad in BAD_MESSAGES} == (BAD_REASONS | LATE_REASONS) - callers
     assert {bad.kind for bad in BAD_MESSAGES} | {"Status"} == set(GOOD)
-    assert not BAD & LATE
+    assert not BAD_REASONS & LATE_REASONS
 
 
 def test_every_call_of_the_services_has_a_rule_and_every_request_a_good_message() -> None:
     services = wire.DESCRIPTOR.services_by_name.values()
     calls = {method.name: method for service in services for method in service.methods}
-    assert set(RULES) == set(calls)
+    assert set(CALL_RULES) == set(calls)
     for call, method in calls.items():
         made = [kind.make(SCENE) for kind in GOOD.values() if kind.call == call]
         assert made, call
@@ -190,8 +189,8 @@ def test_one_line_of_any_text_is_taken(text: str, most: int) -> None:
 
 
 def test_a_whole_report_of_a_large_federation_is_taken() -> None:
-    scene = Scene(worker=0, workers=limits.WORKERS)
+    scene = Scene(worker=0, workers=limits.MAX_WORKERS)
     report = GOOD["Report"].make(scene)
     del report.links[:], report.selected[:]
-    report.links.extend(wire.LinkReport(worker=each) for each in range(1, limits.WORKERS))
+    report.links.extend(wire.LinkReport(worker=each) for each in range(1, limits.MAX_WORKERS))
     check_report(report, workers=scene.workers, worker=0, attempt=scene.attempt)

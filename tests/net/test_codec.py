@@ -104,7 +104,7 @@ def test_a_row_comes_back_bit_for_bit_however_it_is_cut(size: int) -> None:
 
 
 def test_the_stream_is_cut_announced_and_signed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(limits, "MODEL_CHUNK_BYTES", 100)
     row = row_of()
     encoded = CODEC.encode(row)
     chunks = list(CODEC.chunks(encoded, ENVELOPE))
@@ -224,7 +224,7 @@ def test_a_model_is_received_into_one_buffer() -> None:
     tracemalloc.start()
     try:
         received(iter(chunks), codec.receiver())
-        assert tracemalloc.get_traced_memory()[1] < 8_000_000 + 2 * limits.CHUNK_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000 + 2 * limits.MODEL_CHUNK_BYTES
     finally:
         tracemalloc.stop()
 
@@ -343,7 +343,7 @@ def test_a_stream_that_ends_early_is_refused() -> None:
 def test_a_chunk_is_never_empty_nor_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = list(stream(file_of(CODEC.encode(row_of()))))
     assert refused(iter([chunks[0], wire.Chunk()])) == "empty"
-    monkeypatch.setattr(limits, "CHUNK_BYTES", 49)
+    monkeypatch.setattr(limits, "MODEL_CHUNK_BYTES", 49)
     assert refused(iter(chunks)) == "size"
 
 

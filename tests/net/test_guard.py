@@ -14,22 +14,22 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import (
-    BAD,
-    LATE,
-    OPERATOR,
-    RULES,
+    BAD_REASONS,
+    CALL_RULES,
+    LATE_REASONS,
+    OPERATOR_ROLE,
     STRIKE_SECONDS,
-    WORKER,
+    WORKER_ROLE,
+    CallRule,
     Envelopes,
     Guard,
     Refused,
-    Rule,
     quoted,
 )
 
 RUN = "ab" * 16
-ROLES = frozenset({WORKER})
-ANY = Rule(ROLES, "any")
+ROLES = frozenset({WORKER_ROLE})
+ANY = CallRule(ROLES, "any")
 
 
 class Clock:
@@ -48,11 +48,15 @@ def new_guard(epoch: int = 0, clock: Clock | None = None) -> Guard:
 
 def sent(sequence: int, *, incarnation: int = 5, name: str = "w") -> wire.Envelope:
     return wire.Envelope(
-        version=limits.VERSION, run=RUN, sender=name, incarnation=incarnation, sequence=sequence
+        version=limits.PROTOCOL_VERSION,
+        run=RUN,
+        sender=name,
+        incarnation=incarnation,
+        sequence=sequence,
     )
 
 
-def reason(guard: Guard, envelope: wire.Envelope, *, rule: Rule = ANY, peer: str = "w") -> str:
+def reason(guard: Guard, envelope: wire.Envelope, *, rule: CallRule = ANY, peer: str = "w") -> str:
     """The word of the refusal, empty if the message was taken."""
     try:
         guard.check(envelope, peer=peer, roles=ROLES, rule=rule)
@@ -65,7 +69,7 @@ def test_envelopes_carry_what_is_asked_and_rise() -> None:
     envelopes = Envelopes("w", clock=lambda: 77)
     first = envelopes.make(run=RUN, attempt=Attempt(4, 3, 2))
     assert first == wire.Envelope(
-        version=limits.VERSION,
+        version=limits.PROTOCOL_VERSION,
         run=RUN,
         epoch=4,
         round=3,
@@ -106,30 +110,33 @@ def test_threads_never_share_a_sequence_number() -> None:
 
 
 def test_both_versions_and_who_must_update_are_named() -> None:
-    for version, behind in ((limits.VERSION + 1, "receiver"), (limits.VERSION - 1, "sender")):
+    for version, behind in (
+        (limits.PROTOCOL_VERSION + 1, "receiver"),
+        (limits.PROTOCOL_VERSION - 1, "sender"),
+    ):
         envelope = sent(1)
         envelope.version = version
         with pytest.raises(Refused) as refused:
             new_guard().check(envelope, peer="w", roles=ROLES, rule=ANY)
         assert refused.value.reason == "version"
         assert f"version {version}" in refused.value.text
-        assert f"version {limits.VERSION}" in refused.value.text
+        assert f"version {limits.PROTOCOL_VERSION}" in refused.value.text
         assert f"update fedhp on the {behind}'s machine" in refused.value.text
 
 
 def test_the_run_may_be_left_out_only_where_the_rule_says_so() -> None:
-    guard, free = new_guard(), Rule(ROLES, "any", without_run=True)
+    guard, free = new_guard(), CallRule(ROLES, "any", without_run=True)
     empty, wrong = sent(1), sent(2)
     empty.run, wrong.run = "", "cd" * 16
     assert reason(guard, empty) == "run"
     assert reason(guard, wrong, rule=free) == "run"
     assert reason(guard, empty, rule=free) == ""
-    assert [name for name, rule in RULES.items() if rule.without_run] == ["Join", "Status"]
+    assert [name for name, rule in CALL_RULES.items() if rule.without_run] == ["Join", "Status"]
 
 
 def test_a_process_without_a_run_takes_nothing_of_one() -> None:
     guard = Guard(run=None)
-    with pytest.raises(Refused, match="in no run yet"):
+    with pytest.raises(Refused, match="not joined a run"):
         guard.check(sent(1), peer="w", roles=ROLES, rule=ANY)
     guard.run = RUN
     assert reason(guard, sent(1)) == ""
@@ -137,9 +144,9 @@ def test_a_process_without_a_run_takes_nothing_of_one() -> None:
 
 def test_only_the_roles_of_a_call_may_make_it() -> None:
     guard = new_guard()
-    assert reason(guard, sent(1), rule=RULES["Command"]) == "role"
-    both = frozenset({WORKER, OPERATOR})
-    guard.check(sent(1), peer="w", roles=both, rule=RULES["Command"])
+    assert reason(guard, sent(1), rule=CALL_RULES["Command"]) == "role"
+    both = frozenset({WORKER_ROLE, OPERATOR_ROLE})
+    guard.check(sent(1), peer="w", roles=both, rule=CALL_RULES["Command"])
 
 
 def test_strangers_leave_nothing_behind() -> None:
@@ -157,12 +164,12 @@ def test_strangers_leave_nothing_behind() -> None:
 
 def test_a_name_costs_the_same_however_much_and_however_oddly_it_sends() -> None:
     guard = new_guard()
-    for sequence in (*range(1, 3 * limits.SEQUENCES), 2**40, 2**63, 2**64 - 1):
+    for sequence in (*range(1, 3 * limits.SEQUENCE_WINDOW), 2**40, 2**63, 2**64 - 1):
         assert reason(guard, sent(sequence)) == ""
-        assert guard._senders["w"].seen.bit_length() <= limits.SEQUENCES
+        assert guard._senders["w"].seen.bit_length() <= limits.SEQUENCE_WINDOW
     for _ in range(1000):
         guard.strike("w", "nan")
-    assert len(guard._senders["w"].strikes) == limits.BAD_MESSAGES
+    assert len(guard._senders["w"].strikes) == limits.STRIKES
     assert len(guard.counts()) == 1
 
 
@@ -202,14 +209,14 @@ class NaiveWindow:
             return "incarnation"
         if incarnation > self.incarnation:
             self.incarnation, self.seen = incarnation, set()
-        oldest = max(self.seen, default=0) - limits.SEQUENCES + 1
+        oldest = max(self.seen, default=0) - limits.SEQUENCE_WINDOW + 1
         if sequence in self.seen or sequence < oldest:
             return "replay"
         self.seen.add(sequence)
         return ""
 
 
-WINDOW = limits.SEQUENCES
+WINDOW = limits.SEQUENCE_WINDOW
 NEAR = st.sampled_from([1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 2**64 - 1])
 NUMBERS = st.one_of(NEAR, st.integers(1, 12), st.integers(1, 3 * WINDOW), st.integers(1, 2**64 - 1))
 
@@ -280,7 +287,7 @@ def test_the_epochs_that_a_call_may_be_of(call: str, taken: set[int]) -> None:
     for sequence, epoch in enumerate((0, 4, 5, 6), start=1):
         envelope = sent(sequence)
         envelope.epoch = epoch
-        if not reason(guard, envelope, rule=RULES[call]):
+        if not reason(guard, envelope, rule=CALL_RULES[call]):
             found.add(epoch)
     assert found == taken
     assert guard.epoch == 5, "only a coordinator's order raises it"
@@ -289,8 +296,8 @@ def test_the_epochs_that_a_call_may_be_of(call: str, taken: set[int]) -> None:
 def test_bad_messages_end_in_quarantine_and_a_pardon_ends_it() -> None:
     guard = new_guard()
     assert reason(guard, sent(1)) == ""
-    struck = [guard.strike("w", "nan") for _ in range(limits.BAD_MESSAGES)]
-    assert struck == [False] * (limits.BAD_MESSAGES - 1) + [True]
+    struck = [guard.strike("w", "nan") for _ in range(limits.STRIKES)]
+    assert struck == [False] * (limits.STRIKES - 1) + [True]
     assert guard.is_quarantined("w")
     assert guard.quarantined() == {"w"}
     assert reason(guard, sent(2)) == "quarantined"
@@ -299,10 +306,10 @@ def test_bad_messages_end_in_quarantine_and_a_pardon_ends_it() -> None:
     assert reason(guard, sent(1)) == "replay", "a pardon opens no door for replays"
     assert reason(guard, sent(2)) == ""
     assert not guard.strike("w", "nan"), "it counts from nothing again"
-    assert guard.counts() == {("w", "nan"): limits.BAD_MESSAGES + 1}
+    assert guard.counts() == {("w", "nan"): limits.STRIKES + 1}
 
 
-@pytest.mark.parametrize("word", sorted(LATE))
+@pytest.mark.parametrize("word", sorted(LATE_REASONS))
 def test_lateness_is_no_strike(word: str) -> None:
     guard = new_guard()
     assert reason(guard, sent(1)) == ""
@@ -310,16 +317,16 @@ def test_lateness_is_no_strike(word: str) -> None:
     assert guard.counts() == {("w", word): 100}
 
 
-@pytest.mark.parametrize("word", sorted(BAD))
+@pytest.mark.parametrize("word", sorted(BAD_REASONS))
 def test_everything_else_is_a_strike(word: str) -> None:
     guard = new_guard()
     assert reason(guard, sent(1)) == ""
-    assert any(guard.strike("w", word) for _ in range(limits.BAD_MESSAGES))
+    assert any(guard.strike("w", word) for _ in range(limits.STRIKES))
 
 
 def test_strikes_fall_on_the_certificate_and_not_on_the_name_in_the_message() -> None:
     guard = new_guard()
-    for sequence in range(1, limits.BAD_MESSAGES + 1):
+    for sequence in range(1, limits.STRIKES + 1):
         forged = sent(sequence, name="victim")
         assert reason(guard, forged, peer="forger") == "sender"
         guard.strike("forger", "sender")
@@ -330,10 +337,10 @@ def test_strikes_are_forgotten_in_time_and_a_quarantine_is_not() -> None:
     clock = Clock()
     guard = new_guard(clock=clock)
     assert reason(guard, sent(1)) == ""
-    for _ in range(3 * limits.BAD_MESSAGES):
+    for _ in range(3 * limits.STRIKES):
         assert not guard.strike("w", "nan")
-        clock.now += STRIKE_SECONDS / (limits.BAD_MESSAGES - 1)
-    for _ in range(limits.BAD_MESSAGES):
+        clock.now += STRIKE_SECONDS / (limits.STRIKES - 1)
+    for _ in range(limits.STRIKES):
         guard.strike("w", "nan")
     clock.now += 100 * STRIKE_SECONDS
     assert guard.is_quarantined("w")

@@ -32,7 +32,7 @@ def test_own_algorithm_example(tmp_path: Path) -> None:
 
 
 def test_every_word_of_a_refusal_is_explained() -> None:
-    from fedhp.cluster.protocol.guard import BAD, LATE
+    from fedhp.cluster.protocol.guard import BAD_REASONS, LATE_REASONS
 
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     table = text.partition("## What is refused")[2].partition("## What is assumed")[0]
@@ -43,4 +43,4 @@ def test_every_word_of_a_refusal_is_explained() -> None:
         for source in sources
         for word in re.findall(r'Refused\(\s*"([a-z]+)"', source.read_text(encoding="utf-8"))
     }
-    assert used | BAD | LATE == said
+    assert used | BAD_REASONS | LATE_REASONS == said

@@ -16,7 +16,7 @@ import grpc.aio
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
 from fedhp.cluster.security.tls import AllowList, peer_of
 
@@ -134,7 +134,9 @@ class CoordinatorService(CoordinatorServicer):
             peer = peer_of(context)
             name = peer.name
             roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
-            self.handlers.guard.check(request.envelope, peer=name, roles=roles, rule=RULES[method])
+            self.handlers.guard.check(
+                request.envelope, peer=name, roles=roles, rule=CALL_RULES[method]
+            )
             if check is not None:
                 check(request)
             return handle(name)

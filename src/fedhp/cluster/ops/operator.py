@@ -16,6 +16,7 @@ from fedhp.cluster.coordinator.leadership import ANNOUNCEMENT, Announcement, rea
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
+from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.certificates import load_identity
 from fedhp.cluster.security.tls import open_channel, why_refused
@@ -116,7 +117,8 @@ async def _call(
                 if not str(error.details()).startswith("incarnation:"):
                     break
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
-            raise RunError(f"{target.address}: the coordinator refused: {_printable(refused)}")
+            why = one_line(str(refused.details() or refused.code().name.lower()))
+            raise RunError(f"{target.address}: the coordinator refused: {why}")
         why = await why_refused(identity, target.address, name=target.coordinator, error=refused)
         raise RunError(
             f"no coordinator answered: {why}",
@@ -125,11 +127,6 @@ async def _call(
         )
     finally:
         await channel.close()
-
-
-def _printable(error: grpc.aio.AioRpcError) -> str:
-    text = str(error.details() or error.code().name.lower())[: limits.TEXT_LENGTH]
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def status_json(reply: wire.StatusReply) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class ModelCodec:
     def chunks(self, encoded: Encoded, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
         """The stream: the first chunk announces size and encoding, the last one has the digest."""
         left, first = encoded.total, True
-        for data in _pieces(encoded.parts, limits.CHUNK_BYTES):
+        for data in _pieces(encoded.parts, limits.MODEL_CHUNK_BYTES):
             left -= len(data)
             chunk = wire.Chunk(data=data)
             if first:
@@ -216,8 +216,8 @@ class ModelReceiver:
             _refuse("header", "a later chunk announces size or encoding again")
         if self._complete or len(data) > self._total - self._received:
             _refuse("size", f"there is data after the announced end of {self._total} bytes")
-        if len(data) > limits.CHUNK_BYTES:
-            _refuse("size", f"a chunk has {len(data)} bytes, over {limits.CHUNK_BYTES}")
+        if len(data) > limits.MODEL_CHUNK_BYTES:
+            _refuse("size", f"a chunk has {len(data)} bytes, over {limits.MODEL_CHUNK_BYTES}")
         if not data and not chunk.digest:
             _refuse("empty", "a chunk has no data")
         self._digest.update(data)

@@ -1,7 +1,7 @@
-"""Who may say what, once, and now: envelopes, replay, epochs and quarantine.
+"""Who may send a message, and whether it comes once and in time: envelopes, epochs, quarantine.
 
-A Guard judges the envelope of every message that comes in, by the name in the sender's
-certificate; checks.py judges the fields. Both raise Refused with a word that does not change.
+A Guard judges the envelope of every message that arrives, by the name in the sender's
+certificate; message_checks.py judges the fields. Both raise Refused with a stable word.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
-# Which epochs of a sender are taken: the receiver's own; that or a later one (at a peer, who may
-# hear of a new coordinator later than others); any (the reply tells the sender the new one).
+# Which epochs of a sender are accepted: the receiver's own; that or a later one (at a peer, which
+# may hear of a new coordinator later than others); any (the reply names the new one).
 Epochs: TypeAlias = Literal["same", "since", "any"]
 
-# Refusals that happen in an honest network and cost nothing: late messages, a process that does
-# not know yet that it was replaced, an old program, a worker of another run, a stranger.
-LATE = frozenset(
+# Refusals that happen in an honest network and are not punished: late messages, a process that
+# does not know yet that it was replaced, an old program, a worker of another run, a stranger.
+LATE_REASONS = frozenset(
     {
         *("epoch", "round", "attempt", "incarnation"),
         *("version", "run", "unknown", "quarantined"),
     }
 )
-# Refusals that an honest program of this version never earns. Each is a strike.
-BAD = frozenset(
+# Refusals that an honest program of this version never causes. Each is a strike.
+BAD_REASONS = frozenset(
     {
         *("sender", "role", "replay", "future"),
         *("missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
@@ -38,14 +38,14 @@ BAD = frozenset(
     }
 )
 
-WORKER, OPERATOR = "worker", "operator"  # roles that ask something of others
+WORKER_ROLE, OPERATOR_ROLE = "worker", "operator"  # those that call others
 
-STRIKE_SECONDS = 3600.0  # until a strike is forgotten; a quarantine is not
-_WINDOW = (1 << limits.SEQUENCES) - 1
+STRIKE_SECONDS = 3600.0  # until a strike is forgotten; a quarantine stays
+_SEEN_MASK = (1 << limits.SEQUENCE_WINDOW) - 1
 
 
 class Refused(Exception):
-    """A message that is not taken: a stable word for programs and a sentence for people."""
+    """A message that is not accepted: a stable word for programs and a sentence for people."""
 
     def __init__(self, reason: str, text: str) -> None:
         self.reason = reason
@@ -54,38 +54,38 @@ class Refused(Exception):
 
     @property
     def bad(self) -> bool:
-        """Whether it counts against its sender; being late, or no member, does not."""
-        return self.reason in BAD
+        """Whether it counts against its sender; being late, or not a member, does not."""
+        return self.reason in BAD_REASONS
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Who may make a call (one of these roles), and what its envelope must say."""
+class CallRule:
+    """Which roles may make a call, and what its envelope must contain."""
 
     allowed: frozenset[str]
     epochs: Epochs
     without_run: bool = False  # the sender need not know the run yet
 
 
-_WORKERS = frozenset({WORKER})
-RULES: Mapping[str, Rule] = {
-    "Join": Rule(_WORKERS, "any", without_run=True),
-    "Next": Rule(_WORKERS, "any"),
-    "Report": Rule(_WORKERS, "same"),
-    "Beat": Rule(_WORKERS, "any"),
-    "Leave": Rule(_WORKERS, "any"),
-    "Status": Rule(frozenset({WORKER, OPERATOR}), "any", without_run=True),
-    "Command": Rule(frozenset({OPERATOR}), "any"),
-    "Pull": Rule(_WORKERS, "since"),
-    "Swap": Rule(_WORKERS, "since"),
+_WORKERS_ONLY = frozenset({WORKER_ROLE})
+CALL_RULES: Mapping[str, CallRule] = {
+    "Join": CallRule(_WORKERS_ONLY, "any", without_run=True),
+    "Next": CallRule(_WORKERS_ONLY, "any"),
+    "Report": CallRule(_WORKERS_ONLY, "same"),
+    "Beat": CallRule(_WORKERS_ONLY, "any"),
+    "Leave": CallRule(_WORKERS_ONLY, "any"),
+    "Status": CallRule(frozenset({WORKER_ROLE, OPERATOR_ROLE}), "any", without_run=True),
+    "Command": CallRule(frozenset({OPERATOR_ROLE}), "any"),
+    "Pull": CallRule(_WORKERS_ONLY, "since"),
+    "Swap": CallRule(_WORKERS_ONLY, "since"),
 }
 
 
 class Envelopes:
-    """Makes the envelopes of one process; several threads may ask at once.
+    """Makes the envelopes of one process; safe to use from several threads.
 
-    The incarnation is the time of the start. Where a machine's clock may have been set back,
-    `after` is the incarnation of the process before: its successor's is larger in any case.
+    The incarnation is the time of the start. `after` is the incarnation of the previous process
+    of this name: the new one is larger even if the machine's clock was set back.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Envelopes:
         self._lock = threading.Lock()
 
     def make(self, *, run: str = "", attempt: Attempt = INITIAL) -> wire.Envelope:
-        """A new envelope with the next sequence number: one for each sending, repeats too."""
+        """A new envelope with the next sequence number; a message sent again needs a new one."""
         with self._lock:
             self._sequence += 1
             sequence = self._sequence
         return wire.Envelope(
-            version=limits.VERSION,
+            version=limits.PROTOCOL_VERSION,
             run=run,
             epoch=attempt.epoch,
             round=attempt.round_index,
@@ -115,20 +115,21 @@ class Envelopes:
 
 @dataclass(slots=True)
 class _Sender:
-    """What is remembered of a name on the allow list: about 1.5 kB, however much it sends."""
+    """What is remembered of a name on the allow-list: about 1.5 kB, however much it sends."""
 
     incarnation: int = 0
     newest: int = 0  # the largest sequence number seen
     seen: int = 0  # bit i: newest - i was seen
-    strikes: deque[float] = field(default_factory=lambda: deque(maxlen=limits.BAD_MESSAGES))
+    strikes: deque[float] = field(default_factory=lambda: deque(maxlen=limits.STRIKES))
     quarantined: bool = False
 
     def take(self, incarnation: int, sequence: int) -> None:
-        """Mark one message as seen, or refuse it."""
+        """Mark one message as seen, or raise Refused."""
         if incarnation < self.incarnation:
             raise Refused(
                 "incarnation",
-                "a later process of this name is there; if not, the sender's clock was set back",
+                "a later process of this name was seen; if there is none, the sender's clock "
+                "was set back",
             )
         if incarnation > self.incarnation:
             self.incarnation, self.newest, self.seen = incarnation, sequence, 1
@@ -136,21 +137,21 @@ class _Sender:
         ahead = sequence - self.newest
         if ahead > 0:
             # A sender chooses the number: an unbounded shift would take gigabytes.
-            moved = self.seen << min(ahead, limits.SEQUENCES)
-            self.newest, self.seen = sequence, (moved & _WINDOW) | 1
-        elif -ahead >= limits.SEQUENCES:
+            moved = self.seen << min(ahead, limits.SEQUENCE_WINDOW)
+            self.newest, self.seen = sequence, (moved & _SEEN_MASK) | 1
+        elif -ahead >= limits.SEQUENCE_WINDOW:
             raise Refused("replay", f"sequence {sequence} is far behind {self.newest}")
         elif self.seen >> -ahead & 1:
-            raise Refused("replay", f"sequence {sequence} was here before")
+            raise Refused("replay", f"sequence {sequence} was received before")
         else:
             self.seen |= 1 << -ahead
 
 
 class Guard:
-    """Judges envelopes; remembers the names on the allow list and no others.
+    """Judges envelopes; remembers the names on the allow-list and no others.
 
-    run is None as long as this process has none; set it once it is known. epoch is that of the
-    coordinator which is obeyed (a worker) or of this coordinator itself.
+    run is None until this process knows its run. epoch is that of the coordinator that a worker
+    follows, or of this coordinator itself.
     """
 
     def __init__(
@@ -173,22 +174,22 @@ class Guard:
         *,
         peer: str,
         roles: frozenset[str],
-        rule: Rule,
+        rule: CallRule,
     ) -> None:
-        """Take the envelope of a message, once, or raise Refused.
+        """Accept the envelope of a message, once, or raise Refused.
 
-        peer is the name in the certificate; roles are those the allow list gives it, none for a
-        stranger; rule is that of the call, from RULES.
+        peer is the name in the certificate; roles are those that the allow-list gives it, none for
+        a stranger; rule is that of the call, from CALL_RULES.
         """
         if not roles:
-            raise Refused("unknown", f"{quoted(peer)} is not on the list of this federation")
+            raise Refused("unknown", f"{quoted(peer)} is not on the allow-list of this federation")
         with self._lock:
             sender = self._senders.get(peer)
             if sender is None:
                 sender = self._senders[peer] = _Sender()
             if sender.quarantined:
                 raise Refused(
-                    "quarantined", f"{quoted(peer)} sent too many bad messages and was shut out"
+                    "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
                 )
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
@@ -202,7 +203,8 @@ class Guard:
             if not roles & rule.allowed:
                 needed = _either(rule.allowed)
                 raise Refused(
-                    "role", f"{quoted(peer)} is {_either(roles)}; only {needed} may ask this"
+                    "role",
+                    f"{quoted(peer)} has the role {_either(roles)}; this call needs {needed}",
                 )
             self._check_run(envelope.run, without_run=rule.without_run)
             self._check_epoch(envelope.epoch, rule.epochs)
@@ -211,41 +213,41 @@ class Guard:
             sender.take(envelope.incarnation, envelope.sequence)
 
     def obey(self, epoch: int) -> None:
-        """At a worker: take an order of this epoch, and none of a smaller one ever after."""
+        """At a worker: follow an order of this epoch, and none of a smaller one ever after."""
         with self._lock:
             if epoch < max(self.epoch, 1):
                 raise Refused(
                     "epoch",
-                    f"the order is of epoch {epoch}, a coordinator of epoch {self.epoch} is there",
+                    f"the order is of epoch {epoch}, this worker follows epoch {self.epoch}",
                 )
             self.epoch = epoch
 
     def strike(self, peer: str, reason: str) -> bool:
-        """Count a refusal; whether its sender is in quarantine now.
+        """Count a refusal; return whether its sender is in quarantine now.
 
-        Lateness is counted but never punished. A stranger's refusals are counted under an empty
-        name: its own would let it fill the memory.
+        Lateness is counted but never punished. The refusals of strangers are counted under an empty
+        name: under their own they could fill the memory.
         """
         with self._lock:
             sender = self._senders.get(peer)
             self._counts["" if sender is None else peer, reason] += 1
-            if sender is None or reason not in BAD:
+            if sender is None or reason not in BAD_REASONS:
                 return sender is not None and sender.quarantined
             now = self._clock()
             sender.strikes.append(now)
-            recent = sum(now - each < STRIKE_SECONDS for each in sender.strikes)
-            if recent >= limits.BAD_MESSAGES:
+            recent = sum(now - strike < STRIKE_SECONDS for strike in sender.strikes)
+            if recent >= limits.STRIKES:
                 sender.quarantined = True
             return sender.quarantined
 
     def is_quarantined(self, peer: str) -> bool:
-        """Whether everything of this name is refused."""
+        """Whether everything from this name is refused."""
         with self._lock:
             sender = self._senders.get(peer)
             return sender is not None and sender.quarantined
 
     def pardon(self, peer: str) -> None:
-        """End a quarantine; what was replayed before is still a replay."""
+        """End a quarantine; messages that were seen before are still refused as replays."""
         with self._lock:
             sender = self._senders.get(peer)
             if sender is not None:
@@ -253,7 +255,7 @@ class Guard:
                 sender.strikes.clear()
 
     def forget(self, peer: str) -> None:
-        """Drop all that is known of a name: it left the allow list, or begins anew."""
+        """Drop everything known of a name: it left the allow-list, or starts over."""
         with self._lock:
             self._senders.pop(peer, None)
             for key in [key for key in self._counts if key[0] == peer and peer]:
@@ -265,29 +267,33 @@ class Guard:
             return dict(self._counts)
 
     def quarantined(self) -> frozenset[str]:
-        """Everybody who is in quarantine."""
+        """All names in quarantine."""
         with self._lock:
-            return frozenset(name for name, each in self._senders.items() if each.quarantined)
+            return frozenset(name for name, sender in self._senders.items() if sender.quarantined)
 
     def _check_run(self, run: str, *, without_run: bool) -> None:
         if not run and without_run:
             return
         if self.run is None:
-            raise Refused("run", "this process is in no run yet")
+            raise Refused("run", "this process has not joined a run yet")
         if run != self.run:
-            raise Refused("run", f"the message is of run {quoted(run)}, this is run {self.run}")
+            raise Refused(
+                "run", f"the message is of run {quoted(run)}, this process is in run {self.run}"
+            )
 
     def _check_epoch(self, epoch: int, epochs: Epochs) -> None:
         late = epochs != "any" and epoch < self.epoch
         early = epochs == "same" and epoch > self.epoch
         if late or early:
             raise Refused(
-                "epoch", f"the message is of epoch {epoch}, this is epoch {self.epoch}: ask anew"
+                "epoch",
+                f"the message is of epoch {epoch}, the current one is {self.epoch}: ask the "
+                "coordinator again",
             )
 
 
 def quoted(value: str) -> str:
-    """A text of unknown origin for a message or a log: one short printable line."""
+    """A text from outside, quoted for a message or a log: one short printable line."""
     shown = value if len(value) <= limits.NAME_LENGTH else value[: limits.NAME_LENGTH] + "..."
     return ascii(shown)
 
@@ -297,10 +303,10 @@ def _either(roles: frozenset[str]) -> str:
 
 
 def _check_version(version: int) -> None:
-    if version != limits.VERSION:
-        behind = "sender" if version < limits.VERSION else "receiver"
+    if version != limits.PROTOCOL_VERSION:
+        behind = "sender" if version < limits.PROTOCOL_VERSION else "receiver"
         raise Refused(
             "version",
-            f"the sender speaks protocol version {version}, the receiver version "
-            f"{limits.VERSION}: update fedhp on the {behind}'s machine",
+            f"the sender uses protocol version {version}, the receiver version "
+            f"{limits.PROTOCOL_VERSION}: update fedhp on the {behind}'s machine",
         )

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-VERSION = 1  # of the protocol
+PROTOCOL_VERSION = 1
 
 MESSAGE_BYTES = 4 << 20  # the largest single message
-CHUNK_BYTES = 1 << 20  # data in one chunk of a model
+MODEL_CHUNK_BYTES = 1 << 20  # data in one chunk of a model
 MODEL_BYTES = 8 << 30  # the largest model that may be announced
+EXPERIMENT_BYTES = 1 << 20
+PROBE_BYTES = 16 << 20
 NAME_LENGTH = 64
 ADDRESS_LENGTH = 255
 TEXT_LENGTH = 2000  # of a reason or a phase
-EXPERIMENT_BYTES = 1 << 20
-WORKERS = 10_000
-LINKS = 10_000  # in one report
-STANDS = 8
-PROBE_BYTES = 16 << 20
-SEQUENCES = 4096  # how far out of order messages of one sender may come
+MAX_WORKERS = 10_000
+MAX_LINKS = 10_000  # in one report
+MODEL_VERSIONS = 8  # that a worker may name as its own
+SEQUENCE_WINDOW = 4096  # how far out of order the messages of one sender may arrive
+STRIKES = 5  # bad messages of one sender until it is in quarantine
 
 JOIN_SECONDS = 20.0  # until Join must be answered
-POLL_SECONDS = 10.0  # how long Next waits for something to do
-POLL_SLACK = 10.0  # beyond it, until Next must be answered
+POLL_SECONDS = 10.0  # how long Next waits for an order
+POLL_SLACK = 10.0  # s beyond it, until Next must be answered
 REPORT_SECONDS = 20.0
 BEAT_SECONDS = 5.0
 COMMAND_SECONDS = 10.0
 CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
-BAD_MESSAGES = 5  # of one sender until it is quarantined
-FOREVER = 1e9  # s, told instead of never
+FOREVER = 1e9  # s, sent in place of infinity
 
-# Of every gRPC server and channel. Deadlines and heartbeats notice a stopped process: it still
-# answers keepalive.
+# Of every gRPC server and channel. A stopped process still answers keepalive: deadlines and
+# heartbeats notice it.
 CONNECTION_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),

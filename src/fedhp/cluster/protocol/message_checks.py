@@ -1,7 +1,8 @@
 """Every message that comes from outside, field by field, before anything acts on it.
 
-The envelope's authority is guard.py's business; here it need only be there. A function returns
-nothing or raises Refused. What a coordinator takes comes first, then a worker, then a peer.
+A function returns nothing or raises Refused with the word for that kind of fault. Whether a sender
+may say something at all is guard.py's business. What a coordinator receives comes first, then a
+worker, then a peer; single values (texts, names, addresses, numbers) are at the end.
 """
 
 from __future__ import annotations
@@ -13,30 +14,23 @@ from typing import TypeAlias
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.addresses import is_name, is_reachable, split_host_port
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.field_checks import (
-    WEEK,
-    check_address,
-    check_count,
-    check_digest,
-    check_length,
-    check_name,
-    check_number,
-    check_positive,
-    check_run,
-    check_text,
-    check_worker,
-)
-from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.codec import ENCODINGS
+from fedhp.cluster.protocol.guard import Refused, quoted
 
-MOST_STEPS = 1_000_000  # local steps of one round
-MOST_BEAT_SECONDS = 60.0
-WEIGHT_SLACK = 1e-6  # of the sum of a worker's mixing weights
-ENCODINGS = frozenset({"raw", "fp16", "int8", "topk"})
-VERSIONS = 50  # libraries a coordinator may tell of
-STATES = frozenset({"gathering", "running", "paused", "finished"})
-STATUSES = frozenset({"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"})
-_UINT32 = 2**32 - 1
+WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
+MAX_LOCAL_STEPS = 1_000_000  # of one round
+MAX_BEAT_SECONDS = 60.0
+MAX_LIBRARIES = 50  # whose versions a coordinator may list
+WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
+DIGEST_BYTES = 32  # of SHA-256
+RUN_STATES = frozenset({"gathering", "running", "paused", "finished"})
+MEMBER_STATUSES = frozenset(
+    {"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"}
+)
+_UINT32_MAX = 2**32 - 1
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _NOT_TOML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 Request: TypeAlias = (
@@ -53,20 +47,20 @@ Request: TypeAlias = (
 
 
 def check_join(request: wire.JoinRequest) -> None:
-    """A worker that wants to take part."""
+    """A worker joins."""
     _check_envelope(request)
     check_address(request.address, "the worker's address")
     check_text(request.fedhp, "the version of the program", most=limits.NAME_LENGTH)
-    check_number(request.step_time, "step_time", least=0.0, most=WEEK)
-    _check_stands(request.stands)
+    check_number(request.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
+    _check_versions(request.stands)
 
 
 def check_next(request: wire.NextRequest) -> None:
-    """A worker that asks what to do."""
+    """A worker asks for its next order."""
     _check_envelope(request)
-    check_number(request.step_time, "step_time", least=0.0, most=WEEK)
-    _check_stands(request.stands)
-    _check_links(request.surveyed, "surveyed", workers=limits.WORKERS)
+    check_number(request.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
+    _check_versions(request.stands)
+    _check_links(request.surveyed, "surveyed", workers=limits.MAX_WORKERS)
 
 
 def check_report(
@@ -79,15 +73,15 @@ def check_report(
 ) -> None:
     """What worker `worker` measured in this attempt.
 
-    A report of an earlier attempt is refused before its fields are looked at: it is late, not
-    bad. asked: the peers and probes of its order; it may tell of no others.
+    A report of an earlier attempt is refused before its fields are checked: it is late, not bad.
+    asked: the peers and probes of its order; it may report on no others.
     """
     _check_envelope(report)
     _check_attempt(report.envelope, attempt)
-    check_positive(report.step_time, "step_time", most=WEEK)
-    check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK)
-    check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK)
-    check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK)
+    check_positive(report.step_time, "step_time", most=WEEK_SECONDS)
+    check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK_SECONDS)
+    check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK_SECONDS)
+    check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK_SECONDS)
     check_number(report.train_loss, "train_loss")
     check_number(report.update_norm, "update_norm", least=0.0)
     check_number(report.smoothness, "smoothness", least=0.0, nan=True)
@@ -101,24 +95,24 @@ def check_report(
 
 
 def check_beat(request: wire.BeatRequest) -> None:
-    """A sign of life."""
+    """A heartbeat."""
     _check_envelope(request)
     check_text(request.phase, "phase")
 
 
 def check_leave(request: wire.LeaveRequest) -> None:
-    """A worker that goes."""
+    """A worker leaves."""
     _check_envelope(request)
     check_text(request.why, "why")
 
 
 def check_status(request: wire.StatusRequest) -> None:
-    """Somebody who wants to know how it stands."""
+    """A question for the state of the run."""
     _check_envelope(request)
 
 
 def check_command(request: wire.CommandRequest) -> None:
-    """An operator's wish."""
+    """An operator's command."""
     _check_envelope(request)
     what = request.WhichOneof("what")
     if what == "drain":
@@ -126,29 +120,29 @@ def check_command(request: wire.CommandRequest) -> None:
     elif what == "allow":
         check_name(request.allow, "the worker to allow")
     elif what is None or not request.stop:
-        raise Refused("kind", "the command says nothing to do")
+        raise Refused("kind", "the command names no action")
 
 
 def check_join_reply(reply: wire.JoinReply) -> None:
-    """A worker's place in the run; the experiment is parsed by who reads it."""
+    """A worker's index in the run; the experiment is parsed later, by the worker."""
     check_run(reply.run, "the run")
     _check_epoch(reply.epoch)
-    check_worker(reply.worker, "the reply", workers=limits.WORKERS)
+    check_worker(reply.worker, "the reply", workers=limits.MAX_WORKERS)
     size = len(reply.experiment.encode())
     check_length(size, "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
-    check_positive(reply.beat_seconds, "beat_seconds", most=MOST_BEAT_SECONDS)
+    check_positive(reply.beat_seconds, "beat_seconds", most=MAX_BEAT_SECONDS)
 
 
 def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
-    """An order of any kind to worker `worker`; whether to obey its epoch is the guard's."""
+    """An order of any kind to worker `worker`; the guard decides whether its epoch is followed."""
     _check_epoch(order.epoch)
     if not order.HasField("committed"):
-        raise Refused("missing", "the order names no committed stand")
-    _check_stand(order.committed)
+        raise Refused("missing", "the order names no committed model version")
+    _check_version(order.committed)
     if order.committed.epoch > order.epoch:
-        raise Refused("future", "the committed stand is of a later epoch than the order")
+        raise Refused("future", "the committed model version is of a later epoch than the order")
     what = order.WhichOneof("what")
     if what == "work":
         _check_work(order.work, committed=order.committed.round, workers=workers, worker=worker)
@@ -156,72 +150,74 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         _check_act(order.act, workers=workers, worker=worker)
     elif what == "catch_up":
         if not order.catch_up.peers:
-            raise Refused("missing", "there is nobody to catch up from")
+            raise Refused("missing", "the order names no peer to catch up from")
         _check_peers(order.catch_up.peers, "catch_up", workers=workers, own=worker)
     elif what == "survey":
         if not order.survey.peers:
-            raise Refused("missing", "there is no link to survey")
+            raise Refused("missing", "the order names no link to survey")
         _check_peers(order.survey.peers, "survey", workers=workers, own=worker)
-        check_positive(order.survey.deadline, "deadline", most=WEEK)
+        check_positive(order.survey.deadline, "deadline", most=WEEK_SECONDS)
     elif what == "wait":
         check_text(order.wait.why, "why")
     elif what == "finished":
         check_text(order.finished.why, "why")
     else:
-        raise Refused("kind", "the order says nothing to do")
+        raise Refused("kind", "the order names no action")
 
 
 def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
-    """The current attempt, and whom not to wait for."""
+    """The current attempt, and the workers that nobody should wait for."""
     _check_epoch(reply.epoch)
     _check_workers(reply.gone, "gone", workers=workers)
 
 
 def check_receipt(receipt: wire.Receipt) -> None:
-    """Whether something was counted."""
+    """Whether something was accepted."""
     check_text(receipt.why, "why")
 
 
 def check_status_reply(reply: wire.StatusReply) -> None:
-    """How the run stands, for a terminal."""
+    """The state of the run, for a terminal."""
     check_run(reply.run, "the run")
     check_text(reply.why, "why")
-    if reply.state not in STATES:
-        raise Refused("kind", "the state of the run is unknown")
+    if reply.state not in RUN_STATES:
+        raise Refused("kind", "the state of the run is not one of the known states")
     check_number(reply.clock, "clock", least=0.0)
-    check_number(reply.round_seconds, "round_seconds", least=0.0, most=WEEK)
-    check_length(len(reply.versions), "versions", most=VERSIONS)
+    check_number(reply.round_seconds, "round_seconds", least=0.0, most=WEEK_SECONDS)
+    check_length(len(reply.versions), "versions", most=MAX_LIBRARIES)
     for text in (*reply.versions.keys(), *reply.versions.values()):
         check_text(text, "a version", most=limits.NAME_LENGTH)
-    check_length(len(reply.members), "members", most=limits.WORKERS)
-    _check_workers([each.worker for each in reply.members], "a member", workers=limits.WORKERS)
-    for each in reply.members:
-        check_name(each.name, "the name of a member")
-        if each.address:
-            check_address(each.address, "the address of a member")
-        if each.status not in STATUSES:
-            raise Refused("kind", "the status of a member is unknown")
-        check_text(each.phase, "the phase of a member")
-        check_number(each.silent_seconds, "silent_seconds", least=0.0)
-        check_number(each.step_time, "step_time", least=0.0, most=WEEK)
-        check_number(each.accuracy, "accuracy", nan=True)
+    check_length(len(reply.members), "members", most=limits.MAX_WORKERS)
+    _check_workers(
+        [member.worker for member in reply.members], "a member", workers=limits.MAX_WORKERS
+    )
+    for member in reply.members:
+        check_name(member.name, "the name of a member")
+        if member.address:
+            check_address(member.address, "the address of a member")
+        if member.status not in MEMBER_STATUSES:
+            raise Refused("kind", "the status of a member is not one of the known statuses")
+        check_text(member.phase, "the phase of a member")
+        check_number(member.silent_seconds, "silent_seconds", least=0.0)
+        check_number(member.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
+        check_number(member.accuracy, "accuracy", nan=True)
 
 
 def check_pull(request: wire.PullRequest) -> None:
-    """A peer that wants a model or some bytes; whether it may is decided elsewhere."""
+    """A peer asks for a model or probe bytes; whether it gets them is decided elsewhere."""
     _check_envelope(request)
     if request.wanted == wire.TRAINED:
-        check_count(request.envelope.round, "the round", least=1, most=_UINT32)
-        check_count(request.envelope.attempt, "the attempt", least=1, most=_UINT32)
+        check_count(request.envelope.round, "the round", least=1, most=_UINT32_MAX)
+        check_count(request.envelope.attempt, "the attempt", least=1, most=_UINT32_MAX)
     elif request.wanted == wire.COMMITTED:
         if not request.HasField("stand"):
-            raise Refused("missing", "the request names no stand")
-        _check_stand(request.stand)
+            raise Refused("missing", "the request names no model version")
+        _check_version(request.stand)
     elif request.wanted == wire.PROBE:
         check_count(request.bytes, "the bytes of a probe", least=1, most=limits.PROBE_BYTES)
     else:
-        raise Refused("kind", "what is wanted is unknown")
-    check_number(request.patience, "patience", least=0.0, most=WEEK)
+        raise Refused("kind", "the request does not say what it wants, or something unknown")
+    check_number(request.patience, "patience", least=0.0, most=WEEK_SECONDS)
     check_digest(request.base, "the digest of the base")
 
 
@@ -231,15 +227,17 @@ def check_first_chunk(
     most: int = limits.MODEL_BYTES,
     encodings: Collection[str] = ENCODINGS,
 ) -> None:
-    """The first chunk of a stream: what follows. most: the bytes the receiver can use."""
+    """The first chunk of a stream. most: the largest model that the receiver can use, bytes."""
     _check_envelope(chunk)
     check_count(chunk.total, "the bytes of the model", least=1, most=most)
     if chunk.encoding not in encodings:
-        raise Refused("encoding", f"the encoding is none of {', '.join(sorted(encodings))}")
-    check_length(len(chunk.data), "bytes of a chunk", most=min(limits.CHUNK_BYTES, chunk.total))
+        raise Refused("encoding", f"the encoding is not one of {', '.join(sorted(encodings))}")
+    check_length(
+        len(chunk.data), "bytes of a chunk", most=min(limits.MODEL_CHUNK_BYTES, chunk.total)
+    )
     check_digest(chunk.digest, "the digest of the model")
     if chunk.digest and len(chunk.data) < chunk.total:
-        raise Refused("digest", "a chunk that is not the last has the digest")
+        raise Refused("digest", "a chunk has the digest but is not the last one")
 
 
 def _check_envelope(request: Request) -> None:
@@ -261,22 +259,24 @@ def _check_attempt(envelope: wire.Envelope, now: Attempt) -> None:
     for word, said, current in pairs:
         if said == current:
             continue
-        # A later epoch is a later coordinator's; within an epoch nobody is ahead of its orders.
+        # A later epoch means a later coordinator; within an epoch no worker is ahead of its orders.
         late = said < current or word == "epoch"
-        raise Refused(word if late else "future", f"it is of {word} {said}, now is {current}")
+        raise Refused(
+            word if late else "future", f"it is of {word} {said}, the current one is {current}"
+        )
 
 
-def _check_stands(stands: Sequence[wire.Stand]) -> None:
-    check_length(len(stands), "stands", most=limits.STANDS)
-    for stand in stands:
-        _check_stand(stand)
-    if len({(each.round, each.epoch, each.attempt) for each in stands}) < len(stands):
-        raise Refused("duplicate", "the same stand is there twice")
+def _check_versions(versions: Sequence[wire.Stand]) -> None:
+    check_length(len(versions), "model versions", most=limits.MODEL_VERSIONS)
+    for version in versions:
+        _check_version(version)
+    if len(set(map(Attempt.from_wire, versions))) < len(versions):
+        raise Refused("duplicate", "a model version is named twice")
 
 
-def _check_stand(stand: wire.Stand) -> None:
-    if stand.round and not stand.epoch:
-        raise Refused("missing", f"a stand at round {stand.round} names no epoch")
+def _check_version(version: wire.Stand) -> None:
+    if version.round and not version.epoch:
+        raise Refused("missing", f"a model version of round {version.round} names no epoch")
 
 
 def _check_workers(
@@ -287,14 +287,14 @@ def _check_workers(
     own: int | None = None,
     asked: Collection[int] | None = None,
 ) -> None:
-    known: set[int] = set()
+    seen: set[int] = set()
     for index in indices:
         check_worker(index, what, workers=workers, own=own)
         if asked is not None and index not in asked:
             raise Refused("worker", f"{what} names worker {index}, which was not in the order")
-        if index in known:
+        if index in seen:
             raise Refused("duplicate", f"{what} names worker {index} twice")
-        known.add(index)
+        seen.add(index)
 
 
 def _check_peers(
@@ -307,7 +307,7 @@ def _check_peers(
         check_name(peer.name, f"a name in {what}")
         check_address(peer.address, f"an address in {what}")
     if len({peer.name for peer in peers}) < len(peers):
-        raise Refused("duplicate", f"a name is twice in {what}")
+        raise Refused("duplicate", f"{what} has a name twice")
     return indices
 
 
@@ -319,7 +319,7 @@ def _check_links(
     own: int | None = None,
     asked: Collection[int] | None = None,
 ) -> None:
-    check_length(len(links), "links", most=limits.LINKS)
+    check_length(len(links), "links", most=limits.MAX_LINKS)
     for link in links:
         _check_link(link)
     _check_workers([link.worker for link in links], what, workers=workers, own=own, asked=asked)
@@ -327,51 +327,145 @@ def _check_links(
 
 def _check_link(link: wire.LinkReport) -> None:
     check_length(link.bytes, "bytes over a link", most=limits.MODEL_BYTES)
-    check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK)
-    check_number(link.started, "the start of a link", least=0.0, most=WEEK)
+    check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK_SECONDS)
+    check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
     check_number(link.distance, "the distance of a link", least=0.0, nan=True)
     check_text(link.lost, "why a link was lost")
 
 
 def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -> None:
-    check_count(work.attempt, "the attempt", least=1, most=_UINT32)
+    check_count(work.attempt, "the attempt", least=1, most=_UINT32_MAX)
     if work.round <= committed:
-        raise Refused("order", f"round {work.round} comes after {committed}, which is committed")
+        raise Refused("order", f"round {work.round} is ordered, but round {committed} is committed")
     _check_training(work)
-    check_positive(work.exchange_deadline, "exchange_deadline", most=WEEK)
+    check_positive(work.exchange_deadline, "exchange_deadline", most=WEEK_SECONDS)
     peers = _check_peers(work.peers, "peers", workers=workers, own=worker)
     if peers != sorted(peers):
-        raise Refused("order", "the peers do not stand by rising worker")
+        raise Refused("order", "the peers are not in ascending order of worker")
     _check_peers(work.readers, "readers", workers=workers, own=worker)
     probes = _check_peers(work.probes, "probes", workers=workers, own=worker)
     if not set(peers).isdisjoint(probes):
-        raise Refused("duplicate", "a peer is to be probed beside its exchange")
+        raise Refused("duplicate", "a peer is named for the exchange and for a probe")
     if work.keep > len(peers):
         raise Refused("range", f"keep is {work.keep}, but there are {len(peers)} peers")
     if work.keep:
-        check_count(work.samples, "the samples to score on", least=1, most=_UINT32)
+        check_count(work.samples, "the samples to score on", least=1, most=_UINT32_MAX)
     _check_weights(work)
 
 
 def _check_act(act: wire.Act, *, workers: int, worker: int) -> None:
-    check_count(act.round, "the round", least=1, most=_UINT32)
+    check_count(act.round, "the round", least=1, most=_UINT32_MAX)
     _check_training(act)
     if act.HasField("partner"):
         _check_peers([act.partner], "partner", workers=workers, own=worker)
 
 
 def _check_training(order: wire.Work | wire.Act) -> None:
-    check_count(order.local_steps, "local_steps", least=1, most=MOST_STEPS)
+    check_count(order.local_steps, "local_steps", least=1, most=MAX_LOCAL_STEPS)
     check_positive(order.learning_rate, "learning_rate")
-    check_positive(order.deadline, "deadline", most=WEEK)
+    check_positive(order.deadline, "deadline", most=WEEK_SECONDS)
 
 
 def _check_weights(work: wire.Work) -> None:
-    wanted = 0 if work.keep else len(work.peers)
-    if len(work.weights) != wanted:
-        raise Refused("weights", f"there are {len(work.weights)} weights, not {wanted}")
+    expected = 0 if work.keep else len(work.peers)
+    if len(work.weights) != expected:
+        raise Refused("weights", f"there are {len(work.weights)} weights, not {expected}")
     for weight in (*work.weights, work.own_weight):
-        check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_SLACK)
+        check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_TOLERANCE)
     total = math.fsum((*work.weights, work.own_weight))
-    if not work.keep and abs(total - 1.0) > WEIGHT_SLACK:
+    if not work.keep and abs(total - 1.0) > WEIGHT_TOLERANCE:
         raise Refused("weights", f"the weights sum to {total}, not to 1")
+
+
+def check_text(value: str, what: str, *, most: int = limits.TEXT_LENGTH) -> None:
+    """A text for logs and terminals: bounded, one line, nothing that moves a cursor."""
+    _check_characters(value, what, most=most)
+    if not value.isprintable():
+        raise Refused("text", f"{what} has control characters: {quoted(value)}")
+
+
+def _check_characters(value: str, what: str, *, most: int) -> None:
+    if len(value) > most:
+        raise Refused("size", f"{what} has {len(value)} characters, at most {most} are allowed")
+
+
+def one_line(text: str, *, most: int = limits.TEXT_LENGTH) -> str:
+    """Any text as one that check_text accepts: one printable line of bounded length."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def check_name(value: str, what: str) -> None:
+    """A worker's name: letters, digits, dot, dash and underscore."""
+    _check_characters(value, what, most=limits.NAME_LENGTH)
+    if not is_name(value):
+        raise Refused("name", f"{what} is {quoted(value)}, which is not a valid name")
+
+
+def check_run(value: str, what: str) -> None:
+    """The identity of a run: 32 hex digits."""
+    if not _RUN_ID.fullmatch(value):
+        raise Refused("name", f"{what} is {quoted(value)}, not 32 hex digits")
+
+
+def check_address(value: str, what: str) -> None:
+    """HOST:PORT, with an IPv6 address in brackets; nothing else that gRPC would connect to."""
+    _check_characters(value, what, most=limits.ADDRESS_LENGTH)
+    address = split_host_port(value)
+    if address is None or not address.port or not is_reachable(address.host):
+        raise Refused(
+            "address",
+            f"{what} is {quoted(value)}, not HOST:PORT with a port from 1 to 65535 "
+            "(IPv6: [ADDRESS]:PORT)",
+        )
+
+
+def check_number(
+    value: float,
+    what: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    nan: bool = False,
+) -> None:
+    """A finite number from least to most; NaN only where it may mean "not measured"."""
+    if math.isnan(value):
+        if not nan:
+            raise Refused("nan", f"{what} is not a number")
+    elif math.isinf(value):
+        raise Refused("infinite", f"{what} is infinite")
+    elif not least <= value <= most:
+        raise Refused("range", f"{what} is {value}, not {least:g} to {most:g}")
+
+
+def check_positive(value: float, what: str, *, most: float = math.inf) -> None:
+    """A finite number above 0."""
+    check_number(value, what, least=0.0, most=most)
+    if value == 0:
+        raise Refused("range", f"{what} is 0, not above 0")
+
+
+def check_count(value: int, what: str, *, least: int = 0, most: int) -> None:
+    """A whole number from least to most."""
+    if not least <= value <= most:
+        raise Refused("range", f"{what} is {value}, not {least} to {most}")
+
+
+def check_length(length: int, what: str, *, most: int) -> None:
+    """A number of things or bytes, at most `most`."""
+    if length > most:
+        raise Refused("size", f"{what}: {length}, at most {most} are allowed")
+
+
+def check_worker(value: int, what: str, *, workers: int, own: int | None = None) -> None:
+    """The index of a worker; with own, not that of this worker itself."""
+    if value >= workers:
+        raise Refused("worker", f"{what} names worker {value}, but there are {workers} workers")
+    if value == own:
+        raise Refused("worker", f"{what} names worker {value}, which is this worker itself")
+
+
+def check_digest(value: bytes, what: str) -> None:
+    """A SHA-256, or nothing."""
+    if len(value) not in (0, DIGEST_BYTES):
+        raise Refused("digest", f"{what} has {len(value)} bytes, not {DIGEST_BYTES}")

@@ -24,6 +24,7 @@ from cryptography import x509
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import HostPort, parse_address
+from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
 from fedhp.errors import IdentityError
@@ -188,8 +189,8 @@ async def cause_of(
     """The same, and whether trying again is in vain."""
     target = parse_address(address, key="address")
     if error is not None and error.code() in _REFUSALS:
-        told = "".join(c if c.isprintable() else " " for c in str(error.details() or "no reason"))
-        return Cause(f"{address} refused the call: {told[: limits.TEXT_LENGTH]}")
+        reason = one_line(str(error.details() or "no reason given"))
+        return Cause(f"{address} refused the call: {reason}")
     try:
         identities.recheck(identity)
         identities.load_identity(identity.folder, identity.name)

@@ -27,6 +27,7 @@ from fedhp.cluster.protocol.message_checks import (
     check_join_reply,
     check_order,
     check_receipt,
+    one_line,
 )
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.tls import Cause, cause_of, facts_at, open_channel
@@ -107,7 +108,7 @@ class CoordinatorClient:
             fedhp=__version__,
             samples=samples,
             step_time=step_time,
-            stands=[attempt.to_wire() for attempt in stored[-limits.STANDS :]],
+            stands=[attempt.to_wire() for attempt in stored[-limits.MODEL_VERSIONS :]],
         )
         reply: wire.JoinReply = await self._until_answered("Join", request, limits.JOIN_SECONDS)
         try:
@@ -132,7 +133,7 @@ class CoordinatorClient:
     ) -> wire.Order:
         """Wait for the next order; Refused if it must not be obeyed."""
         request = wire.NextRequest(
-            stands=[attempt.to_wire() for attempt in stored[-limits.STANDS :]],
+            stands=[attempt.to_wire() for attempt in stored[-limits.MODEL_VERSIONS :]],
             step_time=step_time,
             model_bytes=model_bytes,
             samples=samples,
@@ -165,7 +166,7 @@ class CoordinatorClient:
             await self._check_role()
         except NoCoordinator as error:
             raise Refused("role", str(error)) from None
-        check_beat_reply(reply, workers=self._session.workers or limits.WORKERS)
+        check_beat_reply(reply, workers=self._session.workers or limits.MAX_WORKERS)
         self._last_heard = time.monotonic()
         return reply
 
@@ -177,7 +178,7 @@ class CoordinatorClient:
 
     async def leave(self, why: str, *, within: float) -> None:
         """Leave the run, if a coordinator can be reached."""
-        text = why[: limits.TEXT_LENGTH]
+        text = one_line(why)
         request = wire.LeaveRequest(envelope=self._session.envelope(), why=text)
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await self._call("Leave")(request, timeout=within)

@@ -23,7 +23,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Row
-from fedhp.cluster.protocol.guard import RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
@@ -235,7 +235,7 @@ class PeerClient:
         """The answer comes from the peer that was asked, and names the attempt of the request."""
         check_first_chunk(chunk, most=max_bytes)
         guard = self._session.guard
-        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=RULES["Pull"])
+        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=CALL_RULES["Pull"])
         if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
             raise Refused("kind", "the answer belongs to another request")
 

@@ -24,7 +24,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel, Encoded
-from fedhp.cluster.protocol.guard import RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
@@ -242,7 +242,9 @@ class PeerService(PeerServicer):
 
     def _admit(self, envelope: wire.Envelope, context: Context, call: str) -> None:
         caller = peer_of(context)
-        self._session.guard.check(envelope, peer=caller.name, roles=caller.roles, rule=RULES[call])
+        self._session.guard.check(
+            envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
+        )
 
     def _reply_to(self, message: wire.PullRequest | wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
@@ -308,7 +310,7 @@ async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk
 
 def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
     """Random bytes, which no link can compress."""
-    step = min(max(size // PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES), limits.CHUNK_BYTES)
+    step = min(max(size // PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES), limits.MODEL_CHUNK_BYTES)
     data = os.urandom(min(size, step))
     digest = hashlib.sha256()
     for start in range(0, size, step):

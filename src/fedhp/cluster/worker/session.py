@@ -12,7 +12,7 @@ from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.guard import BAD, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
 from fedhp.cluster.security.identity import Identity
 
 log = logging.getLogger("fedhp.worker")
@@ -59,7 +59,7 @@ class WorkerSession:
 
     def note_refusal(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
         """Record a refused message; one that an honest peer never sends is a strike."""
-        bad = isinstance(error, BadModel) or error.reason in BAD
+        bad = isinstance(error, BadModel) or error.reason in BAD_REASONS
         quarantined = self.guard.strike(peer, error.reason) if bad else False
         facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": quarantined}
         self.history.note("refused", facts)
