@@ -33,7 +33,7 @@ def experiment(algorithm: str, *, workers: int, rounds: int, **model: Any) -> Ex
     )
 
 
-def done_again(settings: Experiment, folder: Path, *, seconds: float) -> Verification:
+def run_and_verify(settings: Experiment, folder: Path, *, seconds: float) -> Verification:
     with Cluster(settings, folder, restart=False) as cluster:
         cluster.start()
         cluster.wait(seconds)
@@ -44,10 +44,10 @@ def done_again(settings: Experiment, folder: Path, *, seconds: float) -> Verific
 @pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
 def test_a_short_run_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Path) -> None:
     settings = experiment(algorithm, workers=3, rounds=3, hidden=[8])
-    verified = done_again(settings, tmp_path / "run", seconds=120)
-    assert [each.compared for each in verified.rounds] == [3, 3, 3]
-    assert verified.equal
-    assert verified.whole
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert [verdict.compared for verdict in verification.rounds] == [3, 3, 3]
+    assert verification.equal
+    assert verification.whole
 
 
 @pytest.mark.slow
@@ -56,26 +56,26 @@ def test_thirty_rounds_of_eight_workers(
     algorithm: str, tmp_path: Path, record_property: Any
 ) -> None:
     settings = experiment(algorithm, workers=8, rounds=30, hidden=[32])
-    verified = done_again(settings, tmp_path / "run", seconds=600)
-    assert sum(each.compared for each in verified.rounds) == 8 * 30
-    assert verified.equal
-    errors = verified.times.errors
+    verification = run_and_verify(settings, tmp_path / "run", seconds=600)
+    assert sum(verdict.compared for verdict in verification.rounds) == 8 * 30
+    assert verification.equal
+    errors = verification.times.errors
     record_property(
         f"figure: {algorithm}, 8 processes, round times predicted from measured ones",
-        f"off by {100 * errors.mean():.0f} % in the mean, {100 * errors.max():.0f} % at worst",
+        f"error of {100 * errors.mean():.0f} % on average, {100 * errors.max():.0f} % at most",
     )
 
 
 def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: one number of the experiment is not what was run."""
-    import fedhp.cluster.audit.replay as again
+    from fedhp.cluster.audit import replay
 
     settings = experiment("dpsgd", workers=2, rounds=2, hidden=[4])
 
     def other(text: str) -> Experiment:
         return worker_experiment(text).model_copy(update={"seed": 6})
 
-    monkeypatch.setattr(again, "worker_experiment", other)
-    verified = done_again(settings, tmp_path / "run", seconds=120)
-    assert not verified.equal
-    assert verified.rounds[0].different == (0, 1)
+    monkeypatch.setattr(replay, "worker_experiment", other)
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert not verification.equal
+    assert verification.rounds[0].different == (0, 1)

@@ -7,49 +7,49 @@ from pathlib import Path
 
 import pytest
 
-from faults.story import DEADLINE, RUN, Story
+from faults.invented_run import DEADLINE, RUN, InventedRun
 from fedhp.cluster.audit import invariants
 from fedhp.cluster.audit.invariants import check_invariants, longest_pause
 from fedhp.errors import RunError
 
 
-def found(story: Story, folder: Path, *, rounds: int | None = None) -> set[str]:
-    """The rules that a story breaks."""
-    return {each.rule for each in check_invariants(story.write(folder), rounds=rounds)}
+def broken_rules(run: InventedRun, folder: Path, *, rounds: int | None = None) -> set[str]:
+    """The rules that a run breaks."""
+    return {violation.rule for violation in check_invariants(run.write(folder), rounds=rounds)}
 
 
-def good() -> Story:
+def good() -> InventedRun:
     """Two rounds under one coordinator."""
-    story = Story()
-    story.lead(1)
-    story.round()
-    story.round()
-    return story
+    run = InventedRun()
+    run.lead(1)
+    run.round()
+    run.round()
+    return run
 
 
 def test_a_run_without_a_fault_keeps_every_promise(tmp_path: Path) -> None:
-    assert found(good(), tmp_path, rounds=2) == set()
+    assert broken_rules(good(), tmp_path, rounds=2) == set()
 
 
 def test_a_run_with_every_fault_it_may_have_keeps_them_too(tmp_path: Path) -> None:
-    story = good()
-    story.tell("faults", "fault", kind="kill", target="w2")
-    facts = story.begin()  # the third worker dies, the others go on
-    story.report(0, facts)
-    story.report(1, facts)
-    story.tell(story.boss, "gone", workers=[2])
-    story.commit(facts, [0, 1])
-    lost = story.begin(participants=[0, 1])  # given up: only one reported
-    story.report(0, lost)
-    story.tell(story.boss, "gave_up", **lost)
-    again = story.begin(2, participants=[0, 1])
-    story.report(0, again)
-    story.report(1, again)  # committed, and the coordinator dies before it can say so
-    story.committed = again["epoch"], again["round"], again["attempt"]
-    story.lead(4, who="other")
-    story.catch_up(2)
-    story.round()
-    assert found(story, tmp_path, rounds=5) == set()
+    run = good()
+    run.note("faults", "fault", kind="kill", target="w2")
+    facts = run.begin()  # the third worker dies, the others go on
+    run.report(0, facts)
+    run.report(1, facts)
+    run.note(run.coordinator, "gone", workers=[2])
+    run.commit(facts, [0, 1])
+    lost = run.begin(participants=[0, 1])  # given up: only one reported
+    run.report(0, lost)
+    run.note(run.coordinator, "gave_up", **lost)
+    again = run.begin(2, participants=[0, 1])
+    run.report(0, again)
+    run.report(1, again)  # committed, and the coordinator dies before it can say so
+    run.committed = again["epoch"], again["round"], again["attempt"]
+    run.lead(4, who="other")
+    run.catch_up(2)
+    run.round()
+    assert broken_rules(run, tmp_path, rounds=5) == set()
 
 
 def test_a_folder_without_a_coordinator_is_refused(tmp_path: Path) -> None:
@@ -57,169 +57,169 @@ def test_a_folder_without_a_coordinator_is_refused(tmp_path: Path) -> None:
         check_invariants(tmp_path)
 
 
-def test_the_longest_pause_is_told(tmp_path: Path) -> None:
-    story = good()
-    story.clock += 30
-    story.round()
-    assert longest_pause(story.write(tmp_path)) == pytest.approx(30, abs=1)
+def test_the_longest_pause_is_measured(tmp_path: Path) -> None:
+    run = good()
+    run.clock += 30
+    run.round()
+    assert longest_pause(run.write(tmp_path)) == pytest.approx(30, abs=1)
 
 
 # --- each promise, broken ------------------------------------------------------------------
 
 
-def a_lost_round(story: Story) -> None:
-    story.committed = 1, 3, 1
-    story.stands = dict.fromkeys(range(3), (1, 3, 1))
-    story.round()
+def a_lost_round(run: InventedRun) -> None:
+    run.committed = 1, 3, 1
+    run.models = dict.fromkeys(range(3), (1, 3, 1))
+    run.round()
 
 
-def a_round_forgotten_by_the_next_coordinator(story: Story) -> None:
-    story.lead(2, stand=[1, 1, 1])
+def a_round_forgotten_by_the_next_coordinator(run: InventedRun) -> None:
+    run.lead(2, stand=[1, 1, 1])
 
 
-def a_round_made_twice(story: Story) -> None:
-    story.committed = 1, 1, 1
-    facts = story.begin(2)
+def a_round_made_twice(run: InventedRun) -> None:
+    run.committed = 1, 1, 1
+    facts = run.begin(2)
     for worker in range(3):
-        story.report(worker, facts)
-    story.commit(facts, [0, 1, 2])
+        run.report(worker, facts)
+    run.commit(facts, [0, 1, 2])
 
 
-def a_round_that_never_was(story: Story) -> None:
-    story.lead(2, stand=[1, 3, 1])
+def a_round_that_never_was(run: InventedRun) -> None:
+    run.lead(2, stand=[1, 3, 1])
 
 
-def too_few_rounds(story: Story) -> None:
+def too_few_rounds(run: InventedRun) -> None:
     pass
 
 
-def a_commit_nobody_began(story: Story) -> None:
+def a_commit_nobody_began(run: InventedRun) -> None:
     facts = {"epoch": 1, "round": 3, "attempt": 1}
-    story.commit(facts, [0, 1])
+    run.commit(facts, [0, 1])
 
 
-def two_coordinators_in_one_epoch(story: Story) -> None:
-    story.lead(1, who="other", stand=[1, 2, 1])
+def two_coordinators_in_one_epoch(run: InventedRun) -> None:
+    run.lead(1, who="other", stand=[1, 2, 1])
 
 
-def a_coordinator_that_goes_back(story: Story) -> None:
-    story.files["boss"][0]["epoch"] = 9
-    story.lead(2)
+def a_coordinator_that_goes_back(run: InventedRun) -> None:
+    run.files["coordinator"][0]["epoch"] = 9
+    run.lead(2)
 
 
-def another_run(story: Story) -> None:
-    story.lead(2, run="1" * 32)
+def another_run(run: InventedRun) -> None:
+    run.lead(2, run="1" * 32)
 
 
-def a_smaller_epoch_obeyed(story: Story) -> None:
-    story.lead(2)
-    story.round()
-    story.tell("w0", "order", kind="work", epoch=1, round=2, attempt=1)
+def a_smaller_epoch_obeyed(run: InventedRun) -> None:
+    run.lead(2)
+    run.round()
+    run.note("w0", "order", kind="work", epoch=1, round=2, attempt=1)
 
 
-def an_order_of_nobody(story: Story) -> None:
-    story.tell("w0", "order", kind="work", epoch=7, round=3, attempt=1)
+def an_order_of_nobody(run: InventedRun) -> None:
+    run.note("w0", "order", kind="work", epoch=7, round=3, attempt=1)
 
 
-def a_model_never_committed(story: Story) -> None:
-    story.stand(0, (1, 3, 1))
+def a_model_never_committed(run: InventedRun) -> None:
+    run.take_model(0, (1, 3, 1))
 
 
-def a_peer_model_never_committed(story: Story) -> None:
-    story.stand(0, (1, 3, 1), "caught_up")
+def a_peer_model_never_committed(run: InventedRun) -> None:
+    run.take_model(0, (1, 3, 1), "caught_up")
 
 
-def trained_from_an_old_model(story: Story) -> None:
-    facts = story.begin()
-    story.stand(0, (1, 1, 1))
-    story.report(0, facts)
+def trained_from_an_old_model(run: InventedRun) -> None:
+    facts = run.begin()
+    run.take_model(0, (1, 1, 1))
+    run.report(0, facts)
 
 
-def trained_from_the_first_model_in_a_new_process(story: Story) -> None:
-    facts = story.begin()
-    story.tell("w0", "trained", process=2, **facts, steps=3)
+def trained_from_the_first_model_in_a_new_process(run: InventedRun) -> None:
+    facts = run.begin()
+    run.note("w0", "trained", process=2, **facts, steps=3)
 
 
-def counted_twice(story: Story) -> None:
-    facts = story.begin()
+def counted_twice(run: InventedRun) -> None:
+    facts = run.begin()
     for worker in (0, 1, 1):
-        story.report(worker, facts)
-    story.commit(facts, [0, 1])
+        run.report(worker, facts)
+    run.commit(facts, [0, 1])
 
 
-def counted_without_a_part(story: Story) -> None:
-    facts = story.begin(participants=[0, 1])
+def counted_without_a_part(run: InventedRun) -> None:
+    facts = run.begin(participants=[0, 1])
     for worker in (0, 1):
-        story.report(worker, facts)
-    story.tell("boss", "report", **facts, worker=2, digest="2")
-    story.commit(facts, [0, 1, 2])
+        run.report(worker, facts)
+    run.note("coordinator", "report", **facts, worker=2, digest="2")
+    run.commit(facts, [0, 1, 2])
 
 
-def counted_after_the_commit(story: Story) -> None:
-    story.tell("boss", "report", epoch=1, round=2, attempt=1, worker=9, digest="9")
+def counted_after_the_commit(run: InventedRun) -> None:
+    run.note("coordinator", "report", epoch=1, round=2, attempt=1, worker=9, digest="9")
 
 
-def a_commit_that_names_others(story: Story) -> None:
-    facts = story.begin()
-    story.report(0, facts)
-    story.report(1, facts)
-    story.commit(facts, [0, 1, 2])
+def a_commit_that_names_others(run: InventedRun) -> None:
+    facts = run.begin()
+    run.report(0, facts)
+    run.report(1, facts)
+    run.commit(facts, [0, 1, 2])
 
 
-def another_model_than_was_kept(story: Story) -> None:
-    story.files["boss"][-2]["digest"] = "other"
+def another_model_than_was_kept(run: InventedRun) -> None:
+    run.files["coordinator"][-2]["digest"] = "other"
 
 
-def too_few_reports(story: Story) -> None:
-    facts = story.begin()
-    story.report(0, facts)
-    story.commit(facts, [0])
+def too_few_reports(run: InventedRun) -> None:
+    facts = run.begin()
+    run.report(0, facts)
+    run.commit(facts, [0])
 
 
-def an_attempt_beyond_its_deadline(story: Story) -> None:
-    facts = story.begin()
-    story.report(0, facts)
-    story.report(1, facts)
-    story.clock += DEADLINE + 2.5
-    story.commit(facts, [0, 1])
+def an_attempt_beyond_its_deadline(run: InventedRun) -> None:
+    facts = run.begin()
+    run.report(0, facts)
+    run.report(1, facts)
+    run.clock += DEADLINE + 2.5
+    run.commit(facts, [0, 1])
 
 
-def an_attempt_given_up_too_late(story: Story) -> None:
-    facts = story.begin()
-    story.clock += DEADLINE + 2.5
-    story.tell("boss", "gave_up", **facts)
+def an_attempt_given_up_too_late(run: InventedRun) -> None:
+    facts = run.begin()
+    run.clock += DEADLINE + 2.5
+    run.note("coordinator", "gave_up", **facts)
 
 
-def nothing_to_do_for_long(story: Story) -> None:
-    story.clock += 5
-    story.round()
+def nothing_to_do_for_long(run: InventedRun) -> None:
+    run.clock += 5
+    run.round()
 
 
-def not_taken_back(story: Story) -> None:
-    story.round([0, 1])
-    story.catch_up(2)
+def not_taken_back(run: InventedRun) -> None:
+    run.round([0, 1])
+    run.catch_up(2)
     for _ in range(4):
-        story.round([0, 1])
+        run.round([0, 1])
 
 
-def not_taken_back_after_a_stop(story: Story) -> None:
-    story.tell("faults", "fault", kind="stop", target="w2")
-    story.round([0, 1])
-    story.tell("faults", "fault", kind="cont", target="w2")
-    story.tell("w2", "order", kind="wait", epoch=1, round=3, attempt=1)
+def not_taken_back_after_a_stop(run: InventedRun) -> None:
+    run.note("faults", "fault", kind="stop", target="w2")
+    run.round([0, 1])
+    run.note("faults", "fault", kind="cont", target="w2")
+    run.note("w2", "order", kind="wait", epoch=1, round=3, attempt=1)
     for _ in range(4):
-        story.round([0, 1])
+        run.round([0, 1])
 
 
-def not_taken_back_after_a_restart(story: Story) -> None:
-    story.tell("boss", "join", worker=2, name="w2")
-    story.tell("w2", "join", process=2, run=RUN, epoch=1, worker=2)
-    story.tell("w2", "order", process=2, kind="wait", epoch=1, round=2, attempt=1)
+def not_taken_back_after_a_restart(run: InventedRun) -> None:
+    run.note("coordinator", "join", worker=2, name="w2")
+    run.note("w2", "join", process=2, run=RUN, epoch=1, worker=2)
+    run.note("w2", "order", process=2, kind="wait", epoch=1, round=2, attempt=1)
     for _ in range(4):
-        story.round([0, 1])
+        run.round([0, 1])
 
 
-PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
+PLANTED: list[tuple[Callable[[InventedRun], None], set[str]]] = [
     (a_lost_round, {"lost", "model"}),
     (a_round_forgotten_by_the_next_coordinator, {"lost"}),
     (a_round_made_twice, {"doubled"}),
@@ -251,73 +251,75 @@ PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("plant", "rules"), PLANTED, ids=lambda each: getattr(each, "__name__", "")
+    ("plant", "rules"), PLANTED, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_it_is_found(plant: Callable[[Story], None], rules: set[str], tmp_path: Path) -> None:
-    story = good()
-    plant(story)
-    assert found(story, tmp_path, rounds=9 if plant is too_few_rounds else None) >= rules
+def test_a_planted_violation_is_found(
+    plant: Callable[[InventedRun], None], rules: set[str], tmp_path: Path
+) -> None:
+    run = good()
+    plant(run)
+    assert broken_rules(run, tmp_path, rounds=9 if plant is too_few_rounds else None) >= rules
 
 
 # --- what looks like a breach, and is none -------------------------------------------------
 
 
 def test_a_stopped_coordinator_is_not_blamed_for_the_time_it_was_stopped(tmp_path: Path) -> None:
-    story = good()
-    facts = story.begin()
-    story.tell("faults", "fault", kind="stop", target="boss")
-    story.clock += DEADLINE + 20
-    story.tell("faults", "fault", kind="cont", target="boss")
-    story.report(0, facts)
-    story.report(1, facts)
-    story.commit(facts, [0, 1])
-    assert found(story, tmp_path) == set()
+    run = good()
+    facts = run.begin()
+    run.note("faults", "fault", kind="stop", target="coordinator")
+    run.clock += DEADLINE + 20
+    run.note("faults", "fault", kind="cont", target="coordinator")
+    run.report(0, facts)
+    run.report(1, facts)
+    run.commit(facts, [0, 1])
+    assert broken_rules(run, tmp_path) == set()
 
 
 def test_waiting_for_workers_is_no_pause_if_there_really_are_too_few(tmp_path: Path) -> None:
-    story = good()
-    story.tell("boss", "waiting", why="too few", ready=[0])
-    story.clock += 20
-    story.round()
-    assert found(story, tmp_path) == set()
-    story.tell("boss", "waiting", why="too few", ready=[0, 1, 2])
-    story.clock += 20
-    story.round()
-    assert found(story, tmp_path) == {"pause"}
+    run = good()
+    run.note("coordinator", "waiting", why="too few", ready=[0])
+    run.clock += 20
+    run.round()
+    assert broken_rules(run, tmp_path) == set()
+    run.note("coordinator", "waiting", why="too few", ready=[0, 1, 2])
+    run.clock += 20
+    run.round()
+    assert broken_rules(run, tmp_path) == {"pause"}
 
 
 def test_waiting_for_who_catches_up_has_an_end(tmp_path: Path) -> None:
-    story = good()
-    story.tell("boss", "waiting", ready=[0, 1], late=[2])
-    story.clock += DEADLINE
-    story.round()
-    assert found(story, tmp_path) == set()
-    story.tell("boss", "waiting", ready=[0, 1], late=[2])
-    story.clock += DEADLINE + 2.5
-    story.round()
-    assert found(story, tmp_path) == {"pause"}
+    run = good()
+    run.note("coordinator", "waiting", ready=[0, 1], late=[2])
+    run.clock += DEADLINE
+    run.round()
+    assert broken_rules(run, tmp_path) == set()
+    run.note("coordinator", "waiting", ready=[0, 1], late=[2])
+    run.clock += DEADLINE + 2.5
+    run.round()
+    assert broken_rules(run, tmp_path) == {"pause"}
 
 
 def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
-    story = good()
-    story.round([0, 1])
-    story.catch_up(2)
-    story.tell("boss", "gone", workers=[2])
+    run = good()
+    run.round([0, 1])
+    run.catch_up(2)
+    run.note("coordinator", "gone", workers=[2])
     for _ in range(4):
-        story.round([0, 1])
-    assert found(story, tmp_path) == set()
+        run.round([0, 1])
+    assert broken_rules(run, tmp_path) == set()
 
 
 @pytest.mark.parametrize("rule", invariants.RULES, ids=lambda rule: rule.__name__)
 def test_no_rule_is_idle(
     rule: invariants.Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = tuple(each for each in invariants.RULES if each is not rule)
+    others = tuple(other for other in invariants.RULES if other is not rule)
     monkeypatch.setattr(invariants, "RULES", others)
     missed = 0
     for index, (plant, rules) in enumerate(PLANTED):
-        story = good()
-        plant(story)
+        run = good()
+        plant(run)
         (tmp_path / str(index)).mkdir()
-        missed += not found(story, tmp_path / str(index)) >= rules - {"lost"}
+        missed += not broken_rules(run, tmp_path / str(index)) >= rules - {"lost"}
     assert missed

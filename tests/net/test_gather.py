@@ -1,4 +1,4 @@
-"""One whole record from several coordinators' folders: whose rounds count, and the command."""
+"""One complete record from the folders of several coordinators: whose rounds count."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_round_that_was_committed_but_never_said_to_be(tmp_path: Path) -> None
     assert check_invariants(whole.folder, rounds=ROUNDS) == []
 
 
-def test_lines_that_a_power_cut_took_are_told_by_the_next_leader(tmp_path: Path) -> None:
+def test_lines_that_a_power_cut_took_are_result_by_the_next_leader(tmp_path: Path) -> None:
     first, second = two_leaders(tmp_path)
     first.forget(("commit", 2), ("commit", 3))
     whole = gather([first.folder, second.folder], tmp_path / "whole")
@@ -143,8 +143,8 @@ def test_workers_histories_come_along_and_names_do_not_clash(tmp_path: Path) -> 
     idle.mkdir()
     History(idle, "c9").close()  # it never had to lead
     whole = gather([first.folder, state, idle], tmp_path / "whole")
-    found = sorted(name for name in below(whole.folder) if name.endswith(".jsonl"))
-    assert found == [
+    histories = sorted(name for name in below(whole.folder) if name.endswith(".jsonl"))
+    assert histories == [
         "history-w0-2.jsonl",
         "history-w0.jsonl",
         "workers/c9/history-c9.jsonl",
@@ -164,18 +164,18 @@ def test_the_command_tells_people_and_machines(
 ) -> None:
     command, out = caller(capsys), tmp_path / "whole"
     first, second = two_leaders(tmp_path / "in")
-    told = command("cluster", "gather", first.folder, second.folder, "--out", out)
-    assert told.code == 0, told.err
-    assert f"rounds 1 to 3: c0 (epoch 3), {first.folder}" in told.out
-    assert f"run: {out} (finished, 6 of 6 rounds)" in told.out
-    assert "not over" not in told.out
+    result = command("cluster", "gather", first.folder, second.folder, "--out", out)
+    assert result.code == 0, result.err
+    assert f"rounds 1 to 3: c0 (epoch 3), {first.folder}" in result.out
+    assert f"run: {out} (finished, 6 of 6 rounds)" in result.out
+    assert "not over" not in result.out
     shown = command("show", out, "--json").json()
     assert shown["rounds"] == ROUNDS
     assert "3 machines of a network" in command("show", out).out
     assert command("export", out, "--table", "rounds").out.count("\n") == ROUNDS + 1
 
-    told = command("cluster", "gather", first.folder, "--out", tmp_path / "part", "--json")
-    assert told.json() == {
+    result = command("cluster", "gather", first.folder, "--out", tmp_path / "part", "--json")
+    assert result.json() == {
         "folder": str(tmp_path / "part"),
         "run": RUN,
         "status": "running",
@@ -190,11 +190,11 @@ def test_the_command_tells_people_and_machines(
             }
         ],
     }
-    told = command("cluster", "gather", first.folder, "--out", tmp_path / "again")
-    assert "did another coordinator lead afterwards?" in told.out
-    told = command("cluster", "gather", second.folder, "--out", tmp_path / "never")
-    assert told.code == 2
-    assert "rounds 1 to 3" in told.err
+    result = command("cluster", "gather", first.folder, "--out", tmp_path / "again")
+    assert "did another coordinator lead afterwards?" in result.out
+    result = command("cluster", "gather", second.folder, "--out", tmp_path / "never")
+    assert result.code == 2
+    assert "rounds 1 to 3" in result.err
 
 
 @pytest.mark.slow
@@ -220,10 +220,10 @@ def test_a_killed_leader_and_its_standby(
         until(cluster, lambda: cluster.exit_codes()["c1"] == 0, "the standby ends the run")
         assert cluster.exit_codes()["c0"] == -signal.SIGKILL
     command = caller(capsys)
-    told = command("cluster", "gather", top / "c1", top / "c0", top / "workers", "--out", out)
-    assert told.code == 0, told.err
-    assert "rounds 1 to 3: c0" in told.out
-    assert "rounds 4 to 8: c1" in told.out
+    result = command("cluster", "gather", top / "c1", top / "c0", top / "workers", "--out", out)
+    assert result.code == 0, result.err
+    assert "rounds 1 to 3: c0" in result.out
+    assert "rounds 4 to 8: c1" in result.out
     with RunReader(out) as run:
         clocks = run.table("rounds")["clock"]
         assert run.table("rounds")["round"] == list(range(1, rounds + 1))
@@ -231,8 +231,8 @@ def test_a_killed_leader_and_its_standby(
         assert all(count > 0 for count in run.meta("samples"))
         assert run.meta("model_bytes") > 0
     assert command("show", out, "--json").json()["rounds"] == rounds
-    told = command("cluster", "verify", out, "--json")
-    assert told.code == 0, told.err
-    assert told.json()["whole"]
-    told = command("report", out, "--out", tmp_path / "page")
-    assert told.code == 0, told.err
+    result = command("cluster", "verify", out, "--json")
+    assert result.code == 0, result.err
+    assert result.json()["whole"]
+    result = command("report", out, "--out", tmp_path / "page")
+    assert result.code == 0, result.err

@@ -61,7 +61,7 @@ def test_a_record_that_lost_rounds_is_not_filled_with_anothers(tmp_path: Path) -
 
 def test_a_finished_run_has_all_its_rounds(tmp_path: Path) -> None:
     first, second = two_leaders(tmp_path)
-    second.forget(("commit", 6))  # nobody came after to tell
+    second.forget(("commit", 6))  # and no later coordinator says so
     with pytest.raises(RunError, match=r"round 6, led by .* \(after c1 \(epoch 8\)\)"):
         gather([first.folder, second.folder], tmp_path / "whole")
 
@@ -167,7 +167,7 @@ def no_experiment(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         (another_run, r"x belongs to another run \(b+\) than .*c0 \(a+\)"),
         (a_worker_of_another_run, r"history-w1.jsonl belongs to another run"),
@@ -190,12 +190,12 @@ def no_experiment(folder: Path) -> list[Path]:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_bad_folders_are_refused_before_anything_is_written(
-    case: Case, said: str, tmp_path: Path
+    case: Case, message: str, tmp_path: Path
 ) -> None:
     two_leaders(tmp_path / "in")
     folders = case(tmp_path / "in")
     out = tmp_path / "new" / "whole"
-    with pytest.raises(FedhpError, match=said) as caught:
+    with pytest.raises(FedhpError, match=message) as caught:
         gather(folders, out)
     assert caught.value.allowed
     assert caught.value.fix
@@ -244,7 +244,7 @@ def test_until_the_last_step_there_is_no_run(
 
 
 @pytest.mark.parametrize(
-    ("place", "error", "said"),
+    ("function", "error", "message"),
     [
         ("write_file", OSError(errno.ENOSPC, "No space left"), "the disk is full"),
         ("_copy_histories", StorageFull("record.sqlite: full"), "the disk is full"),
@@ -252,9 +252,9 @@ def test_until_the_last_step_there_is_no_run(
     ],
 )
 def test_what_fails_leaves_nothing_behind(
-    place: str,
+    function: str,
     error: BaseException,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -263,8 +263,8 @@ def test_what_fails_leaves_nothing_behind(
     def fail(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(module, place, fail)
-    with pytest.raises((StorageFull, KeyboardInterrupt), match=said) as caught:
+    monkeypatch.setattr(module, function, fail)
+    with pytest.raises((StorageFull, KeyboardInterrupt), match=message) as caught:
         gather([tmp_path / "in"], tmp_path / "new" / "whole")
     assert "--resume" not in str(caught.value)
     assert list((tmp_path / "new").iterdir()) == []

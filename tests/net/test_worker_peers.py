@@ -105,12 +105,12 @@ def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path
 
 
 class Crossing(PeerServicer):
-    """A partner that begins a swap of its own before it answers: each asks the other at once."""
+    """A partner that itself begins a swap before it answers: both ask each other at once."""
 
     def __init__(self, coordinator: FakeCoordinator, codec: ModelCodec) -> None:
         self._coordinator = coordinator
         self._codec = codec
-        self.told = ""
+        self.refusal = ""
 
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Any) -> None:
         sent = [chunk async for chunk in chunks]
@@ -128,7 +128,7 @@ class Crossing(PeerServicer):
             try:
                 _ = [chunk async for chunk in swap]
             except grpc_error() as error:
-                self.told = str(error.details())
+                self.refusal = str(error.details())
         for chunk in self._codec.chunks(model, envelope()):
             await context.write(chunk)
 
@@ -151,7 +151,7 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
                 await federation.ready([0])
                 act(federation.coordinator, 0, turn=0, partner=1)
                 report = await federation.coordinator.report(0)
-                assert crossing.told.startswith("busy: ")
+                assert crossing.refusal.startswith("busy: ")
                 assert [link.lost for link in report.links] == [""]
                 assert report.digest == digests(engine)[0]
 
@@ -185,7 +185,7 @@ class Poisoner(PeerServicer):
 async def in_place_of_one(
     coordinator: FakeCoordinator, service: PeerServicer
 ) -> AsyncIterator[None]:
-    """A service of the test's own where worker 1 would be, with its certificate.
+    """A service that takes the place of worker 1, with its certificate.
 
     Calls that it has no method for are answered as gRPC answers what it does not know.
     """
@@ -203,7 +203,7 @@ async def in_place_of_one(
         await server.stop(grace=None)
 
 
-def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
+def test_a_poisoned_model_is_refused_and_its_sender_quarantined(
     certificates: Path, tmp_path: Path
 ) -> None:
     settings = experiment()
@@ -234,8 +234,8 @@ def test_a_poisoned_model_is_refused_and_its_sender_shut_out(
                 assert report.digest == digests(engine)[0]  # its own model, bit for bit
                 lost += [link.lost for link in report.links]
             assert lost == 5 * ["refused: nan"] + ["refused: quarantined"]
-            shut_out = [each["quarantined"] for each in federation.events(0, "refused")]
-            assert shut_out == [False, False, False, False, True]
+            quarantined = [event["quarantined"] for event in federation.events(0, "refused")]
+            assert quarantined == [False, False, False, False, True]
 
     run(test())
     engine.close()
@@ -271,7 +271,9 @@ def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_pat
                 federation.coordinator, "w1", Attempt(1, 9, 1), wanted=wire.COMMITTED
             )
             assert early.startswith("stand: ")
-            strikes = [(each["peer"], each["reason"]) for each in federation.events(0, "refused")]
+            strikes = [
+                (event["peer"], event["reason"]) for event in federation.events(0, "refused")
+            ]
             assert strikes == [("w2", "role"), ("w1", "run")]
 
     async def refusal(

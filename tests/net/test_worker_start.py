@@ -131,9 +131,9 @@ def test_the_command_takes_part_and_leaves_when_it_is_told_to(
         coordinator.order(0, order)
         await coordinator.report(0)
         assert process.stdout is not None
-        said = (await process.stdout.readline()).decode()
-        assert said.startswith("round 1: 3 steps, ")
-        assert ", accuracy 0." in said
+        line = (await process.stdout.readline()).decode()
+        assert line.startswith("round 1: 3 steps, ")
+        assert ", accuracy 0." in line
         process.terminate()
         _, errors = await asyncio.wait_for(process.communicate(), START)
         assert process.returncode == 130
@@ -146,8 +146,8 @@ def test_the_command_takes_part_and_leaves_when_it_is_told_to(
 def test_the_command_names_a_certificate_that_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["worker", "--coordinator", "127.0.0.1:1", "--name", "w0"]
-    assert main([*given, "--certs", str(tmp_path)]) == 2
+    arguments = ["worker", "--coordinator", "127.0.0.1:1", "--name", "w0"]
+    assert main([*arguments, "--certs", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.coordinator import LogFormat, check_log_format
+from fedhp.cli.coordinator import Certs, LogFormat, check_log_format
 from fedhp.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -15,50 +16,56 @@ if TYPE_CHECKING:
 
 
 def worker(
-    name: Annotated[str, typer.Option(metavar="NAME", help="This machine, as in its certificate.")],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
+    ],
     coordinator: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Who coordinates; several separated by commas."),
+        typer.Option(metavar="HOST:PORT", help="The coordinator; several separated by commas."),
     ] = "",
-    certs: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where keys and certificates are.")
-    ] = Path("certs"),
+    certs: Certs = Path("certs"),
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="Samples of its own, which never leave it."),
+        typer.Option(metavar="FILE.npz", help="Private samples; they never leave this machine."),
     ] = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where peers connect to; port 0: any.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for peers; port 0: any free one.")
     ] = "0.0.0.0:0",
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="What peers are told. Default: found out."),
+        typer.Option(metavar="HOST:PORT", help="Address that peers use. Default: detected."),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="For its models. Default: workers/NAME."),
+        typer.Option(metavar="FOLDER", help="Folder for its models. Default: workers/NAME."),
     ] = None,
     coordinator_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who must be there, as in its certificate."),
+        typer.Option(metavar="NAME", help="Name that the coordinator's certificate must have."),
     ] = None,
     ha: Annotated[
         str | None,
-        typer.Option(metavar="etcd://HOST:PORT,...", help="Where to find out who coordinates."),
+        typer.Option(
+            metavar="etcd://HOST:PORT,...", help="Look up the current coordinator in etcd."
+        ),
     ] = None,
     standby: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Be ready to coordinate, at this address; needs --ha."
+            metavar="HOST:PORT",
+            help="Also be a standby coordinator at this address; needs --ha.",
         ),
     ] = None,
     standby_advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="What others are told of --standby."),
+        typer.Option(metavar="HOST:PORT", help="Address that others use, if not --standby."),
     ] = None,
     log_format: LogFormat = "text",
 ) -> None:
-    """Take part in a run: train, exchange models with peers, until the run is over."""
+    """Take part in a run: train and exchange models with peers until the run is over.
+
+    Run the same command again to rejoin a run after an interruption.
+    """
     import asyncio
     import signal
 
@@ -98,26 +105,25 @@ def worker(
         check_standby(standby_settings)
     logs.set_up(who=name, form=form)
 
-    async def live() -> int:
+    async def run() -> int:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_worker(settings, stop=stop, on_round=_print)
 
     with standby_process(standby_settings, ProcessEnvironment(None, form)) as standby_coordinator:
-        code = asyncio.run(live())
+        code = asyncio.run(run())
         if not code:
             standby_coordinator.let_run_end()
     if code:
-        raise Interrupted(f"{name}: left the run; started again as it was, it comes back")
-    print(f"{name}: the run is over; its model: {folder / 'model.safetensors'}")
+        raise Interrupted(f"{name}: left the run; the same command joins it again")
+    print(f"{name}: the run is over; model: {folder / 'model.safetensors'}")
 
 
-def _print(line: RoundProgress) -> None:
-    tested = "" if line.accuracy != line.accuracy else f", accuracy {line.accuracy:.4f}"
-    lost = f", {line.lost} neighbors lost" if line.lost else ""
-    print(
-        f"round {line.round_index}: {line.local_steps} steps, {line.seconds:.2f} s{tested}{lost}",
-        flush=True,
-    )
+def _print(progress: RoundProgress) -> None:
+    line = f"round {progress.round_index}: {progress.local_steps} steps, {progress.seconds:.2f} s"
+    if not math.isnan(progress.accuracy):
+        line += f", accuracy {progress.accuracy:.4f}"
+    if progress.lost:
+        line += f", {progress.lost} neighbors lost"
+    print(line, flush=True)

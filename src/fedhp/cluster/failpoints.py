@@ -1,4 +1,4 @@
-"""Places where a test can let this process die or freeze, by name: `reach("worker.mixing")`.
+"""Points where a test can let this process die or freeze, by name: `reach("worker.mixing")`.
 
 FEDHP_FAILPOINTS holds `point@round=action` entries, separated by commas; the round may be left
 out. Actions: kill (SIGKILL to itself), stop (SIGSTOP), each once. Unset, nothing happens.
@@ -11,7 +11,7 @@ import signal
 
 VARIABLE = "FEDHP_FAILPOINTS"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-# A worker's and a coordinator's life, in order.
+# The phases of a worker and of a coordinator, in order.
 WORKER = ("joined", "planned", "training", "sending", "receiving", "mixing", "reporting")
 COORDINATOR = ("leading", "planning", "ordering", "gathering", "committing", "committed")
 

@@ -1,7 +1,7 @@
-"""What one process did, line by line, for the offline checker: history-NAME.jsonl.
+"""The events of one process, one JSON line each, for the offline checks: history-NAME.jsonl.
 
-A line is written and flushed before the thing it tells has any effect elsewhere. A torn last
-line is what a kill leaves behind; readers skip it.
+A line is written and flushed before the event has any effect elsewhere. A kill may leave an
+incomplete last line; readers skip it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 
 class History:
-    """An open history; lines of an earlier life of the same name stay."""
+    """An open history; lines of an earlier process of the same name stay."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self._file = open(folder / f"history-{name}.jsonl", "ab", buffering=0)  # noqa: SIM115
         if self._file.tell():
-            self._file.write(b"\n")  # ends a torn line
+            self._file.write(b"\n")  # ends an incomplete line
 
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
         """Append one event."""
@@ -34,16 +34,16 @@ class History:
 
 
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
-    """The events of a file in order, torn lines left out."""
+    """The events of a file in order, without incomplete lines."""
     return events_in(file.read_bytes())
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:
-    """The same of what was read from a file."""
+    """The events in the content of a file."""
     for line in content.splitlines():
         try:
-            found = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(event, dict):
+            yield event

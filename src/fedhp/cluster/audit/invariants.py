@@ -152,7 +152,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
                 if current not in timeline.committed and current != INITIAL:
                     yield Violation(
                         "model",
-                        f"{name} took over the model of ({current}), which was not committed",
+                        f"{name} took over {_model_of(current)}, which was not committed",
                         event["at"],
                     )
             if event["event"] == "trained" and "turn" not in event:
@@ -160,9 +160,13 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
                 if current != expected.get(attempt.round_index):
                     yield Violation(
                         "model",
-                        f"{name} trained for ({attempt}) from the model of ({current})",
+                        f"{name} trained for ({attempt}) from {_model_of(current)}",
                         event["at"],
                     )
+
+
+def _model_of(attempt: Attempt) -> str:
+    return "the initial model" if attempt == INITIAL else f"the model of ({attempt})"
 
 
 def every_report_counts_once(timeline: RunTimeline) -> Iterator[Violation]:
