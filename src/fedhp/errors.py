@@ -5,8 +5,7 @@ FedhpError (exit 2)
 ├── DataError           a data set is corrupt or does not fit
 │   └── DataMissing     its files were not found
 ├── RunError            a run folder cannot be written, read or resumed
-│   ├── JournalBusy     another process has the journal open (cluster/ledger/journal)
-│   └── JournalDamaged  more damage than a torn write (cluster/ledger/journal_format)
+│   └── LedgerDamaged   a ledger is not what was committed (cluster/ledger/base)
 ├── IdentityError       a key, a certificate or the identity in it is invalid
 ├── StorageFull         the disk is full
 ├── NotLeader           another coordinator leads now (cluster/ledger/base)

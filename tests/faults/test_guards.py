@@ -20,7 +20,7 @@ from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History
-from fedhp.cluster.ledger.base import JournalLedger
+from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 
@@ -257,13 +257,13 @@ def test_a_commit_that_was_not_durable_is_noticed(
 ) -> None:
     commits: list[bytes] = []
 
-    async def commit(self: JournalLedger, state: bytes) -> None:
+    async def commit(self: LocalLedger, state: bytes) -> None:
         commits.append(state)
         if len(commits) != 3:  # the second round never reaches the disk
             await real(self, state)
 
-    real = JournalLedger.commit
-    monkeypatch.setattr(JournalLedger, "commit", commit)
+    real = LocalLedger.commit
+    monkeypatch.setattr(LocalLedger, "commit", commit)
 
     async def scene() -> None:
         async with office(experiment(), certificates, tmp_path) as there:
@@ -281,14 +281,14 @@ def test_a_commit_that_was_not_durable_is_noticed(
 
 
 def an_old_coordinator_wakes_up(certificates: Path, folder: Path) -> list[str]:
-    """The journal of a first term is brought back from a backup, and with it its epoch."""
+    """The ledger of a first term is brought back from a backup, and with it its epoch."""
     said: list[str] = []
 
     async def scene() -> None:
         async with office(experiment(), certificates, folder) as there:
             boss = await there.open()
             await there.close()
-            shutil.copytree(folder / "journal", folder / "backup")
+            shutil.copytree(folder / "ledger", folder / "backup")
             boss = await there.open()
             await there.close()
             boss = await there.open()

@@ -12,7 +12,7 @@ from typing import Any
 from faults.scripted import Scripted
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
 from fedhp.cluster.coordinator.state import CoordinatorState, Phase
-from fedhp.cluster.ledger.base import JournalLedger
+from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, parse
@@ -56,9 +56,9 @@ class Office:
     workers: dict[str, Scripted] = field(default_factory=dict)
     living: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def open(self, journal: str = "journal") -> CoordinatorState:
+    async def open(self, ledger_folder: str = "ledger") -> CoordinatorState:
         """A new coordinator that leads; its state."""
-        ledger = JournalLedger(self.folder / journal)
+        ledger = LocalLedger(self.folder / ledger_folder)
         coordinator = Coordinator(
             CoordinatorSettings(
                 experiment=self.settings,
@@ -111,7 +111,7 @@ def _is_serving(state: CoordinatorState | None) -> bool:
     return state is not None and state.phase is not Phase.STARTING
 
 
-async def _term(coordinator: Coordinator, ledger: JournalLedger) -> None:
+async def _term(coordinator: Coordinator, ledger: LocalLedger) -> None:
     try:
         await coordinator.run()
     finally:

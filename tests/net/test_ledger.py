@@ -1,19 +1,18 @@
-"""What any ledger promises: the journal and etcd pass the same tests."""
+"""What any ledger promises: the local ledger and etcd pass the same tests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedhp.cluster.ledger.base import EPOCH, FILE, GROWTH, ROOM, JournalLedger, Ledger, NotLeader
+from fedhp.cluster.ledger.base import Ledger, NotLeader
 from fedhp.cluster.ledger.etcd import EtcdLedger
-from fedhp.cluster.ledger.journal import Journal, JournalDamaged
+from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.errors import RunError
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import Etcd, needs_etcd, running_etcd
@@ -29,11 +28,11 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield etcd
 
 
-@pytest.fixture(params=["journal", pytest.param("etcd", marks=needs_etcd)])
+@pytest.fixture(params=["local", pytest.param("etcd", marks=needs_etcd)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Another ledger of the same run, each time."""
-    if request.param == "journal":
-        return lambda: JournalLedger(tmp_path / "coordinator")
+    if request.param == "local":
+        return lambda: LocalLedger(tmp_path / "coordinator")
     etcd: Etcd = request.getfixturevalue("etcd")
     run = tmp_path.name
     return lambda: EtcdLedger(etcd.url, run, lease_seconds=30, patience=20)
@@ -162,73 +161,9 @@ def run_in(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
-def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
-    state = LARGE[: ROOM // 3]
-
+def test_a_ledger_removed_beneath_its_leader(tmp_path: Path) -> None:
     async def work() -> None:
-        sizes = []
-        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
-            for number in range(12):
-                await ledger.commit(state + bytes([number]))
-                sizes.append((tmp_path / FILE).stat().st_size)
-        assert max(sizes) < (GROWTH + 1) * len(state) + 10_000
-        assert sizes != sorted(sizes)
-        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, epoch):
-            assert epoch == 2
-            assert await ledger.committed() == state + bytes([11])
-
-    run_in(work())
-
-
-def test_a_torn_commit_is_told_and_the_one_before_it_counts(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
-            await ledger.commit(b"one")
-            await ledger.commit(b"two")
-        with (tmp_path / FILE).open("r+b") as file:
-            file.truncate((tmp_path / FILE).stat().st_size - 1)
-        again = JournalLedger(tmp_path)
-        assert await again.lead(name="c", address="") == 2
-        assert await again.committed() == b"one"
-        assert "cut off" in again.told[0]
-        await again.close()
-
-    run_in(work())
-
-
-def test_a_damaged_journal_is_not_led(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with leading(lambda: JournalLedger(tmp_path)) as (ledger, _):
-            await ledger.commit(b"one")
-        changed = bytearray((tmp_path / FILE).read_bytes())
-        changed[-5] ^= 1
-        (tmp_path / FILE).write_bytes(changed)
-        ledger = JournalLedger(tmp_path)
-        with pytest.raises(JournalDamaged):
-            await ledger.lead(name="c", address="")
-        await ledger.close()
-
-    run_in(work())
-
-
-def test_the_epoch_is_in_the_journal_before_anyone_hears_of_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        ledger = JournalLedger(tmp_path)
-        epoch = await ledger.lead(name="c", address="host:1")
-        copy = tmp_path / "copy"
-        copy.write_bytes((tmp_path / FILE).read_bytes())
-        with contextlib.closing(Journal(copy)) as journal:
-            (record,) = journal.read()
-        assert record.kind == EPOCH
-        assert json.loads(record.body) == {"epoch": epoch, "name": "c", "address": "host:1"}
-        await ledger.close()
-
-    run_in(work())
-
-
-def test_a_journal_removed_beneath_its_leader(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with leading(lambda: JournalLedger(tmp_path / "a")) as (ledger, _):
+        async with leading(lambda: LocalLedger(tmp_path / "a")) as (ledger, _):
             (tmp_path / "a").rename(tmp_path / "b")
             with pytest.raises(NotLeader):
                 await ledger.commit(b"into nowhere")
@@ -241,7 +176,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     async def work() -> None:
-        ledger = JournalLedger(tmp_path / "file" / "coordinator")
+        ledger = LocalLedger(tmp_path / "file" / "coordinator")
         with pytest.raises(RunError, match="cannot be written"):
             await ledger.lead(name="c", address="")
         await ledger.close()

@@ -1,7 +1,7 @@
 """The process of a coordinator: checks its settings, then leads, once or again and again.
 
-With a journal it leads once. With etcd it waits for the lead, and waits again after losing it.
-Each process writes its own record: a frozen leader may still hold the lock of its folder.
+With a local ledger it leads once. With etcd it waits for the lead, and waits again
+after losing it. Each process writes its own record: a frozen leader may still hold the lock of its folder.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
-from fedhp.cluster.ledger.base import JournalLedger, Ledger, NotLeader, Unreachable
+from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
+from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
 from fedhp.cluster.security.certificates import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -31,7 +32,7 @@ from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 ANNOUNCEMENT = "coordinator.json"  # in the folder: where this coordinator is
-JOURNAL = "journal"
+LEDGER = "ledger"  # the folder of a local ledger, in that of the run
 FEDERATION = "federation"  # the run's name in etcd; the prefix distinguishes federations
 TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
 QUIET_SECONDS = 3.0  # of waiting for the lead before that is logged
@@ -44,13 +45,13 @@ class CoordinatorProcessSettings:
 
     experiment: Experiment | None  # None for a standby, which takes over what is committed
     certificates: Path
-    folder: Path  # of the record, the history and the journal
+    folder: Path  # of the record, the history and the local ledger
     name: str = "coordinator"
     listen: str = "127.0.0.1:0"
     source: str = ""  # the experiment file, for errors
     allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
-    ha: str | None = None  # etcd://..., or None for the journal of this machine
+    ha: str | None = None  # etcd://..., or None for a local ledger
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
 
@@ -268,7 +269,7 @@ async def _lead_once(
 def _ledger(settings: CoordinatorProcessSettings) -> Ledger:
     if settings.ha is not None:
         return EtcdLedger(settings.ha, FEDERATION, lease_seconds=settings.lease)
-    return JournalLedger(settings.folder / JOURNAL)
+    return LocalLedger(settings.folder / LEDGER)
 
 
 class AnnouncingLedger:
@@ -277,7 +278,6 @@ class AnnouncingLedger:
     def __init__(self, ledger: Ledger, folder: Path) -> None:
         self._ledger, self._folder = ledger, folder
         self.lost = ledger.lost
-        self.told: tuple[str, ...] = ()
         self.has_led = False
         self._epoch = 0
 
@@ -293,9 +293,7 @@ class AnnouncingLedger:
             epoch = self._epoch or await self._ledger.lead(name=name, address=address)
         finally:
             wait_logging.cancel()
-        self.has_led, self.told = True, self._ledger.told
-        for line in self.told:
-            LOG.warning(line)
+        self.has_led = True
         announcement = Announcement(name, _local_address(address), epoch, os.getpid())
         write_file(self._folder / ANNOUNCEMENT, json.dumps(asdict(announcement)).encode())
         return epoch

@@ -134,7 +134,6 @@ class EtcdLedger:
         clock: Callable[[], float] = elapsed,
     ) -> None:
         self.lost = asyncio.Event()
-        self.told: tuple[str, ...] = ()
         self._client = EtcdClient(url, tls=tls, login=login, patience=patience)
         self._keys = _Keys.of(self._client.address.prefix, run)
         self._seconds = max(1.0, lease_seconds)  # etcd may make it longer
