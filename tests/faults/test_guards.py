@@ -259,7 +259,7 @@ def test_a_commit_that_was_not_durable_is_noticed(
 
     async def commit(self: LocalLedger, state: bytes) -> None:
         commits.append(state)
-        if len(commits) != 3:  # the second round never reaches the disk
+        if len(commits) < 3:  # the second round and all later ones never reach the disk
             await real(self, state)
 
     real = LocalLedger.commit

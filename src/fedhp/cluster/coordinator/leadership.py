@@ -1,7 +1,7 @@
 """The process of a coordinator: checks its settings, then leads, once or again and again.
 
-With a local ledger it leads once. With etcd it waits for the lead, and waits again
-after losing it. Each process writes its own record: a frozen leader may still hold the lock of its folder.
+With a local ledger it leads once. With etcd it waits for the lead, and waits again after losing it.
+Each process writes its own record: a frozen leader may still hold the lock of its folder.
 """
 
 from __future__ import annotations
