@@ -11,28 +11,23 @@ from typing import Any
 import pytest
 
 from fedhp.engine.runs.suite import Suite
-from fedhp.report.claims.paper import paper_claims
-from fedhp.report.claims.table import (
-    acceptance_verdicts,
-    claims_json,
-    claims_markdown,
-    paper_verdicts,
-    verdict_rows,
-)
+from fedhp.report.claims.acceptance import acceptance_verdicts
+from fedhp.report.claims.judging import claims_json, claims_markdown, verdict_rows
+from fedhp.report.claims.paper import paper_claims, paper_verdicts
 from fedhp.report.pages.verdicts import verdicts_html
 from unit.report.claimed import ALL, FASTER, PEAKED, RISING, changed, own, paper
-from unit.report.pools import (
+from unit.report.suite_runs import (
     FILL,
     experiment,
-    full_pool,
+    full_runs,
     full_suite,
-    ladder_runs,
     paper_set,
+    sweep_runs,
 )
 
 
 def test_our_own_verdicts_hold_on_good_runs() -> None:
-    found = own(full_pool(more=ladder_runs(PEAKED, constants=FASTER)))
+    found = own(full_runs(more=sweep_runs(PEAKED, constants=FASTER)))
     statuses = {name: verdict.status for name, verdict in found.items()}
     assert [statuses.pop(f"e-{what}-cifar10") for what in ("time", "final")] == ["reported"] * 2
     assert set(statuses.values()) == {"holds"}
@@ -58,30 +53,30 @@ def test_our_own_verdicts_hold_on_good_runs() -> None:
 def test_each_of_our_own_can_fail(
     claim: str, changes: Mapping[str, Mapping[str, Any]], words: str
 ) -> None:
-    poor = own(full_pool(changes=changes))[claim]
+    poor = own(full_runs(changes=changes))[claim]
     assert poor.status == "does not hold"
     assert words in poor.why
 
 
 def test_our_own_steps_verdicts_can_fail() -> None:
     flat = dict.fromkeys(PEAKED, 100.0)
-    found = own(full_pool(more=ladder_runs(RISING, constants=flat)))
+    found = own(full_runs(more=sweep_runs(RISING, constants=flat)))
     assert found["f-accuracy-cifar10"].status == "does not hold"
     assert "the peak is at the most steps" in found["f-accuracy-cifar10"].why
     level = dict.fromkeys(PEAKED, 0.9)
-    flat_top = own(full_pool(more=ladder_runs({**level, 27: 0.9005})))["f-accuracy-cifar10"]
+    flat_top = own(full_runs(more=sweep_runs({**level, 27: 0.9005})))["f-accuracy-cifar10"]
     assert flat_top.status == "does not hold"
     slower = {tau: 10.0 * tau for tau in PEAKED}
-    slow = own(full_pool(more=ladder_runs(level, constants=slower)))["f-time-cifar10"]
+    slow = own(full_runs(more=sweep_runs(level, constants=slower)))["f-time-cifar10"]
     assert slow.status == "does not hold"
     assert "not clearly less than at tau = 5" in slow.why
 
 
 def test_our_own_verdicts_ask_for_three_seeds() -> None:
-    found = own(full_pool(seeds=[0, 1], more=ladder_runs(PEAKED, seeds=[0, 1])))
+    found = own(full_runs(seeds=[0, 1], more=sweep_runs(PEAKED, seeds=[0, 1])))
     statuses = {verdict.status for verdict in found.values()}
     assert statuses == {"not testable here", "reported"}
-    assert "3 seeds asked for, 2 finished" in found["b-accuracy-cifar10"].why
+    assert "needs 3 seeds, 2 finished" in found["b-accuracy-cifar10"].why
     assert found["b-accuracy-cifar10"].ours
 
 
@@ -94,9 +89,9 @@ def test_a_slower_fedhp_is_reported_as_such() -> None:
 def test_only_claims_about_the_figures_asked_for_are_judged() -> None:
     suite = full_suite()
     alone = Suite(suite.profile, suite.sets, suite.figures[1:2])
-    figures = {j.claim.figure for j in paper_verdicts(alone, full_pool())}
+    figures = {j.claim.figure for j in paper_verdicts(alone, full_runs())}
     assert figures == {"fig2", "abstract"}
-    assert acceptance_verdicts(alone, full_pool()) == []
+    assert acceptance_verdicts(alone, full_runs()) == []
 
 
 def test_every_number_of_the_paper_is_claimed_once() -> None:
@@ -113,8 +108,8 @@ def test_every_number_of_the_paper_is_claimed_once() -> None:
 
 
 def test_tables_and_json_have_every_verdict() -> None:
-    suite, pool = full_suite(ALL), full_pool(ALL, more=ladder_runs(PEAKED, key="cifar10"))
-    verdicts = paper_verdicts(suite, pool)
+    suite, all_runs = full_suite(ALL), full_runs(ALL, more=sweep_runs(PEAKED, key="cifar10"))
+    verdicts = paper_verdicts(suite, all_runs)
     header, rows = verdict_rows(verdicts)
     assert len(rows) == len(verdicts) > 60
     assert {len(row) for row in rows} == {len(header)}
@@ -130,8 +125,8 @@ def test_tables_and_json_have_every_verdict() -> None:
 
 
 def test_the_page_shows_each_requirement_once_and_every_claim() -> None:
-    suite, pool = full_suite(ALL), full_pool(ALL, more=ladder_runs(PEAKED, key="cifar10"))
-    paper_ones, own_ones = paper_verdicts(suite, pool), acceptance_verdicts(suite, pool)
+    suite, all_runs = full_suite(ALL), full_runs(ALL, more=sweep_runs(PEAKED, key="cifar10"))
+    paper_ones, own_ones = paper_verdicts(suite, all_runs), acceptance_verdicts(suite, all_runs)
     page = verdicts_html(suite, paper=paper_ones, required=own_ones)
     matrix, _, rest = page.partition("</table>")
     assert matrix.count("accuracy falls least for FedHP") == 1
@@ -147,8 +142,8 @@ def test_the_page_shows_each_requirement_once_and_every_claim() -> None:
 def test_accuracies_near_chance_are_not_compared() -> None:
     here = replace(paper_set(), experiment=experiment([0.999]))
     suite = full_suite(sets={"cifar10": here})
-    found = {**paper(full_pool(), suite), **own(full_pool(), suite)}
+    found = {**paper(full_runs(), suite), **own(full_runs(), suite)}
     for name in ("fig5-more-cifar10-pens", "fig6-falls-cifar10", "b-accuracy-cifar10"):
         assert found[name].status == "not testable here"
-        assert "nobody reached even 99.9 %: too little was learned" in found[name].why
+        assert "no run reached even 99.9 %: too little was learned" in found[name].why
     assert found["c-waiting-cifar10"].status == "holds"

@@ -13,37 +13,37 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedhp.engine.runs.suite import PaperFigure, Suite
-from fedhp.report.claims.pool import Pool, make_pool, read_pool
+from fedhp.report.claims.runs import SuiteRuns, group_runs, read_suite_runs
 from fedhp.report.figures.paper import Drawing, draw_figure
 from fedhp.report.figures.paper_panels import paper_looks
 from fedhp.report.figures.style import KNOWN, PAGE, save_figure
 from unit.report.conftest import Runs
-from unit.report.pools import (
+from unit.report.suite_runs import (
     FILL,
     LABELS,
-    full_pool,
+    full_runs,
     full_suite,
-    ladder_runs,
     make_run,
     paper_cell,
     paper_figure,
     shaped_run,
+    sweep_runs,
 )
 
 SETS = ("emnist", "cifar10", "image100")
 TAUS = {5: 0.86, 10: 0.88, 20: 0.895, 27: 0.9, 30: 0.899, 50: 0.885, 100: 0.86}
 
 
-def everything() -> Pool:
-    return full_pool(SETS, more=ladder_runs(TAUS, key="emnist"))
+def everything() -> SuiteRuns:
+    return full_runs(SETS, more=sweep_runs(TAUS, key="emnist"))
 
 
 def named(suite: Suite, name: str) -> PaperFigure:
     return next(figure for figure in suite.figures if figure.name == name)
 
 
-def draw(name: str, suite: Suite, pool: Pool) -> Drawing:
-    [drawing] = draw_figure(named(suite, name), suite, pool)
+def draw(name: str, suite: Suite, all_runs: SuiteRuns) -> Drawing:
+    [drawing] = draw_figure(named(suite, name), suite, all_runs)
     return drawing
 
 
@@ -81,15 +81,15 @@ def test_every_kind_is_drawn_a_page_wide_without_overlaps(name: str, tmp_path: P
 
 
 def test_the_alt_text_has_the_numbers() -> None:
-    suite, pool = full_suite(SETS), everything()
-    runs = pool.runs("emnist", "pens", skew=0.1)
+    suite, all_runs = full_suite(SETS), everything()
+    runs = all_runs.runs("emnist", "pens", skew=0.1)
     end = np.mean([run.summary.final_accuracy or 0 for run in runs])
-    assert f"PENS {100 * end:.1f} %" in draw("fig2", suite, pool).alt
+    assert f"PENS {100 * end:.1f} %" in draw("fig2", suite, all_runs).alt
     waits = np.mean([run.summary.mean_waiting_time or 0 for run in runs])
-    assert f"PENS {waits:.1f} s" in draw("fig7", suite, pool).alt
-    assert "85 % after" in draw("fig3", suite, pool).alt
-    assert "at p = 0.8" in draw("fig6", suite, pool).alt
-    assert "with 27 steps" in draw("fig1", suite, pool).alt
+    assert f"PENS {waits:.1f} s" in draw("fig7", suite, all_runs).alt
+    assert "85 % after" in draw("fig3", suite, all_runs).alt
+    assert "at p = 0.8" in draw("fig6", suite, all_runs).alt
+    assert "with 27 steps" in draw("fig1", suite, all_runs).alt
 
 
 def test_fedhp_as_the_paper_has_it_is_drawn_strongest() -> None:
@@ -103,7 +103,7 @@ def test_fedhp_as_the_paper_has_it_is_drawn_strongest() -> None:
 
 
 def test_the_skew_figure_uses_what_other_figures_ran() -> None:
-    drawing = draw("fig6", full_suite(SETS), full_pool(SETS, skews=(0.1, 0.8)))
+    drawing = draw("fig6", full_suite(SETS), full_runs(SETS, skews=(0.1, 0.8)))
     lines = drawing.figure.axes[0].containers
     assert len(lines) == len(LABELS)
     assert [tick.get_text() for tick in drawing.figure.axes[0].get_xticklabels()] == ["0.1", "0.8"]
@@ -111,9 +111,9 @@ def test_the_skew_figure_uses_what_other_figures_ran() -> None:
 
 def test_missing_sets_and_unfinished_runs_are_named(tmp_path: Path) -> None:
     suite = full_suite(SETS, missing={"image100": "no such folder"})
-    pool = full_pool(["cifar10"], labels=LABELS[:3], seeds=[0])
+    all_runs = full_runs(["cifar10"], labels=LABELS[:3], seeds=[0])
     left = [paper_cell("emnist", 0.1, "pens", seed=s, folder=tmp_path) for s in range(6)]
-    drawing = draw("fig2", suite, replace(pool, left_out=tuple(left)))
+    drawing = draw("fig2", suite, replace(all_runs, unfinished=tuple(left)))
     assert "Not here: IMAGE-100, small (no such folder)." in drawing.caption
     assert "6 runs are not finished and left out: PENS, seed 0, on EMNIST, small at p = 0.1" in (
         drawing.caption
@@ -127,21 +127,21 @@ def test_missing_sets_and_unfinished_runs_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7"])
 def test_with_one_seed_and_few_runs_it_still_draws(name: str) -> None:
-    ladder = ladder_runs({5: 0.8, 30: 0.9}, key="emnist", seeds=[0])
-    pool = full_pool(["emnist"], labels=("dpsgd", FILL), seeds=[0], more=ladder)
-    draw(name, full_suite(SETS), pool).figure.draw_without_rendering()
+    ladder = sweep_runs({5: 0.8, 30: 0.9}, key="emnist", seeds=[0])
+    all_runs = full_runs(["emnist"], labels=("dpsgd", FILL), seeds=[0], more=ladder)
+    draw(name, full_suite(SETS), all_runs).figure.draw_without_rendering()
 
 
 def test_nothing_finished_gives_no_figure_and_tables_are_not_drawn() -> None:
     suite = full_suite(SETS)
-    assert draw_figure(named(suite, "fig2"), suite, make_pool([])) == []
+    assert draw_figure(named(suite, "fig2"), suite, group_runs([])) == []
     assert draw_figure(paper_figure("tables", "table"), suite, everything()) == []
 
 
 def test_several_levels_give_several_drawings() -> None:
     suite = full_suite()
     figure = paper_figure("fig4", "accuracy", skews=(0.6, 0.8))
-    names = [drawing.name for drawing in draw_figure(figure, suite, full_pool())]
+    names = [drawing.name for drawing in draw_figure(figure, suite, full_runs())]
     assert names == ["fig4-p0.6", "fig4-p0.8"]
 
 
@@ -152,7 +152,7 @@ def test_a_target_never_reached_is_marked_at_the_end_of_the_run(rounds: int, ins
         for seed in range(3)
     ]
     runs = [("cifar10", 0.1, shaped_run(FILL, seed=seed)) for seed in range(3)]
-    axes = draw("fig3", full_suite(), make_pool([*runs, *slow])).figure.axes[0]
+    axes = draw("fig3", full_suite(), group_runs([*runs, *slow])).figure.axes[0]
     ended = np.mean([run.summary.completion_time for _, _, run in slow])
     open_marks = [
         float(np.asarray(line.get_ydata())[0])
@@ -168,10 +168,10 @@ def test_a_target_never_reached_is_marked_at_the_end_of_the_run(rounds: int, ins
 def test_the_seeds_of_every_data_set_are_told() -> None:
     more = [("image100", 0.1, shaped_run(FILL, seed=0)), ("emnist", 0.1, shaped_run(FILL, seed=0))]
     suite = full_suite(SETS)
-    mixed = draw("fig2", suite, full_pool(["cifar10"], skews=[0.1], more=more))
+    mixed = draw("fig2", suite, full_runs(["cifar10"], skews=[0.1], more=more))
     assert "Seeds: EMNIST, small 1, CIFAR-10, small 3, IMAGE-100, small 1." in mixed.caption
     few = [("cifar10", 0.8, shaped_run(FILL, skew=0.8, seed=0))]
-    some = draw("fig6", suite, full_pool(["cifar10"], skews=[0.1], more=few))
+    some = draw("fig6", suite, full_runs(["cifar10"], skews=[0.1], more=few))
     assert "1 to 3 seeds." in some.caption
     assert " 3 seeds." in draw("fig2", suite, everything()).caption
 
@@ -182,10 +182,10 @@ def test_times_that_differ_much_stand_on_a_logarithmic_axis() -> None:
         for label, constant in ((FILL, 10.0), ("dpsgd", 250.0))
         for seed in range(3)
     ]
-    drawing = draw("fig3", full_suite(), make_pool(runs))
+    drawing = draw("fig3", full_suite(), group_runs(runs))
     assert drawing.figure.axes[0].get_yscale() == "log"
     assert "logarithmic" in drawing.caption
-    assert draw("fig3", full_suite(), full_pool()).figure.axes[0].get_yscale() == "linear"
+    assert draw("fig3", full_suite(), full_runs()).figure.axes[0].get_yscale() == "linear"
 
 
 def marks(axes: Axes, shape: str) -> list[float]:
@@ -203,7 +203,7 @@ def test_the_papers_waiting_times_are_open_diamonds() -> None:
 
 def test_waiting_times_far_beyond_ours_stay_at_the_edge() -> None:
     short = {label: {"waiting": 0.1} for label in LABELS}
-    drawing = draw("fig7", full_suite(), full_pool(changes=short))
+    drawing = draw("fig7", full_suite(), full_runs(changes=short))
     axes = drawing.figure.axes[0]
     assert marks(axes, ">") == [axes.get_xlim()[1]] * 3
     assert "beyond the axis" in drawing.caption
@@ -234,9 +234,9 @@ def test_the_pool_reads_finished_cells_once_and_names_the_others(
     ]
     figure = paper_figure("fig2", "accuracy", labels=("fedhp", "dpsgd", "pens"), cells=cells)
     suite = replace(full_suite(), figures=(figure, figure))
-    pool = read_pool(suite)
-    assert [run.summary.seed for run in pool.runs("cifar10", "fedhp", skew=0.1)] == [0, 1]
-    assert pool.runs("cifar10", "dpsgd", skew=0.1) == []
-    assert [each.cell.label for each in pool.left_out] == ["dpsgd", "pens"]
-    assert pool.levels("cifar10") == [0.1]
-    assert pool.levels("cifar10", "pens") == []
+    all_runs = read_suite_runs(suite)
+    assert [run.summary.seed for run in all_runs.runs("cifar10", "fedhp", skew=0.1)] == [0, 1]
+    assert all_runs.runs("cifar10", "dpsgd", skew=0.1) == []
+    assert [each.cell.label for each in all_runs.unfinished] == ["dpsgd", "pens"]
+    assert all_runs.levels("cifar10") == [0.1]
+    assert all_runs.levels("cifar10", "pens") == []

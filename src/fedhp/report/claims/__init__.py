@@ -1,6 +1,6 @@
-"""Claims and their verdicts: what is asked of the runs, and how the answer is judged.
+"""Claims and their verdicts: the paper's claims, this project's bars, and how both are judged.
 
-Read first: verdicts.py (what a claim is, how it is judged), then acceptance.py (the project's own
-bars) and paper.py (the paper's claims). questions.py and step_questions.py compute the answers
-from paired runs (paired.py, pool.py); table.py prints them.
+Read first: judging.py (what a claim is, how it is judged), then acceptance.py (all bars of this
+project) and paper.py (the paper's claims). questions.py computes the answers from the finished
+runs, paired by seed (runs.py).
 """

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
-from fedhp.report.claims.paired import Number, Scale, final, own_time, reached, waiting
+from fedhp.report.claims.judging import (
+    Claim,
+    JudgedClaim,
+    Measure,
+    judge_claims,
+    on_all,
+    on_set,
+    set_for,
+)
 from fedhp.report.claims.questions import (
     AHEAD,
     FASTER,
@@ -20,9 +29,11 @@ from fedhp.report.claims.questions import (
     LESS_WAITING,
     MORE_ACCURATE,
     RIVALS,
+    STEPS_FIGURE,
     WAITS_LESS,
-    Contest,
+    PairedMetric,
     absolute,
+    accuracy_falls_beyond,
     against,
     closest,
     falls_least,
@@ -30,10 +41,22 @@ from fedhp.report.claims.questions import (
     highest_everywhere,
     in_order,
     similar_accuracy,
+    time_falls_until,
 )
-from fedhp.report.claims.step_questions import accuracy_falls_beyond, time_falls_until
-from fedhp.report.claims.verdicts import Claim, Measure, on_all, on_set, paper_set
+from fedhp.report.claims.runs import (
+    FINE_PERCENT,
+    Number,
+    Scale,
+    SuiteRuns,
+    final_accuracy,
+    time_to,
+    time_to_own_final,
+    waiting_time,
+)
 from fedhp.report.formatting import label_name, target_name
+
+if TYPE_CHECKING:
+    from fedhp.engine.runs.suite import Suite
 
 EMNIST, CIFAR, IMAGE = "EMNIST", "CIFAR-10", "IMAGE-100"
 SETS = (EMNIST, CIFAR, IMAGE)
@@ -57,38 +80,46 @@ WAITING: Mapping[str, Mapping[str, float]] = {
 }
 ABSTRACT_TIME, ABSTRACT_ACCURACY = 0.51, 0.05
 
+ABSTRACT = "abstract"
+
 SECONDS = Scale(" s")
 TENTHS = Scale(" s", decimals=1)
-ACCURACY = Scale(" %", 100.0, 2)
+
+
+def paper_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
+    """The paper's claims about the figures of this suite, and those of its abstract."""
+    figures = {figure.name for figure in suite.figures} | {ABSTRACT}
+    return judge_claims([c for c in paper_claims() if c.figure in figures], suite, runs)
 
 
 def paper_claims() -> list[Claim]:
-    """All of them, figure by figure."""
+    """All claims, figure by figure."""
     claims = [*_steps(), *_iid(), *_skewed(), *_levels(), *_waiting(), *_abstract()]
-    return sorted(claims, key=lambda claim: (claim.figure == "abstract", claim.figure))
+    return sorted(claims, key=lambda claim: (claim.figure == ABSTRACT, claim.figure))
 
 
 def _steps() -> Iterator[Claim]:
     yield Claim(
         "fig1-accuracy",
-        "fig1",
+        STEPS_FIGURE,
         f"accuracy falls with more than {PEAK} local steps",
         f"falls for tau > {PEAK}",
-        on_set(paper_set(CIFAR), accuracy_falls_beyond(PEAK), beside=False),
+        on_set(set_for(CIFAR), accuracy_falls_beyond(PEAK), both_variants=False),
     )
     yield Claim(
         "fig1-time",
-        "fig1",
+        STEPS_FIGURE,
         f"completion time falls with up to {QUICKEST} local steps",
         f"falls for tau < {QUICKEST}",
-        on_set(paper_set(CIFAR), time_falls_until(QUICKEST), beside=False),
+        on_set(set_for(CIFAR), time_falls_until(QUICKEST), both_variants=False),
     )
 
 
 def _iid() -> Iterator[Claim]:
     for name in SETS:
         yield _claim(
-            "fig2-similar",
+            "fig2",
+            "similar",
             name,
             "IID: all five end at a similar accuracy (within 2 points of FedHP)",
             "similar",
@@ -97,76 +128,93 @@ def _iid() -> Iterator[Claim]:
         fastest = [(FEDHP, rival) for rival in ("adpsgd", "ldsgd", "dpsgd", "pens")]
         next_one = [("adpsgd", rival) for rival in ("ldsgd", "dpsgd", "pens")]
         yield _claim(
-            "fig2-fastest",
+            "fig2",
+            "fastest",
             name,
             "IID: FedHP converges fastest, AD-PSGD next",
             "this order",
             in_order(FASTER, [*fastest, *next_one]),
         )
-    at_target: Number = partial(reached, target=EMNIST_TARGET)
+    at_target: Number = partial(time_to, target=EMNIST_TARGET)
     what = f"IID: time to {target_name(EMNIST_TARGET)}"
-    yield from _values("fig3-time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
+    yield from _values("fig3", "time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
     shares = {rival: 1 - EMNIST_TIME[FEDHP] / EMNIST_TIME[rival] for rival in RIVALS}
     less = "IID: FedHP's completion time is less"
-    yield from _ratios("fig3-less", EMNIST, less, shares, contest=LESS_TIME)
-    yield from _ratios("fig3-less", CIFAR, less, CIFAR_LESS_TIME, contest=LESS_TIME)
-    yield from _ratios("fig3-faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, contest=FASTER)
+    yield from _ratios("fig3", "less", EMNIST, less, shares, metric=LESS_TIME)
+    yield from _ratios("fig3", "less", CIFAR, less, CIFAR_LESS_TIME, metric=LESS_TIME)
+    yield from _ratios("fig3", "faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=FASTER)
 
 
 def _skewed() -> Iterator[Claim]:
     what = "p = 0.6: final accuracy"
-    yield from _values("fig4-final", CIFAR, what, CIFAR_06, number=final, scale=ACCURACY, skew=0.6)
+    yield from _values(
+        "fig4", "final", CIFAR, what, CIFAR_06, number=final_accuracy, scale=FINE_PERCENT, skew=0.6
+    )
     what = "p = 0.6: time to its own final accuracy"
     yield from _values(
-        "fig4-time", CIFAR, what, CIFAR_06_TIME, number=own_time, scale=SECONDS, skew=0.6
+        "fig4",
+        "time",
+        CIFAR,
+        what,
+        CIFAR_06_TIME,
+        number=time_to_own_final,
+        scale=SECONDS,
+        skew=0.6,
     )
     gains = {rival: CIFAR_06[FEDHP] / CIFAR_06[rival] - 1 for rival in RIVALS}
     what = "p = 0.6: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig4-more", CIFAR, what, gains, contest=MORE_ACCURATE, skew=0.6)
+    yield from _ratios("fig4", "more", CIFAR, what, gains, metric=MORE_ACCURATE, skew=0.6)
     saved = {rival: 1 - CIFAR_06_TIME[FEDHP] / CIFAR_06_TIME[rival] for rival in RIVALS}
     what = "p = 0.6: FedHP has its final accuracy sooner than the rival its own, time less"
-    yield from _ratios("fig4-less", CIFAR, what, saved, contest=LESS_OWN_TIME, skew=0.6)
+    yield from _ratios("fig4", "less", CIFAR, what, saved, metric=LESS_OWN_TIME, skew=0.6)
     what = "p = 0.8: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig5-more", CIFAR, what, CIFAR_08_MORE, contest=MORE_ACCURATE, skew=0.8)
+    yield from _ratios("fig5", "more", CIFAR, what, CIFAR_08_MORE, metric=MORE_ACCURATE, skew=0.8)
     what = "p = 0.8: final accuracy"
-    yield from _values("fig6-final", IMAGE, what, IMAGE_08, number=final, scale=ACCURACY, skew=0.8)
+    yield from _values(
+        "fig6", "final", IMAGE, what, IMAGE_08, number=final_accuracy, scale=FINE_PERCENT, skew=0.8
+    )
     what = "p = 0.8: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig6-more", IMAGE, what, IMAGE_08_MORE, contest=MORE_ACCURATE, skew=0.8)
+    yield from _ratios("fig6", "more", IMAGE, what, IMAGE_08_MORE, metric=MORE_ACCURATE, skew=0.8)
 
 
 def _levels() -> Iterator[Claim]:
     for name in SETS:
         yield _claim(
-            "fig6-falls",
+            "fig6",
+            "falls",
             name,
             "accuracy falls with the non-IID level p, for all five",
             "falls",
             falls_with_skew(FIVE),
         )
         yield _claim(
-            "fig6-least",
+            "fig6",
+            "least",
             name,
             "accuracy falls least for FedHP (points less, from IID to p = 0.8)",
             "least",
             falls_least(RIVALS),
         )
         yield _claim(
-            "fig6-highest",
+            "fig6",
+            "highest",
             name,
             "FedHP's accuracy is the highest at every level p",
             "highest",
             highest_everywhere(RIVALS),
         )
         yield _claim(
-            "fig6-pens",
+            "fig6",
+            "pens",
             name,
             "p = 0.8: PENS is above those that ignore the data's skew",
             "PENS next to FedHP",
             in_order(AHEAD, [("pens", r) for r in RIVALS[1:]], skew=0.8, words="above"),
-            beside=False,
+            both_variants=False,
         )
         yield _claim(
-            "fig6-adpsgd",
+            "fig6",
+            "adpsgd",
             name,
             "p = 0.8: AD-PSGD has the lowest accuracy",
             "lowest",
@@ -179,21 +227,23 @@ def _levels() -> Iterator[Claim]:
 def _waiting() -> Iterator[Claim]:
     for name, known in WAITING.items():
         what = "mean waiting time"
-        yield from _values("fig7-waiting", name, what, known, number=waiting, scale=TENTHS)
+        yield from _values("fig7", "waiting", name, what, known, number=waiting_time, scale=TENTHS)
         # AD-PSGD waits less than FedHP: its order is a claim of its own.
         less = {x: 1 - known[FEDHP] / known[x] for x in known if x not in (FEDHP, "adpsgd")}
         what = "FedHP waits less"
-        yield from _ratios("fig7-less", name, what, less, contest=LESS_WAITING)
+        yield from _ratios("fig7", "less", name, what, less, metric=LESS_WAITING)
     for name in SETS:
         yield _claim(
-            "fig7-least",
+            "fig7",
+            "least",
             name,
             "AD-PSGD waits least",
             "least",
             in_order(WAITS_LESS, [("adpsgd", x) for x in FIVE if x != "adpsgd"], words="below"),
         )
         yield _claim(
-            "fig7-most",
+            "fig7",
+            "most",
             name,
             "PENS waits most",
             "most",
@@ -208,7 +258,7 @@ def _abstract() -> Iterator[Claim]:
     )
     yield Claim(
         "abstract-time",
-        "abstract",
+        ABSTRACT,
         "completion time is less than the baselines' by about 51 % (IID; the paper's own figure "
         "3 has 3 % against AD-PSGD)",
         "51 %",
@@ -227,7 +277,7 @@ def _abstract() -> Iterator[Claim]:
     )
     yield Claim(
         "abstract-accuracy",
-        "abstract",
+        ABSTRACT,
         "accuracy is higher by at least 5 % (relative; p = 0.6 and 0.8; the paper's own 4.83 % and "
         "4.4 % against PENS are less)",
         "5 %",
@@ -236,7 +286,8 @@ def _abstract() -> Iterator[Claim]:
 
 
 def _values(
-    stem: str,
+    figure: str,
+    kind: str,
     name: str,
     what: str,
     values: Mapping[str, float],
@@ -248,38 +299,56 @@ def _values(
     """One claim per algorithm: its absolute number."""
     for label, value in values.items():
         measure = absolute(label, number, value=value, scale=scale, skew=skew)
-        check = on_set(paper_set(name), measure, beside=label == FEDHP)
-        text = f"{name}, {what}, {label_name(label)}"
-        yield Claim(f"{stem}-{_slug(name)}-{label}", stem[:4], text, scale.text(value), check)
+        yield Claim(
+            f"{figure}-{kind}-{_slug(name)}-{label}",
+            figure,
+            f"{name}, {what}, {label_name(label)}",
+            scale.text(value),
+            on_set(set_for(name), measure, both_variants=label == FEDHP),
+            data=name,
+        )
 
 
 def _ratios(
-    stem: str,
+    figure: str,
+    kind: str,
     name: str,
     what: str,
     bars: Mapping[str, float],
     *,
-    contest: Contest,
+    metric: PairedMetric,
     skew: float | None = None,
 ) -> Iterator[Claim]:
     """One claim per rival: FedHP is better by so much."""
     for rival, bar in bars.items():
-        measure = against(contest, {rival: bar}, skew=skew)
-        text = f"{name}, {what}, against {label_name(rival)}"
         yield Claim(
-            f"{stem}-{_slug(name)}-{rival}",
-            stem[:4],
-            text,
-            contest.scale.text(bar),
-            on_set(paper_set(name), measure),
+            f"{figure}-{kind}-{_slug(name)}-{rival}",
+            figure,
+            f"{name}, {what}, against {label_name(rival)}",
+            metric.scale.text(bar),
+            on_set(set_for(name), against(metric, {rival: bar}, skew=skew)),
+            data=name,
         )
 
 
 def _claim(
-    stem: str, name: str, what: str, paper: str, measure: Measure, *, beside: bool = True
+    figure: str,
+    kind: str,
+    name: str,
+    what: str,
+    paper: str,
+    measure: Measure,
+    *,
+    both_variants: bool = True,
 ) -> Claim:
-    check = on_set(paper_set(name), measure, beside=beside)
-    return Claim(f"{stem}-{_slug(name)}", stem[:4], f"{name}, {what}", paper, check)
+    return Claim(
+        f"{figure}-{kind}-{_slug(name)}",
+        figure,
+        f"{name}, {what}",
+        paper,
+        on_set(set_for(name), measure, both_variants=both_variants),
+        data=name,
+    )
 
 
 def _who(rival: str) -> str:

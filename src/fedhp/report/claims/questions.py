@@ -1,6 +1,7 @@
-"""The kinds of questions that claims ask of the runs, each answered by a Finding.
+"""The kinds of questions that claims ask: FedHP against rivals, orders, falls with the skew, and
+where accuracy and time turn with the number of local steps (figure 1).
 
-`fedhp` among the names stands for FedHP's variant in question; rivals go by their labels.
+The name `fedhp` stands for the variant of FedHP that is judged; rivals go by their labels.
 """
 
 from __future__ import annotations
@@ -9,92 +10,106 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedhp.engine.runs.variants import parse_variant
 from fedhp.record.statistics import interval
-from fedhp.report.claims.paired import (
-    FINE_PERCENT,
-    LESS_SECONDS,
-    PERCENT,
-    POINTS,
-    SHARE,
-    TIMES,
-    Combine,
-    Number,
-    Pairs,
-    Place,
-    Sample,
-    Scale,
-    Settled,
-    compare_numbers,
-    compare_times,
-    final,
-    less,
-    minus,
-    more,
-    must_have_learned,
-    own_time,
-    pair,
-    share,
-    times,
-    waiting,
-)
-from fedhp.report.claims.verdicts import (
+from fedhp.report.claims.judging import (
     FAILS,
     FILL,
     HOLDS,
     INTERVAL_SEEDS,
     REPORTED,
     UNKNOWN,
-    Ask,
-    Finding,
+    Answer,
+    Direction,
+    Evidence,
     Measure,
-    ask_each,
     attempt,
-    joined,
+    is_papers_own,
     judge,
+    measure_each,
     merge,
+    seeds_needed,
+    with_interval,
 )
-from fedhp.report.formatting import label_name
+from fedhp.report.claims.runs import (
+    FINE_PERCENT,
+    LESS_POINTS,
+    LESS_SECONDS,
+    PERCENT,
+    POINTS,
+    SHARE,
+    TIMES,
+    Combine,
+    DataLevel,
+    NoSample,
+    Number,
+    Pairs,
+    Sample,
+    Scale,
+    difference,
+    final_accuracy,
+    paired_runs,
+    ratio,
+    relative_decrease,
+    relative_increase,
+    require_learning,
+    sample_numbers,
+    sample_times,
+    speedup,
+    time_to,
+    time_to_own_final,
+    waiting_time,
+)
+from fedhp.report.formatting import count, label_name, listed, score, seconds, target_name
 from fedhp.report.groups import RunCurves
+
+if TYPE_CHECKING:
+    from fedhp.engine.runs.suite import PaperFigure, PaperSet
 
 FEDHP = "fedhp"
 RIVALS = ("pens", "ldsgd", "adpsgd", "dpsgd")
 FIVE = (FEDHP, *RIVALS)
 HIGH_SKEW = 0.8
-NEAR = 0.1  # an absolute number agrees within so much of the paper's
-SIMILAR = 0.02  # accuracies within so much count as similar
+NEAR = 0.1  # an absolute number agrees within this share of the paper's
+SIMILAR = 0.02  # accuracies within this difference count as similar
+STEPS_FIGURE = "fig1"
+FEWEST_STEP_COUNTS = 3  # that make a curve
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class PairedMetric:
     """How two algorithms are compared: a sample of each pair's numbers, and its scale."""
 
     scale: Scale
-    sample: Callable[[Ask, Pairs], Sample]
+    sample: Callable[[Evidence, Pairs], Sample]
 
 
-def _of(number: Number, combine: Combine) -> Callable[[Ask, Pairs], Sample]:
-    def sample(ask: Ask, pairs: Pairs) -> Sample:
-        if number in (final, own_time):
-            must_have_learned(itertools.chain(*pairs.values()), ask.here.targets)
-        return compare_numbers(pairs, number, combine=combine)
+def _of(number: Number, combine: Combine) -> Callable[[Evidence, Pairs], Sample]:
+    def sample(evidence: Evidence, pairs: Pairs) -> Sample:
+        if number in (final_accuracy, time_to_own_final):
+            require_learning(itertools.chain(*pairs.values()), evidence.data_set.targets)
+        return sample_numbers(pairs, number, combine=combine)
 
     return sample
 
 
-def _of_times(combine: Combine) -> Callable[[Ask, Pairs], Sample]:
-    return lambda ask, pairs: compare_times(pairs, ask.here.targets, combine=combine)
+def _of_times(combine: Combine) -> Callable[[Evidence, Pairs], Sample]:
+    return lambda evidence, pairs: sample_times(pairs, evidence.data_set.targets, combine=combine)
 
 
-LESS_TIME = Contest(PERCENT, _of_times(less))
-FASTER = Contest(TIMES, _of_times(times))
-TIME_SHARE = Contest(SHARE, _of_times(share))
-LESS_OWN_TIME = Contest(PERCENT, _of(own_time, less))
-MORE_ACCURATE = Contest(FINE_PERCENT, _of(final, more))
-AHEAD = Contest(POINTS, _of(final, minus))
-LESS_WAITING = Contest(PERCENT, _of(waiting, less))
-WAITING_SHARE = Contest(SHARE, _of(waiting, share))
-WAITS_LESS = Contest(LESS_SECONDS, _of(waiting, minus))
+LESS_TIME = PairedMetric(PERCENT, _of_times(relative_decrease))
+FASTER = PairedMetric(TIMES, _of_times(speedup))
+TIME_SHARE = PairedMetric(SHARE, _of_times(ratio))
+LESS_OWN_TIME = PairedMetric(PERCENT, _of(time_to_own_final, relative_decrease))
+MORE_ACCURATE = PairedMetric(FINE_PERCENT, _of(final_accuracy, relative_increase))
+AHEAD = PairedMetric(POINTS, _of(final_accuracy, difference))
+LESS_WAITING = PairedMetric(PERCENT, _of(waiting_time, relative_decrease))
+WAITING_SHARE = PairedMetric(SHARE, _of(waiting_time, ratio))
+WAITS_LESS = PairedMetric(LESS_SECONDS, _of(waiting_time, difference))
 
 
 def name_of(label: str) -> str:
@@ -103,7 +118,7 @@ def name_of(label: str) -> str:
 
 
 def against(
-    contest: Contest,
+    metric: PairedMetric,
     bars: Mapping[str, float | None],
     *,
     skew: float | None = None,
@@ -112,21 +127,21 @@ def against(
 ) -> Measure:
     """FedHP against each rival, by at least its bar (by anything, where it has none)."""
 
-    def measure(ask: Ask) -> Finding:
-        parts = ask_each(bars, partial(contested, ask), name=name_of)
+    def measure(evidence: Evidence) -> Answer:
+        parts = measure_each(bars, partial(against_one, evidence), name=name_of)
         return parts[0][1] if len(parts) == 1 else merge(parts)
 
-    def contested(ask: Ask, rival: str) -> Finding:
-        pairs = pair(ask.pool, ask.place(skew), ours=ask.fedhp, theirs=rival)
+    def against_one(evidence: Evidence, rival: str) -> Answer:
+        pairs = paired_runs(evidence.runs, evidence.level(skew), ours=evidence.fedhp, theirs=rival)
         return judge(
-            contest.sample(ask, pairs), contest.scale, bar=bars[rival], clear=clear, need=need
+            metric.sample(evidence, pairs), metric.scale, bar=bars[rival], clear=clear, need=need
         )
 
     return measure
 
 
 def in_order(
-    contest: Contest,
+    metric: PairedMetric,
     pairs: Sequence[tuple[str, str]],
     *,
     skew: float | None = None,
@@ -134,25 +149,25 @@ def in_order(
 ) -> Measure:
     """The first of each pair is better than its second."""
 
-    def measure(ask: Ask) -> Finding:
-        def one(names: tuple[str, str]) -> Finding:
-            ours, theirs = (_label(ask, name) for name in names)
-            found = pair(ask.pool, ask.place(skew), ours=ours, theirs=theirs)
-            return judge(contest.sample(ask, found), contest.scale)
+    def measure(evidence: Evidence) -> Answer:
+        def one(names: tuple[str, str]) -> Answer:
+            ours, theirs = (_label(evidence, name) for name in names)
+            runs = paired_runs(evidence.runs, evidence.level(skew), ours=ours, theirs=theirs)
+            return judge(metric.sample(evidence, runs), metric.scale)
 
         def words_of(names: tuple[str, str]) -> str:
             return f"{label_name(names[0])} {words} {label_name(names[1])}"
 
-        return merge(ask_each(pairs, one, name=words_of))
+        return merge(measure_each(pairs, one, name=words_of))
 
     return measure
 
 
-def closest(measure_each: Sequence[tuple[str, Measure]], scale: Scale) -> Measure:
+def closest(measures: Sequence[tuple[str, Measure]], scale: Scale) -> Measure:
     """Several questions, of whose numbers the least favourable is shown."""
 
-    def measure(ask: Ask) -> Finding:
-        parts = [(name, attempt(partial(each, ask))) for name, each in measure_each]
+    def measure(evidence: Evidence) -> Answer:
+        parts = [(name, attempt(partial(each, evidence))) for name, each in measures]
         whole = merge(parts)
         known = [
             (scale.better * part.interval.mean, name, part)
@@ -164,13 +179,19 @@ def closest(measure_each: Sequence[tuple[str, Measure]], scale: Scale) -> Measur
         _, name, least = min(known, key=lambda item: item[0])
         short = [part for _, part in parts if part.status == FAILS]
         unknown = [part for _, part in parts if part.status == UNKNOWN]
-        why = joined(
-            least.why if least.status != UNKNOWN else "",
-            f"{len(short)} of {len(parts)} fall short" if len(short) > 1 else "",
-            f"{len(unknown)} of {len(parts)} not testable: {unknown[0].why}" if unknown else "",
+        reasons = list(least.reasons) if least.status != UNKNOWN else []
+        if len(short) > 1:
+            reasons.append(f"{len(short)} of {len(parts)} fall short")
+        if unknown:
+            reasons.append(f"{len(unknown)} of {len(parts)} not testable: {unknown[0].why}")
+        first, *rest = least.values
+        return replace(
+            whole,
+            values=(f"closest {name}: {first}", *rest),
+            seeds=least.seeds,
+            reasons=tuple(reasons),
+            interval=least.interval,
         )
-        value = f"closest {name}: {least.value}"
-        return replace(whole, value=value, seeds=least.seeds, why=why, interval=least.interval)
 
     return measure
 
@@ -180,29 +201,30 @@ def absolute(
 ) -> Measure:
     """Is an algorithm's number about the paper's? Only with its data, models and rounds."""
 
-    def measure(ask: Ask) -> Finding:
-        place = ask.place(skew)
-        runs = ask.pool.runs(place.data, _label(ask, label), skew=place.skew)
+    def measure(evidence: Evidence) -> Answer:
+        level = evidence.level(skew)
+        own = _label(evidence, label)
+        runs = evidence.runs.runs(level.data, own, skew=level.skew)
         if not runs:
-            raise Settled(f"no finished run of {label_name(_label(ask, label))} at {place.name}")
-        numbers = [found for run in runs if (found := number(run)) is not None]
-        shown = interval(numbers)
-        if shown is None:
-            return Finding(UNKNOWN, why="never reached here")
-        text = scale.text(shown.mean)
-        if shown.count >= INTERVAL_SEEDS:
-            text += f" [{scale.plain(shown.low or 0.0)}, {scale.plain(shown.high or 0.0)}]"
+            raise NoSample(f"no finished run of {label_name(own)} at {level.name}")
+        numbers = [known for run in runs if (known := number(run)) is not None]
+        spread = interval(numbers)
+        if spread is None:
+            return Answer(UNKNOWN, reasons=("never reached here",))
+        text = with_interval(spread, scale)
         if len(numbers) < len(runs):
             text += f" (reached in {len(numbers)} of {len(runs)})"
-        here = Finding(UNKNOWN, text, shown.count, interval=shown)
-        if ask.suite.profile != "paper" or ask.here.stands_for not in ask.here.title:
-            other = "other data" if ask.suite.profile == "paper" else "smaller models and data"
-            return replace(here, why=f"{other}: absolute numbers say nothing, ratios are apart")
-        inside = shown.low is not None and shown.high is not None
-        inside = inside and (shown.low or 0.0) <= value <= (shown.high or 0.0)
-        if inside or abs(shown.mean / value - 1) <= NEAR:
-            return replace(here, status=HOLDS)
-        return replace(here, status=FAILS, why=f"{shown.mean / value:.2f} times the paper's")
+        answer = Answer(UNKNOWN, (text,), spread.count, interval=spread)
+        if evidence.suite.profile != "paper" or not is_papers_own(evidence.data_set):
+            other = "other data" if evidence.suite.profile == "paper" else "smaller models and data"
+            reason = f"{other}: absolute numbers cannot be compared, ratios are judged separately"
+            return replace(answer, reasons=(reason,))
+        inside = spread.low is not None and spread.high is not None
+        inside = inside and (spread.low or 0.0) <= value <= (spread.high or 0.0)
+        if inside or abs(spread.mean / value - 1) <= NEAR:
+            return replace(answer, status=HOLDS)
+        reason = f"{spread.mean / value:.2f} times the paper's"
+        return replace(answer, status=FAILS, reasons=(reason,))
 
     return measure
 
@@ -210,36 +232,36 @@ def absolute(
 def highest_everywhere(rivals: Sequence[str]) -> Measure:
     """FedHP is the most accurate at every level that was run; the closest rival is shown."""
 
-    def measure(ask: Ask) -> Finding:
-        levels = ask.pool.levels(ask.here.key, ask.fedhp)
+    def measure(evidence: Evidence) -> Answer:
+        levels = evidence.runs.levels(evidence.data_set.key, evidence.fedhp)
         if not levels:
-            raise Settled(f"no finished run of {label_name(ask.fedhp)}")
-        each = [
+            raise NoSample(f"no finished run of {label_name(evidence.fedhp)}")
+        measures = [
             (f"{name_of(rival)} at p = {p:g}", against(AHEAD, {rival: None}, skew=p))
             for p in levels
             for rival in rivals
         ]
-        return closest(each, AHEAD.scale)(ask)
+        return closest(measures, AHEAD.scale)(evidence)
 
     return measure
 
 
 def similar_accuracy(rivals: Sequence[str]) -> Measure:
-    """Nobody's final accuracy is far from FedHP's."""
+    """No rival's final accuracy is far from FedHP's."""
 
-    def measure(ask: Ask) -> Finding:
-        def one(rival: str) -> Finding:
-            pairs = pair(ask.pool, ask.place(), ours=ask.fedhp, theirs=rival)
-            found = judge(AHEAD.sample(ask, pairs), AHEAD.scale)
-            shown = found.interval
-            assert shown is not None
-            far = max(abs(shown.mean if v is None else v) for v in (shown.low, shown.high))
+    def measure(evidence: Evidence) -> Answer:
+        def one(rival: str) -> Answer:
+            pairs = paired_runs(evidence.runs, evidence.level(), ours=evidence.fedhp, theirs=rival)
+            answer = judge(AHEAD.sample(evidence, pairs), AHEAD.scale)
+            spread = answer.interval
+            assert spread is not None
+            far = max(abs(spread.mean if v is None else v) for v in (spread.low, spread.high))
             if far <= SIMILAR:
-                return replace(found, status=HOLDS, why="", direction="same")
-            why = f"up to {100 * far:.1f} points apart, more than {100 * SIMILAR:.0f}"
-            return replace(found, status=FAILS, why=why, direction="")
+                return replace(answer, status=HOLDS, reasons=(), direction="same")
+            reason = f"up to {100 * far:.1f} points apart, more than {100 * SIMILAR:.0f}"
+            return replace(answer, status=FAILS, reasons=(reason,), direction="")
 
-        return merge(ask_each(rivals, one, name=lambda rival: f"FedHP - {name_of(rival)}"))
+        return merge(measure_each(rivals, one, name=lambda rival: f"FedHP - {name_of(rival)}"))
 
     return measure
 
@@ -247,11 +269,11 @@ def similar_accuracy(rivals: Sequence[str]) -> Measure:
 def falls_with_skew(labels: Sequence[str], *, need: int = 1) -> Measure:
     """Each one's accuracy is lower at p = 0.8 than on IID data, and rises nowhere between."""
 
-    def measure(ask: Ask) -> Finding:
-        def one(label: str) -> Finding:
-            return _falls(ask, _label(ask, label), need=need)
+    def measure(evidence: Evidence) -> Answer:
+        def one(label: str) -> Answer:
+            return _falls(evidence, _label(evidence, label), need=need)
 
-        return merge(ask_each(labels, one, name=label_name))
+        return merge(measure_each(labels, one, name=label_name))
 
     return measure
 
@@ -259,15 +281,15 @@ def falls_with_skew(labels: Sequence[str], *, need: int = 1) -> Measure:
 def falls_least(rivals: Sequence[str], *, need: int = 1) -> Measure:
     """FedHP loses less from IID data to p = 0.8 than each rival."""
 
-    def measure(ask: Ask) -> Finding:
-        def one(rival: str) -> Finding:
-            mine, other = _drops(ask, ask.fedhp), _drops(ask, rival)
-            values = tuple(other[seed] - mine[seed] for seed in mine if seed in other)
+    def measure(evidence: Evidence) -> Answer:
+        def one(rival: str) -> Answer:
+            ours, theirs = _drops(evidence, evidence.fedhp), _drops(evidence, rival)
+            values = tuple(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
             if not values:
-                raise Settled(f"FedHP and {name_of(rival)} have no seed in common")
+                raise NoSample(f"FedHP and {name_of(rival)} have no seed in common")
             return judge(Sample(values), POINTS, need=need)
 
-        return merge(ask_each(rivals, one, name=name_of))
+        return merge(measure_each(rivals, one, name=name_of))
 
     return measure
 
@@ -275,60 +297,258 @@ def falls_least(rivals: Sequence[str], *, need: int = 1) -> Measure:
 def reported(measure: Measure) -> Measure:
     """The same numbers without a bar to pass."""
 
-    def told(ask: Ask) -> Finding:
-        found = measure(ask)
-        return found if found.status == UNKNOWN else replace(found, status=REPORTED)
+    def measure_only(evidence: Evidence) -> Answer:
+        answer = measure(evidence)
+        return answer if answer.status == UNKNOWN else replace(answer, status=REPORTED)
 
-    return told
+    return measure_only
 
 
-def rises(runs: Sequence[tuple[RunCurves, RunCurves]], number: Number) -> bool:
+def _rises(runs: Sequence[tuple[RunCurves, RunCurves]], number: Number) -> bool:
     """Whether the number is clearly larger in the second run of the pairs."""
     values = [
         b - a for x, y in runs if (a := number(x)) is not None and (b := number(y)) is not None
     ]
-    found = interval(values)
-    if found is None:
+    spread = interval(values)
+    if spread is None:
         return False
-    if found.count < INTERVAL_SEEDS:
+    if spread.count < INTERVAL_SEEDS:
         return min(values) > 0
-    return (found.low or 0.0) > 0
+    return (spread.low or 0.0) > 0
 
 
-def _falls(ask: Ask, label: str, *, need: int) -> Finding:
-    drops = _drops(ask, label)
-    found = judge(Sample(tuple(-drop for drop in drops.values())), _FALL, need=need)
-    even = ask.place().skew
-    levels = [p for p in ask.pool.levels(ask.here.key, label) if even <= p <= HIGH_SKEW]
+def _falls(evidence: Evidence, label: str, *, need: int) -> Answer:
+    drops = _drops(evidence, label)
+    answer = judge(Sample(tuple(-drop for drop in drops.values())), LESS_POINTS, need=need)
+    even, data = evidence.level().skew, evidence.data_set.key
+    levels = [p for p in evidence.runs.levels(data, label) if even <= p <= HIGH_SKEW]
     for low, high in itertools.pairwise(levels):
-        at = [ask.pool.by_seed(ask.here.key, label, skew=p) for p in (low, high)]
-        runs = [(at[0][seed], at[1][seed]) for seed in at[0] if seed in at[1]]
-        if found.status == HOLDS and rises(runs, final):
-            why = f"rises from p = {low:g} to {high:g}"
-            return replace(found, status=FAILS, why=why)
-    return found
+        before, after = (evidence.runs.by_seed(data, label, skew=p) for p in (low, high))
+        runs = [(before[seed], after[seed]) for seed in before if seed in after]
+        if answer.status == HOLDS and _rises(runs, final_accuracy):
+            reason = f"rises from p = {low:g} to {high:g}"
+            return replace(answer, status=FAILS, reasons=(reason,))
+    return answer
 
 
-_FALL = Scale(" points", 100.0, 2, better=-1, signed=True)
-
-
-def _drops(ask: Ask, label: str) -> dict[int, float]:
+def _drops(evidence: Evidence, label: str) -> dict[int, float]:
     """By how much final accuracy falls from IID data to p = 0.8, by seed."""
-    even, skewed = ask.place(), ask.place(HIGH_SKEW)
-    at = [_finals(ask, label, place) for place in (even, skewed)]
-    must_have_learned(ask.pool.runs(even.data, label, skew=even.skew), ask.here.targets)
-    drops = {seed: at[0][seed] - at[1][seed] for seed in at[0] if seed in at[1]}
+    even, skewed = evidence.level(), evidence.level(HIGH_SKEW)
+    before, after = (_finals(evidence, label, level) for level in (even, skewed))
+    runs = evidence.runs.runs(even.data, label, skew=even.skew)
+    require_learning(runs, evidence.data_set.targets)
+    drops = {seed: before[seed] - after[seed] for seed in before if seed in after}
     if not drops:
-        raise Settled(f"{label_name(label)} has no seed in common at {even.name} and {skewed.name}")
+        raise NoSample(
+            f"{label_name(label)} has no seed in common at {even.name} and {skewed.name}"
+        )
     return drops
 
 
-def _finals(ask: Ask, label: str, place: Place) -> dict[int, float]:
-    runs = ask.pool.by_seed(place.data, label, skew=place.skew)
+def _finals(evidence: Evidence, label: str, level: DataLevel) -> dict[int, float]:
+    runs = evidence.runs.by_seed(level.data, label, skew=level.skew)
     if not runs:
-        raise Settled(f"no finished run of {label_name(label)} at {place.name}")
-    return {seed: found for seed, run in runs.items() if (found := final(run)) is not None}
+        raise NoSample(f"no finished run of {label_name(label)} at {level.name}")
+    return {seed: value for seed, run in runs.items() if (value := final_accuracy(run)) is not None}
 
 
-def _label(ask: Ask, name: str) -> str:
-    return ask.fedhp if name == FEDHP else name
+def _label(evidence: Evidence, name: str) -> str:
+    return evidence.fedhp if name == FEDHP else name
+
+
+@dataclass(frozen=True, slots=True)
+class StepSweep:
+    """Runs by number of local steps, ascending, then by seed; all have the same seeds."""
+
+    runs: Mapping[int, Mapping[int, RunCurves]]
+
+    @property
+    def taus(self) -> list[int]:
+        """The numbers of steps."""
+        return list(self.runs)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds all have."""
+        return min(len(by_seed) for by_seed in self.runs.values())
+
+    def numbers(self, tau: int, number: Number) -> list[float]:
+        """The number of every run that has it."""
+        values = (number(run) for run in self.runs[tau].values())
+        return [value for value in values if value is not None]
+
+    def mean(self, tau: int, number: Number) -> float:
+        """The mean over the seeds that have the number."""
+        return float(np.mean(self.numbers(tau, number) or [np.nan]))
+
+    def pairs(self, one: int, other: int) -> list[tuple[RunCurves, RunCurves]]:
+        """The runs of two numbers of steps, seed by seed."""
+        return [(run, self.runs[other][seed]) for seed, run in self.runs[one].items()]
+
+    def number_pairs(self, one: int, other: int, number: Number) -> list[tuple[float, float]]:
+        """The numbers of two numbers of steps, for the seeds that have both."""
+        values = [(number(a), number(b)) for a, b in self.pairs(one, other)]
+        return [(a, b) for a, b in values if a is not None and b is not None]
+
+
+def steps_of(label: str, data_set: PaperSet) -> int:
+    """The local steps of a label such as dpsgd:steps=5; the data set's if it names none."""
+    default = data_set.experiment.training.local_steps
+    return int(parse_variant(label).settings.get("steps", default))
+
+
+def step_sweep(evidence: Evidence) -> StepSweep:
+    """The runs of figure 1 on this data set."""
+    figure, data_set = _steps_figure(evidence), evidence.data_set
+    runs = {
+        steps_of(label, data_set): evidence.runs.by_seed(data_set.key, label, skew=figure.skews[0])
+        for label in figure.algorithms
+    }
+    runs = {tau: runs[tau] for tau in sorted(runs) if runs[tau]}
+    if len(runs) < FEWEST_STEP_COUNTS:
+        raise NoSample(
+            f"only {count(len(runs), 'number')} of steps finished, {FEWEST_STEP_COUNTS} needed"
+        )
+    seeds = set.intersection(*(set(by_seed) for by_seed in runs.values()))
+    if not seeds:
+        raise NoSample("the numbers of steps have no seed in common")
+    return StepSweep({tau: {seed: runs[tau][seed] for seed in sorted(seeds)} for tau in runs})
+
+
+def accuracy_falls_beyond(limit: int) -> Measure:
+    """Final accuracy is lower with many steps than with `limit`, and rises nowhere after it."""
+
+    def measure(evidence: Evidence) -> Answer:
+        sweep = step_sweep(evidence)
+        later = [tau for tau in sweep.taus if tau > limit]
+        start = max((tau for tau in sweep.taus if tau <= limit), default=0)
+        if not later or not start:
+            raise NoSample(f"needs runs with at most and with more than {limit} steps")
+        pairs = sweep.number_pairs(start, later[-1], final_accuracy)
+        answer = judge(Sample(tuple(a - b for a, b in pairs)), POINTS)
+        ends = listed([_at(sweep, tau, final_accuracy, score) for tau in (start, later[-1])])
+        answer = replace(answer, values=(ends, _peak_words(sweep)))
+        return _unbroken(answer, sweep, [start, *later], number=final_accuracy)
+
+    return measure
+
+
+def time_falls_until(limit: int) -> Measure:
+    """Completion time is less with `limit` steps than with few, and rises nowhere before it."""
+
+    def measure(evidence: Evidence) -> Answer:
+        sweep = step_sweep(evidence)
+        early = [tau for tau in sweep.taus if tau <= limit]
+        target, arrived = _sweep_target(sweep, early, evidence.data_set.targets)
+        number = partial(time_to, target=target)
+        first, last = arrived[0], arrived[-1]
+        saved = [1 - b / a for a, b in sweep.number_pairs(first, last, number)]
+        answer = judge(Sample(tuple(saved)), PERCENT)
+        ends = listed([_at(sweep, tau, number, seconds) for tau in (first, last)])
+        answer = replace(answer, values=(f"{ends} to {target_name(target)}",))
+        answer = _unbroken(answer, sweep, arrived, number=number)
+        return replace(answer, reasons=(*answer.reasons, *_late_words(early, arrived)))
+
+    return measure
+
+
+def accuracy_peaks_inside(need: int) -> Measure:
+    """The best number of steps is neither the least nor the most that were run."""
+
+    def measure(evidence: Evidence) -> Answer:
+        sweep = step_sweep(evidence)
+        taus, peak = sweep.taus, _peak(sweep)
+        ends = [tau for tau in (taus[0], taus[-1]) if tau != peak]
+        shown = ", ".join(_at(sweep, tau, final_accuracy, score) for tau in ends)
+        values = (_peak_words(sweep), shown)
+        if len(ends) < 2:
+            where = "least" if peak == taus[0] else "most"
+            reasons: tuple[str, ...] = (f"the peak is at the {where} steps run",)
+            answer = Answer(FAILS, values, sweep.seeds, reasons)
+        else:
+            flat = [tau for tau in ends if not _rises(sweep.pairs(tau, peak), final_accuracy)]
+            reasons = (f"not clearly above tau = {listed(map(str, flat))}",) if flat else ()
+            answer = Answer(FAILS if flat else HOLDS, values, sweep.seeds, reasons, "same")
+        return _enough(answer, need)
+
+    return measure
+
+
+def time_falls_first(need: int) -> Measure:
+    """From the fewest steps on, completion time falls until some number of steps."""
+
+    def measure(evidence: Evidence) -> Answer:
+        sweep = step_sweep(evidence)
+        target, arrived = _sweep_target(sweep, sweep.taus, evidence.data_set.targets)
+        number = partial(time_to, target=target)
+        least = min(arrived, key=lambda tau: sweep.mean(tau, number))
+        ends = listed([_at(sweep, tau, number, seconds) for tau in (arrived[0], arrived[-1])])
+        values = (
+            f"least {_at(sweep, least, number, seconds)}",
+            ends,
+            f"to {target_name(target)}",
+        )
+        falls = least != arrived[0] and _rises(sweep.pairs(least, arrived[0]), number)
+        reasons = [] if falls else [f"not clearly less than at tau = {arrived[0]}"]
+        if falls and least == arrived[-1]:
+            reasons.append("it falls to the end of what was run")
+        reasons += _late_words(sweep.taus, arrived)
+        way: Direction = "same" if falls else ""
+        status = HOLDS if falls else FAILS
+        return _enough(Answer(status, values, sweep.seeds, tuple(reasons), way), need)
+
+    return measure
+
+
+def _unbroken(answer: Answer, sweep: StepSweep, taus: Sequence[int], *, number: Number) -> Answer:
+    """The same, unless the number clearly rises somewhere along these numbers of steps."""
+    for one, other in itertools.pairwise(taus):
+        if answer.status == HOLDS and _rises(sweep.pairs(one, other), number):
+            reason = f"rises from tau = {one} to {other}"
+            return replace(answer, status=FAILS, reasons=(reason,))
+    return answer
+
+
+def _sweep_target(
+    sweep: StepSweep, taus: Sequence[int], targets: Sequence[float]
+) -> tuple[float, list[int]]:
+    """The target that most numbers of steps reach in every seed, of these the highest."""
+
+    def arrived(target: float) -> list[int]:
+        number = partial(time_to, target=target)
+        return [tau for tau in taus if len(sweep.numbers(tau, number)) == sweep.seeds]
+
+    chosen = max(targets, key=lambda target: (len(arrived(target)), target), default=None)
+    if chosen is None or len(arrived(chosen)) < 2:
+        raise NoSample("no target was reached with two numbers of steps")
+    return chosen, arrived(chosen)
+
+
+def _peak(sweep: StepSweep) -> int:
+    return max(sweep.taus, key=lambda tau: sweep.mean(tau, final_accuracy))
+
+
+def _peak_words(sweep: StepSweep) -> str:
+    return f"peak {_at(sweep, _peak(sweep), final_accuracy, score)}"
+
+
+def _late_words(taus: Sequence[int], arrived: Sequence[int]) -> list[str]:
+    late = [str(tau) for tau in taus if tau not in arrived]
+    return [f"tau = {listed(late)} never reached it in every seed"] if late else []
+
+
+def _at(sweep: StepSweep, tau: int, number: Number, write: Callable[[float], str]) -> str:
+    return f"{write(sweep.mean(tau, number))} at tau = {tau}"
+
+
+def _enough(answer: Answer, need: int) -> Answer:
+    if answer.seeds >= need:
+        return answer
+    return replace(answer, status=UNKNOWN, reasons=(seeds_needed(need, answer.seeds),))
+
+
+def _steps_figure(evidence: Evidence) -> PaperFigure:
+    for figure in evidence.suite.figures:
+        if figure.name == STEPS_FIGURE and evidence.data_set.key in figure.sets:
+            return figure
+    raise NoSample(f"{STEPS_FIGURE} was not asked for on {evidence.data_set.title}")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhp.report.claims.paired import final, reached, waiting
+from fedhp.report.claims.judging import is_papers_own
 from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
-from fedhp.report.claims.pool import Pool
-from fedhp.report.claims.step_questions import steps_of
+from fedhp.report.claims.questions import steps_of
+from fedhp.report.claims.runs import SuiteRuns, final_accuracy, time_to, waiting_time
 from fedhp.report.figures.panels import curve_handles
 from fedhp.report.figures.paper_panels import (
     Panel,
@@ -63,7 +63,7 @@ class _Sheet:
     skews: tuple[float, ...]
 
 
-def draw_figure(figure: PaperFigure, suite: Suite, pool: Pool) -> list[Drawing]:
+def draw_figure(figure: PaperFigure, suite: Suite, runs: SuiteRuns) -> list[Drawing]:
     """The drawings of a figure: none where nothing of it is finished, or if it is a table."""
     kinds: Mapping[str, Callable[[_Sheet], tuple[Figure, str, str]]] = {
         "accuracy": _accuracy,
@@ -78,24 +78,26 @@ def draw_figure(figure: PaperFigure, suite: Suite, pool: Pool) -> list[Drawing]:
     parts = [figure.skews] if together else [(skew,) for skew in figure.skews]
     drawings = []
     for skews in parts:
-        sheet = _sheet(figure, suite, pool=pool, skews=skews)
+        sheet = _sheet(figure, suite, runs=runs, skews=skews)
         if any(panel.seeds(skews) for panel in sheet.panels):
             drawn, how, alt = kinds[figure.draw](sheet)
             name = figure.name if len(parts) == 1 else f"{figure.name}-p{skews[0]:g}"
-            caption = " ".join([f"{figure.title}.", how, *_notes(sheet, suite, pool=pool)])
+            caption = " ".join([f"{figure.title}.", how, *_notes(sheet, suite, runs=runs)])
             drawings.append(Drawing(name, caption, f"{figure.title}. {alt}", drawn))
     return drawings
 
 
-def _sheet(figure: PaperFigure, suite: Suite, *, pool: Pool, skews: tuple[float, ...]) -> _Sheet:
+def _sheet(
+    figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
+) -> _Sheet:
     here = [suite.sets[key] for key in figure.sets if key not in suite.missing]
     labels = tuple(
         label
         for label in figure.algorithms
-        if any(pool.runs(each.key, label, skew=skew) for each in here for skew in skews)
+        if any(runs.runs(each.key, label, skew=skew) for each in here for skew in skews)
     )
     styles = paper_looks(labels)
-    return _Sheet(figure, tuple(Panel(pool, each, labels, styles) for each in here), skews)
+    return _Sheet(figure, tuple(Panel(runs, each, labels, styles) for each in here), skews)
 
 
 @paper_style()
@@ -139,7 +141,7 @@ def _targets(sheet: _Sheet) -> tuple[Figure, str, str]:
     def words(panel: Panel, label: str) -> str:
         runs = panel.runs(label, skew)
         for target in reversed(panel.here.targets):
-            times = [time for run in runs if (time := reached(run, target)) is not None]
+            times = [time for run in runs if (time := time_to(run, target)) is not None]
             if times and len(times) == len(runs):
                 return f"{target_name(target)} after {number(float(np.mean(times)))} s"
         return "no target reached in every seed" if runs else ""
@@ -153,7 +155,7 @@ def _skew(sheet: _Sheet) -> tuple[Figure, str, str]:
     _legend(figure, sheet)
     for axes, panel in places:
         if _titled(axes, panel, sheet.skews):
-            known = set(panel.pool.levels(panel.here.key))
+            known = set(panel.all_runs.levels(panel.here.key))
             draw_skew(axes, panel, skews=[p for p in sheet.skews if round(p, 6) in known])
     _outer_labels(places)
     how = (
@@ -188,7 +190,9 @@ def _waiting(sheet: _Sheet) -> tuple[Figure, str, str]:
     how += "." if fit else "; open triangles: the paper's value lies beyond the axis."
 
     def words(panel: Panel, label: str) -> str:
-        waits = [value for run in panel.runs(label, skew) if (value := waiting(run)) is not None]
+        waits = [
+            value for run in panel.runs(label, skew) if (value := waiting_time(run)) is not None
+        ]
         return f"{number(float(np.mean(waits)))} s" if waits else ""
 
     return figure, how, _spoken(sheet, words)
@@ -282,11 +286,11 @@ def _spoken(sheet: _Sheet, words: Callable[[Panel, str], str], *, named: bool = 
 
 
 def _final_words(panel: Panel, label: str, skew: float) -> str:
-    found = [value for run in panel.runs(label, skew) if (value := final(run)) is not None]
+    found = [value for run in panel.runs(label, skew) if (value := final_accuracy(run)) is not None]
     return score(float(np.mean(found))) if found else ""
 
 
-def _notes(sheet: _Sheet, suite: Suite, *, pool: Pool) -> list[str]:
+def _notes(sheet: _Sheet, suite: Suite, *, runs: SuiteRuns) -> list[str]:
     """How many seeds there are, what the data sets stand for, and what is not shown."""
     seeds = {
         panel.here.title: " to ".join(dict.fromkeys((str(found[0]), str(found[-1]))))
@@ -301,19 +305,19 @@ def _notes(sheet: _Sheet, suite: Suite, *, pool: Pool) -> list[str]:
     notes += [
         f"{panel.here.title} stands for the paper's {panel.here.stands_for}."
         for panel in sheet.panels
-        if panel.here.stands_for and panel.here.stands_for not in panel.here.title
+        if panel.here.stands_for and not is_papers_own(panel.here)
     ]
     gone = [key for key in sheet.figure.sets if key in suite.missing]
     notes += [f"Not here: {suite.sets[key].title} ({suite.missing[key]})." for key in gone]
     left_out = [
         f"{label_name(each.cell.label)}, seed {each.cell.seed}, on {suite.sets[each.data].title} "
         f"at p = {each.skew:g}"
-        for each in pool.left_out
+        for each in runs.unfinished
         if each.data in sheet.figure.sets
         and each.skew in sheet.skews
         and each.cell.label in sheet.figure.algorithms
     ]
     if left_out:
-        runs = count(len(left_out), "run is", "runs are")
-        notes.append(f"{runs} not finished and left out: {listed(left_out, most=NAMED)}.")
+        number_left = count(len(left_out), "run is", "runs are")
+        notes.append(f"{number_left} not finished and left out: {listed(left_out, most=NAMED)}.")
     return notes

@@ -14,10 +14,9 @@ import numpy as np
 
 from fedhp.record.reader import target_key
 from fedhp.record.statistics import Interval, interval
-from fedhp.report.claims.paired import final, reached
-from fedhp.report.claims.pool import Pool
-from fedhp.report.claims.step_questions import steps_of
-from fedhp.report.claims.verdicts import FILL
+from fedhp.report.claims.judging import FILL
+from fedhp.report.claims.questions import steps_of
+from fedhp.report.claims.runs import SuiteRuns, final_accuracy, time_to
 from fedhp.report.figures.panels import over_time, waiting_bars
 from fedhp.report.figures.style import FAINT, INK, QUIET, Look, looks
 from fedhp.report.formatting import ACCURACY, target_name
@@ -45,14 +44,14 @@ TARGET_SHADES = ("#9ecae1", "#4292c6", "#08519c", "#08306b")  # higher targets a
 class Panel:
     """A data set's runs and how their labels look."""
 
-    pool: Pool
+    all_runs: SuiteRuns
     here: PaperSet
     labels: tuple[str, ...]
     styles: Mapping[str, Look]
 
     def runs(self, label: str, skew: float) -> list[RunCurves]:
         """The finished runs of a label."""
-        return self.pool.runs(self.here.key, label, skew=skew)
+        return self.all_runs.runs(self.here.key, label, skew=skew)
 
     def seeds(self, skews: Sequence[float]) -> list[int]:
         """How many seeds its labels have at these levels, each number once; zeros left out."""
@@ -206,7 +205,7 @@ def draw_steps_time(axes: Any, panel: Panel, *, skew: float, mark: int) -> list[
             look = Look(TARGET_SHADES[place], "-", TARGET_MARKS[place])
             points = []
             for label, runs in known.items():
-                times = [time for run in runs if (time := reached(run, target)) is not None]
+                times = [time for run in runs if (time := time_to(run, target)) is not None]
                 found = interval(times)
                 if found is not None and len(times) == len(runs):
                     points.append((float(steps_of(label, panel.here)), found))
@@ -225,12 +224,12 @@ def empty_panel(axes: Any, words: str = "no finished run") -> None:
 
 
 def _anyone(known: Mapping[str, Sequence[RunCurves]], target: float) -> bool:
-    return any(reached(run, target) is not None for runs in known.values() for run in runs)
+    return any(time_to(run, target) is not None for runs in known.values() for run in runs)
 
 
 def _arrival(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
     """When the runs reached the target, or ended; whether any ended without."""
-    times = [reached(run, target) for run in runs]
+    times = [time_to(run, target) for run in runs]
     ended = [
         run.summary.completion_time if time is None else time
         for run, time in zip(runs, times, strict=True)
@@ -241,7 +240,7 @@ def _arrival(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
 
 
 def _finals(runs: Sequence[RunCurves]) -> list[float]:
-    return [value for run in runs if (value := final(run)) is not None]
+    return [value for run in runs if (value := final_accuracy(run)) is not None]
 
 
 def _bases(labels: Sequence[str]) -> dict[str, list[str]]:

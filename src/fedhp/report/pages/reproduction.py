@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fedhp.engine.runs.suite import PaperFigure, Suite
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary
-from fedhp.report.claims.pool import Pool, read_pool
-from fedhp.report.claims.table import (
-    acceptance_verdicts,
-    claims_json,
-    claims_markdown,
-    count_words,
-    paper_verdicts,
-)
-from fedhp.report.claims.verdicts import Judged
+from fedhp.report.claims.acceptance import acceptance_verdicts
+from fedhp.report.claims.judging import JudgedClaim, claims_json, claims_markdown, count_words
+from fedhp.report.claims.paper import paper_verdicts
+from fedhp.report.claims.runs import SuiteRuns, read_suite_runs
 from fedhp.report.datasets import Rows, Types, save_frame
 from fedhp.report.export import save_text
 from fedhp.report.figures.paper import draw_figure
@@ -36,7 +31,7 @@ from fedhp.report.pages.page import (
     text_html,
 )
 from fedhp.report.pages.run_report import run_sections
-from fedhp.report.pages.verdicts import by_line, verdicts_html
+from fedhp.report.pages.verdicts import verdicts_html
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,8 +48,8 @@ class Reproduction:
     """What was found and where it is."""
 
     page: Path
-    paper: list[Judged]
-    acceptance: list[Judged]
+    paper: list[JudgedClaim]
+    acceptance: list[JudgedClaim]
     files: list[Path]
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +69,7 @@ class Reproduction:
             table.add_column(name, overflow="fold")
         for judged in self.acceptance:
             claim, verdict = judged.claim, judged.verdict
-            values = by_line(verdict.ours) or verdict.why
+            values = "\n".join(verdict.ours_lines or verdict.reasons)
             table.add_row(claim.text, claim.paper, verdict.status, values, end_section=True)
         return table
 
@@ -84,26 +79,26 @@ class Reproduction:
 
 def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
     """Draw, judge and write everything that the finished runs allow."""
-    pool = read_pool(suite)
-    if not pool.found:
+    runs = read_suite_runs(suite)
+    if not runs.by_key:
         raise RunError(
             f"{folder}: no run has finished, so there is nothing to report",
             allowed="at least one finished run",
             fix="see why the runs failed or were skipped, and give the same command again",
         )
-    paper, acceptance = paper_verdicts(suite, pool), acceptance_verdicts(suite, pool)
+    paper, acceptance = paper_verdicts(suite, runs), acceptance_verdicts(suite, runs)
     files: list[Path] = []
     answer = verdicts_html(suite, paper=paper, required=acceptance)
-    sections = [Section("Does it hold?", "verdicts", answer), _setting_section(suite, pool)]
+    sections = [Section("Does it hold?", "verdicts", answer), _setting_section(suite, runs)]
     for figure in suite.figures:
-        section, drawn = _figure_section(figure, suite, pool, folder / "figures")
+        section, drawn = _figure_section(figure, suite, runs, folder / "figures")
         files += drawn
         if section is not None:
             sections.append(section)
     album = Album(folder / "figures" / "inside", word="Picture")
-    sections += run_sections(_looked_at(pool), album=album)
+    sections += run_sections(_looked_at(runs), album=album)
     files += album.paths
-    files += _save_numbers(pool, folder / "data")
+    files += _save_numbers(runs, folder / "data")
     files += [
         save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper])),
         save_text(
@@ -118,12 +113,15 @@ def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
     return Reproduction(page, paper, acceptance, files)
 
 
-def _setting_section(suite: Suite, pool: Pool) -> Section:
+def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
     """What was run, and what was reduced against the paper."""
     rows = []
     for each in suite.sets.values():
         runs = [
-            run for (data, _, _), mine in pool.found.items() if data == each.key for run in mine
+            run
+            for (data, _, _), mine in suite_runs.by_key.items()
+            if data == each.key
+            for run in mine
         ]
         seeds = sorted({run.summary.seed for run in runs})
         note = each.note or "as in the paper"
@@ -134,17 +132,17 @@ def _setting_section(suite: Suite, pool: Pool) -> Section:
         )
     header = ["data set", "stands for", "runs", "seeds", "setting"]
     body = table_html(header, rows)
-    if pool.left_out:
-        names = "\n\n".join(each.name for each in pool.left_out)
-        body += details_html(f"{len(pool.left_out)} runs did not finish", text_html(names))
+    if suite_runs.unfinished:
+        names = "\n\n".join(each.name for each in suite_runs.unfinished)
+        body += details_html(f"{len(suite_runs.unfinished)} runs did not finish", text_html(names))
     return Section("What was run", "setting", body)
 
 
 def _figure_section(
-    figure: PaperFigure, suite: Suite, pool: Pool, out: Path
+    figure: PaperFigure, suite: Suite, runs: SuiteRuns, out: Path
 ) -> tuple[Section | None, list[Path]]:
     body, files = "", []
-    for drawing in draw_figure(figure, suite, pool):
+    for drawing in draw_figure(figure, suite, runs):
         files += save_figure(drawing.figure, out, drawing.name)
         body += figure_html(
             drawing.figure, name=drawing.name, caption=drawing.caption, alt=drawing.alt
@@ -160,17 +158,19 @@ def _figure_section(
     return Section(title, figure.name, said + body), files
 
 
-def _looked_at(pool: Pool) -> list[Path]:
+def _looked_at(runs: SuiteRuns) -> list[Path]:
     """One run of FedHP and one of a rival, as non-IID as there is, for a look inside."""
-    hardest = max(skew for _, skew, _ in pool.found)
-    data = next(data for data, skew, _ in pool.found if skew == hardest)
-    found = [mine[0].folder for label in SHOWN if (mine := pool.runs(data, label, skew=hardest))]
-    return found or [next(iter(pool.found.values()))[0].folder]
+    hardest = max(skew for _, skew, _ in runs.by_key)
+    data = next(data for data, skew, _ in runs.by_key if skew == hardest)
+    found = [mine[0].folder for label in SHOWN if (mine := runs.runs(data, label, skew=hardest))]
+    return found or [next(iter(runs.by_key.values()))[0].folder]
 
 
-def _save_numbers(pool: Pool, out: Path) -> list[Path]:
+def _save_numbers(suite_runs: SuiteRuns, out: Path) -> list[Path]:
     """Every number behind the figures: a row per run, per round and per test."""
-    runs = [(data, skew, run) for (data, skew, _), mine in pool.found.items() for run in mine]
+    runs = [
+        (data, skew, run) for (data, skew, _), mine in suite_runs.by_key.items() for run in mine
+    ]
     owner: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed": "INTEGER"}
     texts, integers = ("metric", "status", "digest"), ("rounds", "bytes_sent")
     fields = [name for name in RunSummary.__slots__ if name not in (*owner, "time_to_target")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fedhp.report.claims.acceptance import ACCEPTANCE
-from fedhp.report.claims.table import ABSTRACT, count_words
-from fedhp.report.claims.verdicts import BETWEEN, FAILS, HOLDS, Judged, Verdict
+from fedhp.report.claims.acceptance import REQUIREMENTS
+from fedhp.report.claims.judging import FAILS, HOLDS, JudgedClaim, Verdict, count_words
+from fedhp.report.claims.paper import ABSTRACT
 from fedhp.report.formatting import MISSING, listed
 from fedhp.report.pages.page import details_html, table_html, text_html
 
@@ -22,7 +22,9 @@ RULES = (
 LOOKS: dict[str, str] = {HOLDS: "good", FAILS: "bad"}
 
 
-def verdicts_html(suite: Suite, *, paper: Sequence[Judged], required: Sequence[Judged]) -> str:
+def verdicts_html(
+    suite: Suite, *, paper: Sequence[JudgedClaim], required: Sequence[JudgedClaim]
+) -> str:
     """Both parts, the short answer first."""
     return "\n".join(
         [
@@ -37,24 +39,25 @@ def verdicts_html(suite: Suite, *, paper: Sequence[Judged], required: Sequence[J
     )
 
 
-def _required(suite: Suite, required: Sequence[Judged]) -> str:
+def _required(suite: Suite, required: Sequence[JudgedClaim]) -> str:
     """A row per rule, a column per data set that was run often enough to say something."""
-    found = {judged.claim.id: judged.verdict for judged in required}
-    known = {
-        key: [v for name, v in found.items() if name.endswith(f"-{key}")] for key in suite.sets
+    verdicts = {judged.claim.id: judged.verdict for judged in required}
+    by_set = {
+        key: [verdicts[id_] for r in REQUIREMENTS if (id_ := f"{r.id}-{key}") in verdicts]
+        for key in suite.sets
     }
-    told = [key for key, mine in known.items() if any(v.status in LOOKS for v in mine)]
-    keys = told or [key for key, mine in known.items() if mine]
-    others = [suite.sets[key].title for key, mine in known.items() if mine and key not in keys]
+    decided = [key for key, mine in by_set.items() if any(v.status in LOOKS for v in mine)]
+    keys = decided or [key for key, mine in by_set.items() if mine]
+    others = [suite.sets[key].title for key, mine in by_set.items() if mine and key not in keys]
     rows: list[list[str]] = []
     marks: dict[tuple[int, int], str] = {}
-    for rule in ACCEPTANCE:
-        mine = [found.get(f"{rule.id}-{key}") for key in keys]
-        if not any(mine):
+    for requirement in REQUIREMENTS:
+        row = [verdicts.get(f"{requirement.id}-{key}") for key in keys]
+        if not any(row):
             continue
-        for column, verdict in enumerate(mine, start=2):
+        for column, verdict in enumerate(row, start=2):
             marks[len(rows), column] = LOOKS.get(verdict.status if verdict else "", "quiet")
-        rows.append([rule.text, rule.bar or MISSING, *map(_short, mine)])
+        rows.append([requirement.text, requirement.bar or MISSING, *map(_short, row)])
     header = ["what we require", "bar", *(suite.sets[key].title for key in keys)]
     caption = "FedHP with the deadline rule fill."
     if others:
@@ -65,32 +68,27 @@ def _required(suite: Suite, required: Sequence[Judged]) -> str:
 def _short(verdict: Verdict | None) -> str:
     if verdict is None:
         return MISSING
-    return f"{verdict.status}\n{by_line(verdict.ours) or verdict.why}".rstrip()
+    return "\n".join([verdict.status, *(verdict.ours_lines or verdict.reasons)])
 
 
-def _by_figure(paper: Sequence[Judged]) -> Iterable[str]:
+def _by_figure(paper: Sequence[JudgedClaim]) -> Iterable[str]:
     for figure in dict.fromkeys(judged.claim.figure for judged in paper):
         mine = [judged for judged in paper if judged.claim.figure == figure]
         name = "Abstract" if figure == ABSTRACT else f"Figure {figure.removeprefix('fig')}"
         yield details_html(f"{name}: {count_words(mine)}", _list(mine))
 
 
-def _list(verdicts: Sequence[Judged]) -> str:
+def _list(verdicts: Sequence[JudgedClaim]) -> str:
     """A row per claim, every value on a line of its own."""
     rows, marks = [], {}
     for place, judged in enumerate(verdicts):
         claim, verdict = judged.claim, judged.verdict
         claimed = f"\nclaimed: {claim.paper}" if claim.paper else ""
-        opt = f"\n\nwith opt:\n{by_line(verdict.opt)}" if verdict.opt not in ("", MISSING) else ""
-        on = f"on {verdict.where}" if verdict.where and verdict.where not in claim.text else ""
-        why = "\n".join(filter(None, [by_line(verdict.why), on]))
-        rows.append(
-            [claim.text + claimed, verdict.status, (by_line(verdict.ours) or MISSING) + opt, why]
-        )
+        ours = list(verdict.ours_lines or [MISSING])
+        if verdict.opt_lines not in ((), (MISSING,)):
+            ours += ["", "with opt:", *verdict.opt_lines]
+        on = f"on {verdict.where}" if verdict.where not in ("", claim.data) else ""
+        why = "\n".join(filter(None, [*verdict.reasons, on]))
+        rows.append([claim.text + claimed, verdict.status, "\n".join(ours), why])
         marks[place, 1] = LOOKS.get(verdict.status, "quiet")
     return table_html(["claim", "verdict", "ours", "why"], rows, marks=marks)
-
-
-def by_line(values: str) -> str:
-    """Several values of one claim, each on a line of its own."""
-    return values.replace(BETWEEN, "\n")

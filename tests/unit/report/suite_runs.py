@@ -13,7 +13,7 @@ from fedhp.config import Experiment, parse
 from fedhp.engine.runs.campaign import Cell
 from fedhp.engine.runs.suite import PaperCell, PaperFigure, PaperSet, Suite
 from fedhp.record.reader import RunSummary, target_key
-from fedhp.report.claims.pool import Pool, make_pool
+from fedhp.report.claims.runs import SuiteRuns, group_runs
 from fedhp.report.groups import RunCurves
 
 FILL, OPT, TUNED = "fedhp:deadline=fill", "fedhp:deadline=opt", "adpsgd:steps=100"
@@ -87,7 +87,7 @@ def shaped_run(label: str, *, skew: float = 0.1, seed: int = 0, **changes: Any) 
     return make_run(label, seed=seed, **{**shape, **changes})
 
 
-def full_pool(
+def full_runs(
     keys: Iterable[str] = ("cifar10",),
     *,
     labels: Sequence[str] = LABELS,
@@ -95,7 +95,7 @@ def full_pool(
     skews: Sequence[float] = LEVELS,
     changes: Mapping[str, Mapping[str, Any]] | None = None,
     more: Iterable[tuple[str, float, RunCurves]] = (),
-) -> Pool:
+) -> SuiteRuns:
     """Everything finished; `changes` replace a label's numbers."""
     changed = changes or {}
     runs = [
@@ -105,10 +105,10 @@ def full_pool(
         for label in labels
         for seed in seeds
     ]
-    return make_pool([*runs, *more])
+    return group_runs([*runs, *more])
 
 
-def ladder_runs(
+def sweep_runs(
     taus: Mapping[int, float],
     *,
     key: str = "cifar10",
@@ -134,14 +134,17 @@ def ladder_runs(
     ]
 
 
-def experiment(targets: Sequence[float] = TARGETS) -> Experiment:
-    return parse({"workers": 30, "evaluation": {"targets": list(targets)}})
+def experiment(targets: Sequence[float] = TARGETS, data: str = "digits") -> Experiment:
+    return parse({"workers": 30, "data": {"name": data}, "evaluation": {"targets": list(targets)}})
 
 
-def paper_set(key: str = "cifar10", title: str = "", stands_for: str = "") -> PaperSet:
+def paper_set(
+    key: str = "cifar10", title: str = "", stands_for: str = "", *, data: str = ""
+) -> PaperSet:
     names = {"emnist": "EMNIST", "cifar10": "CIFAR-10", "image100": "IMAGE-100"}
     name = names.get(key, "EMNIST")
-    return PaperSet(key, title or f"{name}, small", stands_for or name, "", experiment())
+    source = data or {"image100": "tiny_imagenet"}.get(key, key)
+    return PaperSet(key, title or f"{name}, small", stands_for or name, "", experiment(data=source))
 
 
 def paper_figure(

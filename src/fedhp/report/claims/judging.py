@@ -1,0 +1,434 @@
+"""What a claim is, how it is judged from a sample over seeds, and how verdicts are written.
+
+With three seeds or more the 95 % interval decides; with fewer, every single seed has to agree.
+The verdict is on FedHP with the deadline rule `fill`, the paper's; `opt` is reported with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from fedhp.record.statistics import Interval, interval
+from fedhp.report.claims.runs import DataLevel, NoSample, Sample, Scale, SuiteRuns
+from fedhp.report.formatting import MISSING, count
+
+if TYPE_CHECKING:
+    from fedhp.engine.runs.suite import PaperSet, Suite
+
+Status: TypeAlias = Literal["holds", "does not hold", "not testable here", "reported"]
+Direction: TypeAlias = Literal["same", "opposite", ""]
+Item = TypeVar("Item")
+
+FILL, OPT = "fedhp:deadline=fill", "fedhp:deadline=opt"
+HOLDS: Status = "holds"
+FAILS: Status = "does not hold"
+UNKNOWN: Status = "not testable here"
+REPORTED: Status = "reported"  # shown for comparison, without a bar to pass
+UNCONVERGED = "accuracies were still rising when the runs ended"
+INTERVAL_SEEDS = 3  # fewer give an interval too wide to say anything
+# The data source of the paper's data sets; IMAGE-100 has none here.
+PAPER_DATA = {"EMNIST": "emnist", "CIFAR-10": "cifar10"}
+HEADER = ["figure", "claim", "claimed", "verdict", "ours (FedHP: fill)", "opt", "why", "on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What our runs say about a claim."""
+
+    status: Status
+    ours_lines: tuple[str, ...] = ()  # our values, each with its interval; then the seeds
+    reasons: tuple[str, ...] = ()
+    direction: Direction = ""  # whether the difference goes the claimed way
+    opt_lines: tuple[str, ...] = ()  # as ours_lines, for FedHP's other deadline rule
+    where: str = ""  # the data set it was tested on
+    interval: Interval | None = None  # of our value, where it is one number
+
+    @property
+    def ours(self) -> str:
+        """Our values in one line."""
+        return joined(*self.ours_lines)
+
+    @property
+    def opt(self) -> str:
+        """The values for the other deadline rule in one line."""
+        return joined(*self.opt_lines)
+
+    @property
+    def why(self) -> str:
+        """The reasons in one line."""
+        return joined(*self.reasons)
+
+
+JudgeClaim: TypeAlias = Callable[[SuiteRuns, "Suite"], Verdict]
+ChooseSet: TypeAlias = Callable[["Suite"], "PaperSet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence that runs can support or not."""
+
+    id: str
+    figure: str
+    text: str
+    paper: str  # the paper's value, or the bar to pass
+    judge: JudgeClaim
+    data: str = ""  # the data set that the text names
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaim:
+    """A claim and its verdict."""
+
+    claim: Claim
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        claim, verdict = self.claim, self.verdict
+        return {
+            "id": claim.id,
+            "figure": claim.figure,
+            "text": claim.text,
+            "paper": claim.paper,
+            "status": verdict.status,
+            "direction": verdict.direction,
+            "ours": verdict.ours,
+            "opt": verdict.opt,
+            "why": verdict.why,
+            "where": verdict.where,
+            "interval": verdict.interval.as_json() if verdict.interval else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the runs say about a claim for one variant of FedHP."""
+
+    status: Status
+    values: tuple[str, ...] = ()
+    seeds: int = 0
+    reasons: tuple[str, ...] = ()
+    direction: Direction = ""
+    interval: Interval | None = None
+    rising: bool = False  # of runs that had not converged
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The values, the number of seeds after the last one."""
+        if not self.values or not self.seeds:
+            return self.values
+        return (*self.values[:-1], f"{self.values[-1]}, {count(self.seeds, 'seed')}")
+
+    @property
+    def why(self) -> str:
+        """The reasons in one line."""
+        return joined(*self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a claim is judged on: the runs, the data set, and FedHP's variant."""
+
+    runs: SuiteRuns
+    suite: Suite
+    data_set: PaperSet
+    fedhp: str = FILL
+
+    def level(self, skew: float | None = None) -> DataLevel:
+        """This data set at a non-IID level; IID without one."""
+        even = round(3 / self.data_set.experiment.workers, 6)  # every class is spread evenly
+        chosen = even if skew is None else skew
+        return DataLevel(self.data_set.key, chosen, iid=abs(chosen - even) < 1e-6)
+
+
+Measure: TypeAlias = Callable[[Evidence], Answer]
+
+
+def judge(
+    sample: Sample, scale: Scale, *, bar: float | None = None, clear: bool = False, need: int = 1
+) -> Answer:
+    """Does the sample support a difference of at least `bar` (any at all without one)?
+
+    The interval has to reach the bar and exclude no difference; if `clear`, all of it has to pass.
+    """
+    spread = interval(sample.values)
+    assert spread is not None
+    few = spread.count < INTERVAL_SEEDS
+    ends = [float(v) for v in (sample.values if few else (spread.low or 0.0, spread.high or 0.0))]
+    ends.sort(key=lambda value: scale.better * value)  # the worst for FedHP first
+    worst, best = ends[0], ends[-1]
+    apart = scale.better * (worst - scale.neutral) > 0
+    if bar is None:
+        holds = apart
+    elif clear or few:
+        holds = passes(worst, bar, scale=scale, exactly=clear)
+    else:
+        holds = apart and passes(best, bar, scale=scale, exactly=False)
+    lean = scale.better * (spread.mean - scale.neutral)
+    answer = Answer(
+        HOLDS if holds else FAILS,
+        (_value(sample, scale, spread),),
+        spread.count,
+        direction="same" if lean > 0 else "opposite" if lean < 0 else "",
+        interval=spread,
+        rising=sample.rising,
+    )
+    if spread.count < need:
+        return replace(answer, status=UNKNOWN, reasons=(seeds_needed(need, spread.count),))
+    if sample.bound and not holds:
+        reason = f"{sample.bound}, and this is only a bound"
+        return replace(answer, status=UNKNOWN, reasons=(reason,))
+    if holds:
+        return replace(answer, reasons=_known(sample.bound, _few_words(spread.count)))
+    return replace(answer, reasons=(_shortfall(answer, scale, bar=bar, clear=clear, ends=ends),))
+
+
+def passes(value: float, bar: float, *, scale: Scale, exactly: bool = True) -> bool:
+    """At the bar or beyond; a number printed in the paper only as exactly as it is printed."""
+    if exactly:
+        return scale.better * (value - bar) >= 0
+    return scale.better * (scale.rounded(value) - scale.rounded(bar)) >= 0
+
+
+def _shortfall(
+    answer: Answer, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
+) -> str:
+    """Why it does not hold, in words."""
+    spread = answer.interval
+    assert spread is not None
+    source = "the interval" if spread.count >= INTERVAL_SEEDS else "some seed"
+    if answer.direction != "same":
+        words = "opposite direction" if answer.direction else "no difference"
+        if answer.direction and scale.better * (ends[-1] - scale.neutral) >= 0:
+            words += ", but not clearly"
+        wanted = f" instead of {scale.text(bar)}" if bar is not None else ""
+        return f"{words}: {scale.text(spread.mean)}{wanted}"
+    enough = bar is None or passes(spread.mean, bar, scale=scale, exactly=clear)
+    if bar is not None and not enough:
+        return f"same direction, smaller: {scale.text(spread.mean)} instead of {scale.text(bar)}"
+    if clear and bar is not None:
+        return f"the mean passes, but {source} goes to {scale.text(ends[0])}"
+    return f"same direction, but {source} includes zero difference"
+
+
+def _value(sample: Sample, scale: Scale, spread: Interval) -> str:
+    bound = ("at least " if scale.better > 0 else "at most ") if sample.bound else ""
+    text = bound + with_interval(spread, scale)
+    if 1 < spread.count < INTERVAL_SEEDS:
+        text += f" ({', '.join(scale.plain(value) for value in sample.values)})"
+    return f"{text} {sample.note}" if sample.note else text
+
+
+def with_interval(spread: Interval, scale: Scale) -> str:
+    """The mean, with its interval where there are enough seeds for one."""
+    text = scale.text(spread.mean)
+    if spread.count < INTERVAL_SEEDS:
+        return text
+    return f"{text} [{scale.plain(spread.low or 0.0)}, {scale.plain(spread.high or 0.0)}]"
+
+
+def _few_words(seeds: int) -> str:
+    if seeds >= INTERVAL_SEEDS:
+        return ""
+    return "1 seed: no interval" if seeds == 1 else f"{seeds} seeds: each supports it"
+
+
+def seeds_needed(need: int, finished: int) -> str:
+    """Why there is no verdict."""
+    return f"needs {count(need, 'seed')}, {finished} finished"
+
+
+def joined(*parts: str) -> str:
+    """Values or reasons one after the other; empty ones are left out."""
+    return "; ".join(part for part in parts if part)
+
+
+def _known(*reasons: str) -> tuple[str, ...]:
+    return tuple(reason for reason in reasons if reason)
+
+
+def attempt(measure: Callable[[], Answer]) -> Answer:
+    """Its answer, also where there is no number to judge."""
+    try:
+        return measure()
+    except NoSample as error:
+        if error.lost:
+            return Answer(FAILS, reasons=(error.why,), direction="opposite")
+        return Answer(UNKNOWN, reasons=(error.why,))
+
+
+def measure_each(
+    items: Iterable[Item], measure: Callable[[Item], Answer], *, name: Callable[[Item], str]
+) -> list[tuple[str, Answer]]:
+    """The answer for each item, with the item's name."""
+    return [(name(item), attempt(partial(measure, item))) for item in items]
+
+
+def merge(parts: Sequence[tuple[str, Answer]]) -> Answer:
+    """All of them together: the worst decides, and the reasons name what fell short."""
+    order = (FAILS, UNKNOWN, HOLDS, REPORTED)
+    status = min((part.status for _, part in parts), key=order.index)
+    shown = [(name, part) for name, part in parts if part.values]
+    seed_counts = {part.seeds for _, part in shown}
+    seeds = seed_counts.pop() if len(seed_counts) == 1 else 0
+    values: list[str] = []
+    for name, part in shown:
+        first, *rest = part.values if seeds else part.lines
+        values += [f"{name} {first}", *rest]
+    names_by_reason: dict[str, list[str]] = {}
+    for name, part in parts:
+        if part.why:
+            names_by_reason.setdefault(part.why, []).append(name)
+    common = (
+        len(parts) > 1
+        and len(names_by_reason) == 1
+        and len(parts) == len(*names_by_reason.values())
+    )
+    reasons = tuple(
+        reason if common else f"{', '.join(names)}: {reason}"
+        for reason, names in names_by_reason.items()
+    )
+    ways = {part.direction for _, part in parts if part.status != UNKNOWN}
+    way: Direction = "opposite" if "opposite" in ways else "same" if ways == {"same"} else ""
+    rising = any(part.rising for _, part in parts)
+    return Answer(status, tuple(values), seeds, reasons, way, rising=rising)
+
+
+def on_set(choose: ChooseSet, measure: Measure, *, both_variants: bool = True) -> JudgeClaim:
+    """Judge on one data set, for FedHP with `fill` and, if both_variants, with `opt`."""
+
+    def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
+        fill, opt = (
+            attempt(partial(_measure_on, choose, measure, runs=runs, suite=suite, fedhp=variant))
+            for variant in (FILL, OPT)
+        )
+        try:
+            where = choose(suite).title
+        except NoSample:
+            where = ""
+        return _verdict(fill, opt if both_variants else None, where=where)
+
+    return judge_claim
+
+
+def on_all(names: Sequence[str], measure: Measure) -> JudgeClaim:
+    """Judge on several of the paper's data sets together."""
+
+    def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
+        def judge_variant(fedhp: str) -> Answer:
+            def one(name: str) -> Answer:
+                return _measure_on(set_for(name), measure, runs=runs, suite=suite, fedhp=fedhp)
+
+            return merge(measure_each(names, one, name=str))
+
+        return _verdict(judge_variant(FILL), judge_variant(OPT), where="all")
+
+    return judge_claim
+
+
+def _measure_on(
+    choose: ChooseSet, measure: Measure, *, runs: SuiteRuns, suite: Suite, fedhp: str
+) -> Answer:
+    data_set = choose(suite)
+    if data_set.key in suite.missing:
+        raise NoSample(f"{data_set.title} is not available: {suite.missing[data_set.key]}")
+    return measure(Evidence(runs, suite, data_set, fedhp))
+
+
+def _verdict(fill: Answer, opt: Answer | None, *, where: str) -> Verdict:
+    opt_lines: tuple[str, ...] = ()
+    if opt is not None:
+        # Of several values only those that differ: FedHP has no part in the others.
+        own = tuple(value for value in opt.values if value not in fill.values)
+        opt_lines = replace(opt, values=own).lines or (MISSING,)
+        if own and opt.status in (HOLDS, FAILS):
+            opt_lines = (*opt_lines[:-1], f"{opt_lines[-1]}: {opt.status}")
+    reasons = _known(*fill.reasons, UNCONVERGED if fill.rising else "")
+    return Verdict(
+        fill.status, fill.lines, reasons, fill.direction, opt_lines, where, fill.interval
+    )
+
+
+def is_papers_own(data_set: PaperSet) -> bool:
+    """Whether this is the paper's data set itself, not one that stands for it."""
+    source = data_set.experiment.data.name
+    return source == PAPER_DATA.get(data_set.stands_for) or data_set.title == data_set.stands_for
+
+
+def set_for(name: str) -> ChooseSet:
+    """The data set that stands for the paper's: that very one if it is there, else another."""
+
+    def choose(suite: Suite) -> PaperSet:
+        candidates = [each for each in suite.sets.values() if each.stands_for == name]
+        if not candidates:
+            raise NoSample(f"no data set stands for {name} in the profile {suite.profile}")
+        return min(
+            candidates, key=lambda each: (each.key in suite.missing, not is_papers_own(each))
+        )
+
+    return choose
+
+
+def own_set(key: str) -> ChooseSet:
+    """A data set of the suite by its key."""
+    return lambda suite: suite.sets[key]
+
+
+def judge_claims(claims: Iterable[Claim], suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
+    """Every claim with its verdict."""
+    return [JudgedClaim(claim, claim.judge(runs, suite)) for claim in claims]
+
+
+def count_words(judged_claims: Sequence[JudgedClaim]) -> str:
+    """How many hold, do not hold, and cannot be tested here."""
+    verdicts = [judged.verdict for judged in judged_claims]
+    counts = Counter(verdict.status for verdict in verdicts)
+    same = sum(verdict.status == FAILS and verdict.direction == "same" for verdict in verdicts)
+    parts = [f"{counts[HOLDS]} of {len(verdicts)} hold"]
+    if counts[FAILS]:
+        parts.append(f"{counts[FAILS]} do not ({same} of these in the same direction)")
+    if counts[UNKNOWN]:
+        parts.append(f"{counts[UNKNOWN]} cannot be tested here")
+    if counts[REPORTED]:
+        parts.append(f"{counts[REPORTED]} only reported")
+    return "; ".join(parts) + "."
+
+
+def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table, a row per claim."""
+    rows = []
+    for judged in judged_claims:
+        claim, verdict = judged.claim, judged.verdict
+        cells = [
+            claim.figure,
+            claim.text,
+            claim.paper,
+            verdict.status,
+            verdict.ours,
+            verdict.opt,
+            verdict.why,
+            verdict.where,
+        ]
+        rows.append([cell or MISSING for cell in cells])
+    return list(HEADER), rows
+
+
+def claims_markdown(judged_claims: Sequence[JudgedClaim]) -> str:
+    """A Markdown table with the count above it."""
+    header, rows = verdict_rows(judged_claims)
+    marked = [[f"**{c}**" if c in (HOLDS, FAILS) else c for c in row] for row in rows]
+    lines = [_line(header), "|" + "---|" * len(header), *(_line(row) for row in marked)]
+    return "\n".join([count_words(judged_claims), "", *lines]) + "\n"
+
+
+def claims_json(judged_claims: Sequence[JudgedClaim]) -> list[dict[str, Any]]:
+    """Plain values, one object per claim."""
+    return [judged.as_json() for judged in judged_claims]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
