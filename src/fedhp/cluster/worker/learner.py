@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from fedhp.learn.mix import distance
 from fedhp.learn.robust import combine
 from fedhp.types import IntArray
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Row = NDArray[np.float32]  # the part of a model that is sent
 ONLY = 0  # index of the worker in its shard of one
@@ -74,7 +74,7 @@ class Learner:
         self._stop = threading.Event()
         # Torch counts threads per calling thread; with more than one, sums have other bits.
         self._pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
-        self._shard = self._pool.submit(partial(Shard, shard_spec, stop=self._stopped)).result()
+        self._shard = self._pool.submit(Shard, shard_spec, stop=self._stopped).result()
         store.load(width=self.layout.width, counters=self.layout.counter_width)
         store.hold(INITIAL, self._current())
 
@@ -89,14 +89,14 @@ class Learner:
         """Whether the algorithm averages models in pairs, without rounds."""
         return isinstance(self.prepared.algorithm, AsyncAlgorithm)
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """Run something long in the thread; if the caller is cancelled, it stops at its next
-        step."""
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something long in the thread, like asyncio.to_thread; if the caller is cancelled,
+        it stops at its next step."""
         stop = threading.Event()
 
         def watched() -> T:
             self._stop = stop
-            return job()
+            return job(*args, **kwargs)
 
         future = asyncio.get_running_loop().run_in_executor(self._pool, watched)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())

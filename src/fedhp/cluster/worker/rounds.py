@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -134,12 +133,12 @@ class OrderExecutor:
             rows = {worker: model.row for worker, model in models.items()}
             selected = await self._score(work, rows)
             weights = self._weights(work, rows, selected)
-            mixed = await learner.run(partial(learner.mix, rows, weights))
+            mixed = await learner.run(learner.mix, rows, weights)
 
             accuracy, whole_accuracy = await self._test(
                 mixed.model, on_part=work.evaluate, on_whole=work.whole_test
             )
-            await learner.run(partial(learner.write, attempt, mixed.model))
+            await learner.run(learner.write, attempt, mixed.model)
             session.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
 
             links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
@@ -180,7 +179,7 @@ class OrderExecutor:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
                 continue
             model = learner.with_received(row)
-            await learner.run(partial(learner.store.write, committed, model, keeping=committed))
+            await learner.run(learner.store.write, committed, model, keeping=committed)
             learner.load(committed, model)
             session.note("caught_up", {**committed.to_facts(), "peer": peer.name})
             return True
@@ -196,7 +195,7 @@ class OrderExecutor:
         session.enter("training")
         started = time.monotonic()
         turn = Turn(act.turn + 1, act.local_steps, act.learning_rate)  # as the simulation counts
-        training = await learner.run(partial(learner.train_turn, turn))
+        training = await learner.run(learner.train_turn, turn)
         await self._emulate(turn.key, act.local_steps, started)
         compute_seconds = self._time_steps(act.local_steps, started, training)
         norm = learner.apply(training.loss, round_index=act.round, learning_rate=act.learning_rate)
@@ -213,7 +212,7 @@ class OrderExecutor:
         session.enter("mixing")
         model = learner.label(Attempt.from_wire(order.committed))
         accuracy, _ = await self._test(model, on_part=act.evaluate)
-        await learner.run(partial(learner.write, learner.committed, model))
+        await learner.run(learner.write, learner.committed, model)
         digest = learner.digest(model.row)
         session.note("mixed", {**facts, "digest": digest.hex()})
         self.last_round = RoundProgress(
@@ -246,12 +245,10 @@ class OrderExecutor:
         """The local steps, and how many seconds they took."""
         started = time.monotonic()
         training = await self._learner.run(
-            partial(
-                self._learner.train,
-                work.local_steps,
-                round_index=work.round,
-                learning_rate=work.learning_rate,
-            )
+            self._learner.train,
+            work.local_steps,
+            round_index=work.round,
+            learning_rate=work.learning_rate,
         )
         await self._emulate(work.round, work.local_steps, started)
         return training, self._time_steps(work.local_steps, started, training)
@@ -284,7 +281,7 @@ class OrderExecutor:
     async def _estimate(self, work: wire.Work) -> Estimate:
         if not work.estimate:
             return Estimate(NAN, NAN, NAN)
-        return await self._learner.run(partial(self._learner.estimate, work.round))
+        return await self._learner.run(self._learner.estimate, work.round)
 
     async def _pull_all(
         self, peers: Iterable[wire.PeerAddress], attempt: Attempt, *, until: float
@@ -348,13 +345,11 @@ class OrderExecutor:
         if not work.keep:
             return []
         return await self._learner.run(
-            partial(
-                self._learner.score,
-                rows,
-                keep=work.keep,
-                samples=work.samples,
-                round_index=work.round,
-            )
+            self._learner.score,
+            rows,
+            keep=work.keep,
+            samples=work.samples,
+            round_index=work.round,
         )
 
     def _weights(
@@ -377,9 +372,9 @@ class OrderExecutor:
         """Accuracy on the run's test samples and on all of them; NaN where not wanted."""
         learner, accuracy, whole_accuracy = self._learner, NAN, NAN
         if on_part:
-            accuracy = await learner.run(partial(learner.test, model, whole=False))
+            accuracy = await learner.run(learner.test, model, whole=False)
         if on_whole:
-            whole_accuracy = await learner.run(partial(learner.test, model, whole=True))
+            whole_accuracy = await learner.run(learner.test, model, whole=True)
         return accuracy, whole_accuracy
 
     async def _probe(
