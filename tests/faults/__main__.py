@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from faults.cases import CASES
-from faults.drill import Case, Outcome
+from faults.fault_run import FaultCase, Outcome
 from faults.namespaces import why_not
 from faults.partitions import PARTITIONS
 from net.etcd_support import PROGRAM
 
 
-def chosen(words: str) -> tuple[list[Case], list[str]]:
+def chosen(words: str) -> tuple[list[FaultCase], list[str]]:
     """The cases to run, and what is left out and why."""
     left_out = []
     cases = [*CASES, *PARTITIONS]
@@ -37,14 +37,14 @@ def chosen(words: str) -> tuple[list[Case], list[str]]:
     return [case for case in cases if words in case.name], left_out
 
 
-def one(case: Case, seed: int, folder: Path) -> Outcome:
-    """One drill; its folder stays only if something was wrong."""
+def run_once(case: FaultCase, seed: int, folder: Path) -> Outcome:
+    """One run; its folder stays only if something was wrong."""
     outcome = case.run(folder, seed)
     if outcome.good:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        told = [outcome.hang, outcome.error, *outcome.violations]
-        print(f"  {case.name}, seed {seed}: {'; '.join(filter(None, told))} ({folder})", flush=True)
+        problems = "; ".join(filter(None, [outcome.hang, outcome.error, *outcome.violations]))
+        print(f"  {case.name}, seed {seed}: {problems} ({folder})", flush=True)
     return outcome
 
 
@@ -54,28 +54,28 @@ def summary(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     for outcome in outcomes:
         by_case[outcome.case].append(outcome)
     rows = []
-    for name, each in by_case.items():
-        takeovers = [outcome.takeover for outcome in each if outcome.takeover is not None]
+    for name, runs in by_case.items():
+        takeovers = [outcome.takeover for outcome in runs if outcome.takeover is not None]
         rows.append(
             {
                 "case": name,
-                "runs": len(each),
-                "hangs": sum(bool(outcome.hang) for outcome in each),
-                "errors": sum(bool(outcome.error) for outcome in each),
-                "violations": sum(len(outcome.violations) for outcome in each),
-                "worst_pause": max(outcome.pause for outcome in each),
+                "runs": len(runs),
+                "hangs": sum(bool(outcome.hang) for outcome in runs),
+                "errors": sum(bool(outcome.error) for outcome in runs),
+                "violations": sum(len(outcome.violations) for outcome in runs),
+                "worst_pause": max(outcome.pause for outcome in runs),
                 "worst_takeover": max(takeovers, default=None),
-                "seconds": sum(outcome.seconds for outcome in each) / len(each),
+                "seconds": sum(outcome.seconds for outcome in runs) / len(runs),
             }
         )
     return rows
 
 
-def told(rows: list[dict[str, Any]]) -> None:
-    """The table."""
-    heads = ("runs", "hangs", "errors", "violations", "pause", "takeover", "each")
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """One line per case."""
+    columns = ("runs", "hangs", "errors", "violations", "pause", "takeover", "each")
     width = max(len(row["case"]) for row in rows)
-    print(f"{'case':{width}} " + " ".join(f"{head:>10}" for head in heads))
+    print(f"{'case':{width}} " + " ".join(f"{column:>10}" for column in columns))
     for row in rows:
         takeover = row["worst_takeover"]
         cells = [str(row[key]) for key in ("runs", "hangs", "errors", "violations")]
@@ -86,41 +86,43 @@ def told(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Run it."""
+    """Run the campaign; returns the exit code."""
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10, help="drills per case")
+    parser.add_argument("--seeds", type=int, default=10, help="runs per case")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--only", default="", help="cases whose name has these words")
-    parser.add_argument("--jobs", type=int, default=2, help="drills at once; they mostly wait")
+    parser.add_argument("--only", default="", help="only the cases whose name contains this")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="runs at the same time; they mostly wait"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/faults.json"))
-    given = parser.parse_args()
-    cases, left_out = chosen(given.only)
+    options = parser.parse_args()
+    cases, left_out = chosen(options.only)
     for line in left_out:
         print(f"left out: {line}")
     started = time.monotonic()
     base = Path(tempfile.mkdtemp(prefix="fedhp-faults-"))
     outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         for number, case in enumerate(cases):
-            seeds = range(given.first, given.first + given.seeds)
+            seeds = range(options.first, options.first + options.seeds)
             folders = [base / f"{number}-{seed}" for seed in seeds]
-            outcomes.extend(pool.map(one, [case] * len(seeds), seeds, folders))
+            outcomes.extend(pool.map(run_once, [case] * len(seeds), seeds, folders))
             done = outcomes[-len(seeds) :]
-            bad = sum(not each.good for each in done)
+            bad = sum(not outcome.good for outcome in done)
             print(f"{case.name}: {len(done) - bad} of {len(done)} good", flush=True)
     rows = summary(outcomes)
-    told(rows)
-    good = all(each.good for each in outcomes)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    print_table(rows)
+    good = all(outcome.good for outcome in outcomes)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "seconds": time.monotonic() - started,
         "good": good,
         "left_out": left_out,
         "cases": rows,
-        "bad": [asdict(each) for each in outcomes if not each.good],
+        "bad": [asdict(outcome) for outcome in outcomes if not outcome.good],
     }
-    given.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(outcomes)} drills in {content['seconds']:.0f} s; see {given.out}")
+    options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(outcomes)} runs in {content['seconds']:.0f} s; see {options.out}")
     return 0 if good else 1
 
 

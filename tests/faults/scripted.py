@@ -41,7 +41,7 @@ def make_certificates(folder: Path, names: list[str]) -> Path:
 
 
 @dataclass
-class Scripted:
+class ScriptedWorker:
     """One such worker; `find` says where the coordinator is."""
 
     identity: Identity
@@ -61,7 +61,7 @@ class Scripted:
     @classmethod
     def named(
         cls, certificates: Path, name: str, folder: Path, find: Callable[[], str]
-    ) -> Scripted:
+    ) -> ScriptedWorker:
         """With the certificate of this name."""
         return cls(load_identity(certificates, name), folder, find)
 

@@ -1,6 +1,6 @@
-"""The fault campaign on real processes: a few drills always, one of every case in the long suite.
+"""The fault campaign on real processes: a few cases always, all of them in the long suite.
 
-`make faults` runs all of it over ten seeds and prints the table.
+`make faults` runs all cases with ten seeds and prints a table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.cases import CASES
-from faults.drill import Case
+from faults.fault_run import FaultCase
 from faults.namespaces import needs_namespaces
 from faults.partitions import PARTITIONS
 from net.etcd_support import needs_etcd
@@ -22,7 +22,7 @@ QUICK = {
 }
 
 
-def drilled(case: Case, folder: Path, seed: int, record_property: object) -> None:
+def check_case(case: FaultCase, folder: Path, seed: int, record_property: object) -> None:
     outcome = case.run(folder / "run", seed)
     assert not outcome.hang
     assert not outcome.error
@@ -31,27 +31,27 @@ def drilled(case: Case, folder: Path, seed: int, record_property: object) -> Non
     record_property(f"figure: {case.name}, longest pause", f"{outcome.pause:.1f} s")
 
 
-def named(name: str) -> Case:
+def case_named(name: str) -> FaultCase:
     return next(case for case in CASES if case.name == name)
 
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_breaks_no_promise(name: str, tmp_path: Path, record_property: object) -> None:
-    drilled(named(name), tmp_path, QUICK[name], record_property)
+    check_case(case_named(name), tmp_path, QUICK[name], record_property)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @needs_etcd
-def test_every_case(case: Case, tmp_path: Path, record_property: object) -> None:
-    drilled(case, tmp_path, 2, record_property)
+def test_every_case(case: FaultCase, tmp_path: Path, record_property: object) -> None:
+    check_case(case, tmp_path, 2, record_property)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("case", PARTITIONS, ids=lambda case: case.name)
-def test_every_partition(case: Case, tmp_path: Path, record_property: object) -> None:
+def test_every_partition(case: FaultCase, tmp_path: Path, record_property: object) -> None:
     needs_namespaces()
-    drilled(case, tmp_path, 2, record_property)
+    check_case(case, tmp_path, 2, record_property)

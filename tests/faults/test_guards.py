@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from faults.scripted import make_certificates
-from faults.together import Office, experiment, office, run, until
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
@@ -33,22 +33,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def broken(folder: Path, rounds: int | None = 3) -> set[str]:
-    return {each.rule for each in check_invariants(folder, rounds=rounds)}
+    return {violation.rule for violation in check_invariants(folder, rounds=rounds)}
 
 
-def hire_all(there: Office) -> None:
+def start_workers(federation: InProcessFederation) -> None:
     for name in NAMES:
-        there.hire(name)
+        federation.start_worker(name)
 
 
 def test_three_rounds_keep_every_promise(certificates: Path, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with office(experiment(), certificates, tmp_path) as there:
-            await there.open()
-            hire_all(there)
-            await there.finish()
+    async def scenario() -> None:
+        async with in_process_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.start_coordinator()
+            start_workers(federation)
+            await federation.finish()
 
-    run(scene())
+    run(scenario())
     assert broken(tmp_path) == set()
 
 
@@ -57,29 +57,27 @@ def test_three_rounds_keep_every_promise(certificates: Path, tmp_path: Path) -> 
 
 def all_report_twice(certificates: Path, folder: Path) -> list[str]:
     """Three rounds; what the refused receipts say."""
-    said: list[str] = []
+    refusals: list[str] = []
 
-    async def scene() -> None:
-        async with office(experiment(), certificates, folder) as there:
-            await there.open()
-            hire_all(there)
-            for worker in there.workers.values():
+    async def scenario() -> None:
+        async with in_process_federation(experiment(), certificates, folder) as federation:
+            await federation.start_coordinator()
+            start_workers(federation)
+            for worker in federation.workers.values():
                 worker.times = 2
             # The round is still open when the others say it again.
-            there.workers[NAMES[2]].step_seconds = 0.05
-            await there.finish()
-            for worker in there.workers.values():
-                said.extend(each.why for each in worker.receipts if not each.accepted)
+            federation.workers[NAMES[2]].step_seconds = 0.05
+            await federation.finish()
+            for worker in federation.workers.values():
+                refusals.extend(each.why for each in worker.receipts if not each.accepted)
 
-    run(scene())
-    return said
+    run(scenario())
+    return refusals
 
 
-def test_a_report_sent_twice_counts_once_and_is_no_strike(
-    certificates: Path, tmp_path: Path
-) -> None:
-    said = all_report_twice(certificates, tmp_path)
-    assert len(said) == 9
+def test_a_report_sent_twice_counts_once_and_is_not_bad(certificates: Path, tmp_path: Path) -> None:
+    refusals = all_report_twice(certificates, tmp_path)
+    assert len(refusals) == 9
     assert broken(tmp_path) == set()
 
 
@@ -123,20 +121,20 @@ def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
 def one_of_two_dies(certificates: Path, folder: Path) -> None:
     settings = experiment(workers=2, rounds=2)
 
-    async def scene() -> None:
-        async with office(settings, certificates, folder) as there:
-            boss = await there.open()
-            there.hire("w0")
-            slow = there.hire("w1")
+    async def scenario() -> None:
+        async with in_process_federation(settings, certificates, folder) as federation:
+            coordinator = await federation.start_coordinator()
+            federation.start_worker("w0")
+            slow = federation.start_worker("w1")
             slow.step_seconds = 30.0  # it never reports
             await until(lambda: any(kind == "work" for kind, _ in slow.orders))
-            await until(lambda: there.workers["w0"].receipts)
-            await there.fire("w1")
-            await until(lambda: boss.round_index or "at least" in boss.why)
-            there.hire("w1")
-            await there.finish()
+            await until(lambda: federation.workers["w0"].receipts)
+            await federation.stop_worker("w1")
+            await until(lambda: coordinator.round_index or "at least" in coordinator.why)
+            federation.start_worker("w1")
+            await federation.finish()
 
-    run(scene())
+    run(scenario())
 
 
 def test_too_few_reports_are_waited_for(certificates: Path, tmp_path: Path) -> None:
@@ -149,16 +147,16 @@ def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
 ) -> None:
     real = Conductor.verdict
 
-    def judged(self: Conductor[Any], now: float) -> AttemptVerdict:
-        found = real(self, now)
-        return AttemptVerdict.COMMIT if found is AttemptVerdict.GIVE_UP else found
+    def too_lenient(self: Conductor[Any], now: float) -> AttemptVerdict:
+        verdict = real(self, now)
+        return AttemptVerdict.COMMIT if verdict is AttemptVerdict.GIVE_UP else verdict
 
-    monkeypatch.setattr(Conductor, "verdict", judged)
+    monkeypatch.setattr(Conductor, "verdict", too_lenient)
     one_of_two_dies(certificates, tmp_path)
     assert broken(tmp_path, rounds=2) == {"quorum"}
 
 
-def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:
+def test_a_restarted_process_does_not_lower_how_many_must_report() -> None:
     boss: Conductor[str] = Conductor(
         ConductorSettings(3, min_workers=3, suspect_after=1, dead_after=9), epoch=1
     )
@@ -171,7 +169,7 @@ def test_a_process_that_came_anew_does_not_lower_how_many_must_report() -> None:
     assert boss.verdict(0.5) is AttemptVerdict.GIVE_UP
 
 
-# --- who is late is not bad ----------------------------------------------------------------
+# --- being late is not bad -----------------------------------------------------------------
 
 
 @contextmanager
@@ -197,7 +195,7 @@ def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
         history.close()
 
 
-def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path: Path) -> None:
+def test_a_report_of_an_attempt_that_was_given_up_is_late_but_not_bad(tmp_path: Path) -> None:
     with leading(tmp_path, dead_after=9.0) as state:
         member = state.conductor.join("w0", "h:1", incarnation=1, models=(), now=0.0)
         state.conductor.begin([0], deadline=9.0)
@@ -208,7 +206,7 @@ def test_a_report_of_an_attempt_that_was_given_up_is_late_and_no_strike(tmp_path
         assert not refused.value.bad
 
 
-def test_who_is_silent_just_now_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:
+def test_a_worker_that_is_silent_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:
     with leading(tmp_path, dead_after=60.0) as state:
         now = time.monotonic()
         for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):
@@ -220,7 +218,7 @@ def test_who_is_silent_just_now_may_still_hear_that_the_run_is_over(tmp_path: Pa
 
 
 @pytest.mark.parametrize("reason", ["joined", "doubled", "participant", "full", "attempt"])
-def test_nobody_is_shut_out_for_what_an_honest_worker_may_say(reason: str) -> None:
+def test_nobody_is_quarantined_for_what_an_honest_worker_may_send(reason: str) -> None:
     guard = Guard(run=None)
     guard.check(
         Envelopes("w0").make(),
@@ -235,19 +233,19 @@ def test_nobody_is_shut_out_for_what_an_honest_worker_may_say(reason: str) -> No
 
 
 def restarted(certificates: Path, folder: Path) -> None:
-    async def scene() -> None:
-        async with office(experiment(rounds=4), certificates, folder) as there:
-            boss = await there.open()
-            hire_all(there)
-            await until(lambda: boss.round_index >= 2)
-            await there.close()
-            await there.open()
-            await there.finish()
+    async def scenario() -> None:
+        async with in_process_federation(experiment(rounds=4), certificates, folder) as federation:
+            coordinator = await federation.start_coordinator()
+            start_workers(federation)
+            await until(lambda: coordinator.round_index >= 2)
+            await federation.stop_coordinator()
+            await federation.start_coordinator()
+            await federation.finish()
 
-    run(scene())
+    run(scenario())
 
 
-def test_a_coordinator_that_comes_back_goes_on(certificates: Path, tmp_path: Path) -> None:
+def test_a_restarted_coordinator_continues(certificates: Path, tmp_path: Path) -> None:
     restarted(certificates, tmp_path)
     assert broken(tmp_path, rounds=4) == set()
 
@@ -265,15 +263,15 @@ def test_a_commit_that_was_not_durable_is_noticed(
     real = LocalLedger.commit
     monkeypatch.setattr(LocalLedger, "commit", commit)
 
-    async def scene() -> None:
-        async with office(experiment(), certificates, tmp_path) as there:
-            boss = await there.open()
-            hire_all(there)
-            await until(lambda: boss.round_index >= 2)
-            await there.close()
-            await there.open()
+    async def scenario() -> None:
+        async with in_process_federation(experiment(), certificates, tmp_path) as federation:
+            coordinator = await federation.start_coordinator()
+            start_workers(federation)
+            await until(lambda: coordinator.round_index >= 2)
+            await federation.stop_coordinator()
+            await federation.start_coordinator()
 
-    run(scene())
+    run(scenario())
     assert "lost" in broken(tmp_path, None)
 
 
@@ -281,33 +279,33 @@ def test_a_commit_that_was_not_durable_is_noticed(
 
 
 def an_old_coordinator_wakes_up(certificates: Path, folder: Path) -> list[str]:
-    """The ledger of a first term is brought back from a backup, and with it its epoch."""
-    said: list[str] = []
+    """The ledger of the first coordinator is restored from a backup, and with it its epoch."""
+    outcomes: list[str] = []
 
-    async def scene() -> None:
-        async with office(experiment(), certificates, folder) as there:
-            boss = await there.open()
-            await there.close()
+    async def scenario() -> None:
+        async with in_process_federation(experiment(), certificates, folder) as federation:
+            await federation.start_coordinator()
+            await federation.stop_coordinator()
             shutil.copytree(folder / "ledger", folder / "backup")
-            boss = await there.open()
-            await there.close()
-            boss = await there.open()
-            hire_all(there)
-            await until(lambda: boss.round_index >= 1)
-            await there.close()
+            await federation.start_coordinator()
+            await federation.stop_coordinator()
+            coordinator = await federation.start_coordinator()
+            start_workers(federation)
+            await until(lambda: coordinator.round_index >= 1)
+            await federation.stop_coordinator()
             (folder / "record.sqlite").unlink()
-            old = await there.open("backup")
-            workers = there.workers.values()
+            old = await federation.start_coordinator("backup")
+            workers = federation.workers.values()
             await until(lambda: old.round_index >= 1 or all(w.stale for w in workers))
-            said.extend(f"{old.conductor.epoch}: {w.stale}" for w in workers)
+            outcomes.extend(f"{old.conductor.epoch}: {w.stale}" for w in workers)
 
-    run(scene())
-    return said
+    run(scenario())
+    return outcomes
 
 
 def test_an_earlier_epoch_is_not_obeyed(certificates: Path, tmp_path: Path) -> None:
-    said = an_old_coordinator_wakes_up(certificates, tmp_path)
-    assert len(said) == 3
+    outcomes = an_old_coordinator_wakes_up(certificates, tmp_path)
+    assert len(outcomes) == 3
     assert "obedience" not in broken(tmp_path, None)
 
 

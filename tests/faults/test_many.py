@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from faults.scripted import Scripted, make_certificates
+from faults.scripted import ScriptedWorker, make_certificates
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
@@ -76,7 +76,9 @@ async def everyone(names: list[str], certificates: Path, folder: Path) -> None:
     address = json.loads(announced.read_bytes())["address"]
     await asyncio.gather(
         *(
-            Scripted.named(certificates, name, folder / "workers" / name, lambda: address).live()
+            ScriptedWorker.named(
+                certificates, name, folder / "workers" / name, lambda: address
+            ).live()
             for name in names
         )
     )

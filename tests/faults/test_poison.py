@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.yard import Yard
+from faults.custom_cluster import CustomCluster
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.config import Experiment, parse
 from fedhp.record.reader import RunReader
@@ -38,9 +38,9 @@ def settings(robust: str) -> Experiment:
 def accuracy(folder: Path, robust: str, poisoned: frozenset[int]) -> float:
     """Of the honest workers, after the last round."""
     experiment = settings(robust)
-    with Yard(experiment, folder, poisoned=poisoned) as yard:
-        yard.start()
-        yard.wait(600)
+    with CustomCluster(experiment, folder, poisoned=poisoned) as cluster:
+        cluster.start()
+        cluster.wait(600)
     assert check_invariants(folder, rounds=experiment.rounds) == []
     with RunReader(folder) as reader:
         table = reader.table("worker_evaluations", round_index=experiment.rounds)

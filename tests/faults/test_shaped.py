@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults.custom_cluster import COORDINATOR, CustomCluster
 from faults.namespaces import Net, needs_namespaces
-from faults.yard import BOSS, Yard
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
@@ -80,12 +80,12 @@ def ran(algorithm: str, folder: Path) -> Ran:
     """Run it, in namespaces."""
     folder.mkdir()
     experiment = settings(algorithm, folder)
-    hosts = [BOSS, *(f"w{worker}" for worker in range(experiment.workers))]
-    with Net(hosts) as net, Yard(experiment, folder / "run", net=net) as yard:
+    hosts = [COORDINATOR, *(f"w{worker}" for worker in range(experiment.workers))]
+    with Net(hosts) as net, CustomCluster(experiment, folder / "run", net=net) as cluster:
         for worker, megabits in enumerate(MEGABITS):
             net.shape(f"w{worker}", megabits)
-        yard.start()
-        yard.wait(600)
+        cluster.start()
+        cluster.wait(600)
     assert check_invariants(folder / "run", rounds=ROUNDS) == []
     with RunReader(folder / "run") as reader:
         waiting = reader.array("rounds", "mean_waiting_time")

@@ -1,6 +1,5 @@
-"""A federation like launch.Cluster, each process in a network of its own if there is one.
-
-For what the launcher does not offer: namespaces, and workers that send poisoned models.
+"""A federation like launch.Cluster, with what the launcher does not offer: a network namespace
+for each process, and workers that send poisoned models.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ from fedhp.cluster.worker.worker import WorkerSettings
 from fedhp.config import Experiment
 from waiting import wait_until
 
-BOSS = "coordinator"
+COORDINATOR = "coordinator"
 PORT = 7070
-ENDING = 20.0  # s for the workers after the coordinator
 
 
 @dataclass(frozen=True, slots=True)
-class Nature:
+class ProcessTraits:
     """What is special about a process."""
 
     namespace: str | None = None
-    poison: bool = False  # gives its model away with all signs turned
+    poison: bool = False  # it sends its model with all signs flipped
 
 
-class Yard:
-    """The processes, all ended at the end."""
+class CustomCluster:
+    """The processes of a federation; a context manager that kills them."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class Yard:
         folder.mkdir(parents=True, exist_ok=True)
         self.faults = History(folder, "faults")
 
-    def __enter__(self) -> Yard:
+    def __enter__(self) -> CustomCluster:
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -69,14 +67,14 @@ class Yard:
         self.faults.close()
 
     def host(self, name: str) -> str:
-        """Where a process is reached."""
+        """The address of a process."""
         return "127.0.0.1" if self._net is None else self._net.address(name)
 
     def start(self) -> None:
-        """Certificates, the coordinator, all workers."""
+        """Make certificates, start the coordinator and all workers."""
         certificates = self.folder / "certs"
         init_authority(certificates)
-        issue(certificates, BOSS, hosts=[self.host(BOSS)], roles=["coordinator"])
+        issue(certificates, COORDINATOR, hosts=[self.host(COORDINATOR)], roles=["coordinator"])
         for name in self.workers:
             issue(certificates, name, hosts=[self.host(name)])
         processes.warm_up()
@@ -85,17 +83,17 @@ class Yard:
             experiment=self.settings,
             certificates=certificates,
             folder=self.folder,
-            listen=f"{self.host(BOSS)}:{port}",
+            listen=f"{self.host(COORDINATOR)}:{port}",
         )
-        self._begin(BOSS, _coordinate, settings)
+        self._start(COORDINATOR, _coordinate, settings)
         announced = self.folder / "coordinator.json"
-        boss = self.processes[BOSS]
-        wait_until(lambda: announced.exists() or not boss.is_alive(), "a coordinator")
+        coordinator = self.processes[COORDINATOR]
+        wait_until(lambda: announced.exists() or not coordinator.is_alive(), "a coordinator")
         if not announced.exists():
-            raise RuntimeError(f"no coordinator: {self.log(BOSS)}")
+            raise RuntimeError(f"no coordinator: {self.log(COORDINATOR)}")
         address = json.loads(announced.read_bytes())["address"]
         for name in self.workers:
-            self._begin(
+            self._start(
                 name,
                 _work,
                 WorkerSettings(
@@ -108,7 +106,7 @@ class Yard:
             )
 
     def wait(self, seconds: float) -> None:
-        """Until all have ended well; TimeoutError if that takes longer."""
+        """Wait until all have ended without error; TimeoutError if that takes longer."""
         deadline = time.monotonic() + seconds
         for process in self.processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
@@ -116,44 +114,44 @@ class Yard:
         if any(code is None for code in codes.values()):
             raise TimeoutError(f"not over after {seconds:.0f} s: {codes}")
         if any(codes.values()):
-            raise RuntimeError(f"processes failed: {codes}; {self.log(BOSS)}")
+            raise RuntimeError(f"processes failed: {codes}; {self.log(COORDINATOR)}")
 
     def until_round(self, round_index: int, *, seconds: float) -> None:
-        """So many rounds are committed."""
+        """Wait until this round is committed."""
         wait_until(
             lambda: self.committed() >= round_index,
-            lambda: f"the commit of round {round_index}: {self.log(BOSS)}",
+            lambda: f"the commit of round {round_index}: {self.log(COORDINATOR)}",
             seconds=seconds,
         )
 
     def committed(self) -> int:
         """The last committed round."""
-        return max((int(each["round"]) for each in self.events("commit")), default=0)
+        return max((int(event["round"]) for event in self.events("commit")), default=0)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """What the coordinator wrote."""
-        file = self.folder / f"history-{BOSS}.jsonl"
+        """The events of one kind in the coordinator's history."""
+        file = self.folder / f"history-{COORDINATOR}.jsonl"
         if not file.exists():
             return []
         return [event for event in read_history(file) if event["event"] == kind]
 
     def note(self, kind: str, targets: list[str]) -> None:
-        """A fault, for the checker."""
+        """Note a fault for the checker."""
         self.faults.note("fault", {"kind": kind, "target": targets})
 
     def log(self, name: str) -> str:
-        """The last words of a process."""
+        """The end of a process's log."""
         file = self.folder / "logs" / f"{name}.log"
-        return file.read_text(errors="replace")[-1500:] if file.exists() else "it said nothing"
+        return file.read_text(errors="replace")[-1500:] if file.exists() else "there is no log"
 
-    def _begin(self, name: str, target: Callable[..., None], task: object) -> None:
-        nature = Nature(
+    def _start(self, name: str, target: Callable[..., None], task: object) -> None:
+        traits = ProcessTraits(
             namespace=None if self._net is None else self._net.namespace(name),
             poison=name.startswith("w") and int(name[1:]) in self._poisoned,
         )
         environment = ProcessEnvironment(self.folder / "logs" / f"{name}.log")
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=target, args=(task, environment, nature), daemon=True)
+        process = context.Process(target=target, args=(task, environment, traits), daemon=True)
         process.start()
         self.processes[name] = process
 
@@ -162,18 +160,18 @@ class Yard:
 
 
 def _coordinate(
-    settings: CoordinatorProcessSettings, environment: ProcessEnvironment, nature: Nature
+    settings: CoordinatorProcessSettings, environment: ProcessEnvironment, traits: ProcessTraits
 ) -> None:
-    if nature.namespace is not None:
-        enter(nature.namespace)
+    if traits.namespace is not None:
+        enter(traits.namespace)
     processes.run_coordinator(settings, environment)
 
 
-def _work(settings: WorkerSettings, environment: ProcessEnvironment, nature: Nature) -> None:
-    if nature.namespace is not None:
-        enter(nature.namespace)
-    if nature.poison:
-        _turn_signs()
+def _work(settings: WorkerSettings, environment: ProcessEnvironment, traits: ProcessTraits) -> None:
+    if traits.namespace is not None:
+        enter(traits.namespace)
+    if traits.poison:
+        _flip_signs()
 
     async def main() -> int:
         import torch
@@ -186,8 +184,8 @@ def _work(settings: WorkerSettings, environment: ProcessEnvironment, nature: Nat
     processes.run_process(settings.name, environment, main)
 
 
-def _turn_signs() -> None:
-    """From now on this process gives away its model with all signs turned; its own stays."""
+def _flip_signs() -> None:
+    """From now on this process sends its model with all signs flipped, but keeps its own."""
     from fedhp.cluster.protocol.model_exchange import OutgoingModel
 
     honest = OutgoingModel.offer

@@ -1,6 +1,6 @@
 """One run of a federation of real processes in which something is broken on purpose.
 
-Every fault goes into history-faults.jsonl, so that the checker knows of it. Nothing waits
+Every fault is noted in history-faults.jsonl, so that the checker knows about it. Nothing waits
 without an end: what takes longer than it may is a hang, and fails.
 """
 
@@ -18,6 +18,7 @@ from fedhp.cluster.failpoints import VARIABLE
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
+from fedhp.tables import merge_tables
 from waiting import let_last, wait_until
 
 # All rounds about as long.
@@ -27,12 +28,12 @@ ALGORITHMS: tuple[dict[str, Any], ...] = (
     {"name": "ldsgd"},
     {"name": "pens"},
 )
-SOON = 60.0  # s until something must have happened
-OVER = 150.0  # s until a run must be over
+EVENT_SECONDS = 60.0  # until something must have happened
+RUN_SECONDS = 150.0  # until a run must be over
 
 
 def experiment(*, seed: int = 0, workers: int = 4, rounds: int = 30, **changes: Any) -> Experiment:
-    """Small and quick, but rounds take as long as a process needs to come back."""
+    """Small and quick, but rounds take as long as a process needs to restart."""
     tables: dict[str, Any] = {
         "seed": seed,
         "workers": workers,
@@ -53,14 +54,15 @@ def experiment(*, seed: int = 0, workers: int = 4, rounds: int = 30, **changes: 
             "least_deadline": 5.0,
         },
     }
-    for key, value in changes.items():
-        tables[key] = {**tables.get(key, {}), **value} if isinstance(value, dict) else value
-    return parse(tables)
+    return parse(merge_tables(tables, changes))
+
+
+CaseResult = tuple[Experiment, float | None]  # what was run; s until a standby led
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one drill went."""
+    """The result of one run with faults."""
 
     case: str
     seed: int
@@ -77,8 +79,8 @@ class Outcome:
         return not (self.hang or self.error or self.violations)
 
 
-class Drill:
-    """A cluster whose processes can be hurt, and what was done to it."""
+class FaultRun:
+    """A cluster whose processes are killed and stopped on purpose."""
 
     def __init__(
         self,
@@ -90,13 +92,11 @@ class Drill:
     ) -> None:
         self.settings = settings
         self.folder = folder
-        self.seed = settings.seed
         folder.mkdir(parents=True, exist_ok=True)
         self.cluster = Cluster(settings, folder, coordinators=coordinators, ha=ha, restart=False)
         self.faults = History(folder, "faults")
-        self.takeover: float | None = None
 
-    def __enter__(self) -> Drill:
+    def __enter__(self) -> FaultRun:
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -106,12 +106,12 @@ class Drill:
     # --- faults ----------------------------------------------------------------------------
 
     def note(self, kind: str, target: str | list[str]) -> float:
-        """For the checker; the time of it."""
+        """Note a fault for the checker; returns its time."""
         self.faults.note("fault", {"kind": kind, "target": target})
         return time.time()
 
     def start(self, **failpoints: str) -> None:
-        """Everyone; failpoints by name of the process: w1="worker.mixing@3=kill"."""
+        """Start all; failpoints by name of the process: w1="worker.mixing@3=kill"."""
         environment: Mapping[str, Mapping[str, str]] = {
             name: {VARIABLE: text} for name, text in failpoints.items()
         }
@@ -135,24 +135,26 @@ class Drill:
         self.cluster.kill(name, signal.SIGCONT)
 
     def restart(self, *names: str) -> None:
-        """Start again what died, as it was but without its fail point."""
+        """Restart what died, without its fail point."""
         for name in names:
             self.note("start", name)
             self.cluster.restart(name)
 
     # --- waiting ---------------------------------------------------------------------------
 
-    def until(self, condition: Callable[[], bool], what: str, *, seconds: float = SOON) -> None:
-        """Look until something is so; TimeoutError if it never is."""
+    def until(
+        self, condition: Callable[[], bool], what: str, *, seconds: float = EVENT_SECONDS
+    ) -> None:
+        """Wait until a condition holds; TimeoutError if it never does."""
         wait_until(condition, what, seconds=seconds)
 
     def until_dead(self, name: str) -> float:
-        """A process killed itself at its fail point; when that was seen."""
+        """Wait until a process has killed itself at its fail point; returns when that was seen."""
         self.until(lambda: self.cluster.exit_codes()[name] is not None, f"the death of {name}")
         return self.note("kill", name)
 
     def until_stopped(self, name: str) -> float:
-        """A process stopped itself at its fail point; when that was seen."""
+        """Wait until a process has stopped itself at its fail point; returns when that was seen."""
         stat = Path("/proc") / str(self.cluster.pid(name)) / "stat"
         self.until(
             lambda: stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T",
@@ -161,73 +163,75 @@ class Drill:
         return self.note("stop", name)
 
     def until_round(self, round_index: int) -> None:
-        """So many rounds are committed."""
+        """Wait until this round is committed."""
         self.until(lambda: self.committed() >= round_index, f"round {round_index}")
 
     def until_lead(self, name: str) -> float:
-        """A coordinator leads; since when."""
+        """Wait until a coordinator leads; returns since when."""
         self.until(lambda: bool(self.events(name, "lead")), f"the lead of {name}")
         return float(self.events(name, "lead")[-1]["at"])
 
     def pass_time(self, seconds: float) -> None:
-        """Let a fault last: how long is part of the drill, nothing waits for it."""
+        """Let a fault last: its length is part of the test, nothing waits for it."""
         let_last(seconds)
 
     def finish(self) -> None:
-        """The run goes on to its end."""
-        self.cluster.wait(OVER)
+        """Wait until the run is over."""
+        self.cluster.wait(RUN_SECONDS)
 
     # --- what is known ---------------------------------------------------------------------
 
     def committed(self) -> int:
         """The last committed round."""
-        found = [
+        rounds = [
             int(event["round"])
             for name in self.cluster.coordinators
             for event in self.events(name, "commit")
         ]
-        return max(found, default=0)
+        return max(rounds, default=0)
 
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        """What a coordinator wrote."""
+        """The events of one kind in the history of a coordinator."""
         file = self.cluster.record_folder(name) / f"history-{name}.jsonl"
         if not file.exists():
             return []
         return [line for line in read_history(file) if line["event"] == event]
 
     def last_participants(self) -> set[int]:
-        """Who was in the last attempt of all."""
-        found = [
+        """The workers of the last attempt."""
+        attempts = [
             event for name in self.cluster.coordinators for event in self.events(name, "attempt")
         ]
-        return set(max(found, key=lambda event: float(event["at"]))["participants"])
+        return set(max(attempts, key=lambda event: float(event["at"]))["participants"])
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A kind of drill."""
+class FaultCase:
+    """A kind of fault, at a time that depends on the seed."""
 
     name: str
-    play: Callable[[Path, int], tuple[Experiment, float | None]]  # folder, seed: what was run
+    run_case: Callable[[Path, int], CaseResult]  # with a folder and a seed
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """One drill and what the checker says of it."""
+        """Run the case once, and check its histories."""
         started = time.monotonic()
         hang = error = ""
         rounds: int | None = None
         takeover: float | None = None
         try:
-            settings, takeover = self.play(folder, seed)
+            settings, takeover = self.run_case(folder, seed)
             rounds = settings.rounds
-        except TimeoutError as found:
-            hang = str(found)
-        except Exception as found:  # whatever it is, the campaign goes on and tells it
-            error = f"{type(found).__name__}: {found}"
+        except TimeoutError as timeout:
+            hang = str(timeout)
+        except Exception as failure:  # the campaign continues, and reports it
+            error = f"{type(failure).__name__}: {failure}"
         try:
-            violations = tuple(str(each) for each in check_invariants(folder, rounds=rounds))
+            violations = tuple(
+                str(violation) for violation in check_invariants(folder, rounds=rounds)
+            )
             pause = longest_pause(folder)
-        except Exception as found:
+        except Exception as failure:
             violations, pause = (), float("nan")
-            error = error or f"{type(found).__name__}: {found}"
+            error = error or f"{type(failure).__name__}: {failure}"
         seconds = time.monotonic() - started
         return Outcome(self.name, seed, seconds, hang, error, violations, pause, takeover)

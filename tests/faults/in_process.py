@@ -1,4 +1,4 @@
-"""A real coordinator and scripted workers in one event loop, so that guards can be taken out."""
+"""A real coordinator and scripted workers in one event loop, so that guards can be removed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.scripted import Scripted
+from faults.scripted import ScriptedWorker
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
 from fedhp.cluster.coordinator.state import CoordinatorState, Phase
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, parse
+from fedhp.tables import merge_tables
 from waiting import wait_until_async
 
 SOON = 60.0  # s: nothing here takes longer, even on a busy machine
-NOTHING = frozenset[str]()
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -39,25 +39,23 @@ def experiment(**changes: Any) -> Experiment:
             "probe_bytes": 0,
         },
     }
-    for key, value in changes.items():
-        tables[key] = {**tables.get(key, {}), **value} if isinstance(value, dict) else value
-    return parse(tables)
+    return parse(merge_tables(tables, changes))
 
 
 @dataclass
-class Office:
-    """A coordinator that can be started, cut off and started again in the same folder."""
+class InProcessFederation:
+    """Workers, and a coordinator that can be stopped and started again in the same folder."""
 
     settings: Experiment
     certificates: Path
     folder: Path
     address: str = "127.0.0.1:1"
     running: asyncio.Task[None] | None = None
-    workers: dict[str, Scripted] = field(default_factory=dict)
-    living: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    workers: dict[str, ScriptedWorker] = field(default_factory=dict)
+    worker_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def open(self, ledger_folder: str = "ledger") -> CoordinatorState:
-        """A new coordinator that leads; its state."""
+    async def start_coordinator(self, ledger_folder: str = "ledger") -> CoordinatorState:
+        """Start a coordinator and wait until it serves; returns its state."""
         ledger = LocalLedger(self.folder / ledger_folder)
         coordinator = Coordinator(
             CoordinatorSettings(
@@ -69,7 +67,7 @@ class Office:
             ),
             ledger,
         )
-        self.running = asyncio.create_task(_term(coordinator, ledger))
+        self.running = asyncio.create_task(_coordinate(coordinator, ledger))
         running = self.running
         await until(lambda: running.done() or _is_serving(coordinator.state))
         if running.done():
@@ -78,40 +76,40 @@ class Office:
         self.address = coordinator.address
         return coordinator.state
 
-    async def close(self) -> None:
-        """End the term, as a kill would: nothing more is written."""
+    async def stop_coordinator(self) -> None:
+        """Stop it as a kill would: nothing more is written."""
         if self.running is not None:
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
             self.running = None
 
-    def hire(self, name: str) -> Scripted:
-        """One more worker, alive from now on."""
-        worker = Scripted.named(
+    def start_worker(self, name: str) -> ScriptedWorker:
+        """Start one more worker."""
+        worker = ScriptedWorker.named(
             self.certificates, name, self.folder / "workers" / name, lambda: self.address
         )
         self.workers[name] = worker
-        self.living[name] = asyncio.create_task(worker.live())
+        self.worker_tasks[name] = asyncio.create_task(worker.live())
         return worker
 
-    async def fire(self, name: str) -> None:
-        """End a worker at once."""
-        task = self.living.pop(name)
+    async def stop_worker(self, name: str) -> None:
+        """Stop a worker at once."""
+        task = self.worker_tasks.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def finish(self) -> None:
-        """Until the run is over and everyone knows."""
+        """Wait until the run is over and all workers know."""
         assert self.running is not None
         async with asyncio.timeout(SOON):
-            await asyncio.gather(self.running, *self.living.values())
+            await asyncio.gather(self.running, *self.worker_tasks.values())
 
 
 def _is_serving(state: CoordinatorState | None) -> bool:
     return state is not None and state.phase is not Phase.STARTING
 
 
-async def _term(coordinator: Coordinator, ledger: LocalLedger) -> None:
+async def _coordinate(coordinator: Coordinator, ledger: LocalLedger) -> None:
     try:
         await coordinator.run()
     finally:
@@ -119,27 +117,29 @@ async def _term(coordinator: Coordinator, ledger: LocalLedger) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Look until something is so."""
+    """Wait until a condition holds."""
     await wait_until_async(lambda: bool(condition()), "what a coordinator does", seconds=SOON)
 
 
 @asynccontextmanager
-async def office(settings: Experiment, certificates: Path, folder: Path) -> AsyncIterator[Office]:
-    """An office without a coordinator yet; everyone is ended at the end."""
-    there = Office(settings, certificates, folder)
+async def in_process_federation(
+    settings: Experiment, certificates: Path, folder: Path
+) -> AsyncIterator[InProcessFederation]:
+    """A federation without a coordinator yet; everything is stopped at the end."""
+    federation = InProcessFederation(settings, certificates, folder)
     try:
-        yield there
+        yield federation
     finally:
-        for name in list(there.living):
-            await there.fire(name)
-        await there.close()
+        for name in list(federation.worker_tasks):
+            await federation.stop_worker(name)
+        await federation.stop_coordinator()
 
 
-def run(scene: Coroutine[Any, Any, None]) -> None:
-    """A test's body, with an end in any case."""
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run the body of a test, with a deadline."""
 
     async def limited() -> None:
         async with asyncio.timeout(3 * SOON):
-            await scene
+            await scenario
 
     asyncio.run(limited())
