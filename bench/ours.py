@@ -14,7 +14,7 @@ import torch
 from bench.work import BATCH, DEGREE, LEARNING_RATE, SEED, TEST_IMAGES, data_file
 from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
 from fedhp.config import parse
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.graph import base_topology, mixing_weights
 from fedhp.learn.mix import mix
@@ -50,7 +50,7 @@ class Ours:
             }
         )
         prepared = prepare(experiment)
-        self.engine = LocalEngine(prepared)
+        self.engine = LocalExecutor(prepared)
         self.parameters = prepared.layout.trainable
         self._exchange = NeighborMixing(prepared.federation.base_topology)
         self._round = 0
@@ -94,7 +94,7 @@ class Ours:
         """Test the mean model alone, as a side with one global model does; its accuracy."""
         shard = self.engine.shard
         mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
-        [accuracy] = shard.evaluate_later(mean, everyone=False)()
+        [accuracy] = shard.evaluate(mean, everyone=False)
         return accuracy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from unit.engine.runs import ALGORITHMS, bits, carry_out, prepared_of
 
 torch.set_num_threads(1)
@@ -21,7 +21,7 @@ def test_one_executor_or_two_share_the_chunks(
     monkeypatch.setattr("fedhp.learn.stacked.CHUNK_WORKERS", 5)
     found = []
     for executors in (1, 2):
-        engine = LocalEngine(prepared_of(algorithm, MANY, {"executors": executors}))
+        engine = LocalExecutor(prepared_of(algorithm, MANY, {"executors": executors}))
         assert engine.shard.stack is not None
         assert engine.shard.stack.chunk(engine.prepared.device) == 5
         assert engine.prepared.executors == executors

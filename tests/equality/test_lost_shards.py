@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from fedhp.engine.executor import Answer, ShardLost
-from fedhp.engine.local import LocalEngine, LocalShards
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.executor import Pending, ShardLost
+from fedhp.engine.local import LocalExecutor, LocalShards
+from fedhp.engine.prepare import Prepared, shard_spec_of
+from fedhp.engine.runs.run import loop_of
 from fedhp.engine.shard import Shard
-from fedhp.engine.shard_spec import shard_spec_of
-from fedhp.engine.sharded import Engine
+from fedhp.engine.sharded import ShardedExecutor
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
-from unit.engine.runs import EXACT, NORMED, bits, carry_out, loop_of, prepared_of
+from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 torch.set_num_threads(1)
+P = ParamSpec("P")
+T = TypeVar("T")
 SHORT: dict[str, Any] = {
     "workers": 3,
     "rounds": 2,
@@ -40,24 +44,34 @@ class Fragile(LocalShards):
         super().__init__([Shard(shard_spec_of(prepared, group)) for group in groups])
         self.prepared, self.fatal, self.late = prepared, fatal, late
         self.calls, self.recovered, self.armed = 0, 0, False
-        self.states = self._copies(flying=False)
+        self.states = self._copies(in_flight=False)
 
-    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], **common: Any) -> list[Any]:
-        self.armed = True
-        if self._fatal():
-            if self.late:  # the first shard did it, the second was lost
-                getattr(self.shards[0], method)(*arguments[0], **common)
-            raise ShardLost
-        return super().call(method, arguments, **common)
-
-    def one(self, shard: int, method: str, *arguments: Any, **settings: Any) -> Any:
+    def submit(
+        self,
+        shard: int,
+        method: Callable[Concatenate[Shard, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
         # The first snapshots are taken before the first round.
-        self.armed = self.armed or method != "snapshot"
+        self.armed = self.armed or method is not Shard.snapshot
         fatal = self._fatal()
-        found = None if fatal and not self.late else super().one(shard, method, *arguments)
+        if fatal and not self.late:
+            raise ShardLost
+        pending = super().submit(shard, method, *args, **kwargs)
         if fatal:
             raise ShardLost
-        return found
+        return pending
+
+    def start_tests(
+        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
+    ) -> Pending[list[float]]:
+        fatal = self._fatal()
+        pending = super().start_tests(shard, mean, whole=whole)
+        if fatal:
+            raise ShardLost
+        return Uncertain(self, pending)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         fatal = self._fatal()
@@ -66,17 +80,10 @@ class Fragile(LocalShards):
         if fatal:
             raise ShardLost
 
-    def evaluate_later(self, arguments: Sequence[tuple[Any, ...]], *, whole: bool) -> Any:
-        fatal = self._fatal()
-        answer = super().evaluate_later(arguments, whole=whole)
-        if fatal:
-            raise ShardLost
-        return Uncertain(self, answer)
-
-    def keep(self, *, flying: bool) -> None:
+    def keep(self, *, in_flight: bool) -> None:
         if self._fatal():
             raise ShardLost
-        self.states = self._copies(flying=flying)
+        self.states = self._copies(in_flight=in_flight)
 
     def kept(self) -> list[Arrays]:
         return self.states
@@ -89,9 +96,9 @@ class Fragile(LocalShards):
         for shard, state in zip(self.shards, self.states, strict=True):
             shard.load(state)
 
-    def _copies(self, *, flying: bool) -> list[Arrays]:
+    def _copies(self, *, in_flight: bool) -> list[Arrays]:
         return [
-            {name: array.copy() for name, array in shard.state(flying=flying).items()}
+            {name: array.copy() for name, array in shard.state(in_flight=in_flight).items()}
             for shard in self.shards
         ]
 
@@ -103,20 +110,20 @@ class Fragile(LocalShards):
 class Uncertain:
     """Tests whose shard may be lost before it answers."""
 
-    def __init__(self, shards: Fragile, answer: Answer) -> None:
-        self._shards, self._answer = shards, answer
+    def __init__(self, shards: Fragile, pending: Pending[list[float]]) -> None:
+        self._shards, self._pending = shards, pending
 
     def done(self) -> bool:
-        return self._answer.done()
+        return self._pending.done()
 
-    def __call__(self) -> list[list[float]]:
+    def result(self) -> list[float]:
         if self._shards._fatal():
             raise ShardLost
-        return self._answer()
+        return self._pending.result()
 
 
 def groups_of(prepared: Prepared) -> list[IntArray]:
-    engine = LocalEngine(prepared, shards=2)
+    engine = LocalExecutor(prepared, shards=2)
     engine.close()
     return engine.shards.groups
 
@@ -125,7 +132,7 @@ def groups_of(prepared: Prepared) -> list[IntArray]:
 def case(algorithm: str, overlap: bool, normed: bool) -> tuple[Prepared, Any]:
     """An experiment, and what it gives when nothing is lost."""
     prepared = prepared_of(algorithm, SHORT, EXACT, NORMED if normed else {}, overlap=overlap)
-    return prepared, bits(carry_out(LocalEngine(prepared)))
+    return prepared, bits(carry_out(LocalExecutor(prepared)))
 
 
 def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
@@ -133,7 +140,7 @@ def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
     groups = groups_of(prepared)
     for fatal in count(1):
         shards = Fragile(prepared, groups, fatal, late)
-        engine = Engine(prepared, shards)
+        engine = ShardedExecutor(prepared, shards)
         # An asynchronous loop keeps a state and takes snapshots before its first round.
         shards.armed = prepared.experiment.algorithm.name != "adpsgd"
         yield shards, bits(carry_out(engine))
@@ -165,7 +172,7 @@ def test_a_loss_at_any_call(algorithm: str, overlap: bool, normed: bool, late: b
 def test_a_loss_while_the_first_turns_begin(fatal: int) -> None:
     prepared, expected = case("adpsgd", False, False)
     shards = Fragile(prepared, groups_of(prepared), fatal, late=False)
-    engine = Engine(prepared, shards)
+    engine = ShardedExecutor(prepared, shards)
     loop = loop_of(engine)
     shards.armed = True
     try:

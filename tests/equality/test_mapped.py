@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.learn.params import matrix
 from unit.engine.runs import ALGORITHMS, EXACT, NORMED, bits, carry_out, prepared_of
 
@@ -22,17 +22,17 @@ def test_a_mapped_run_is_one_in_memory(
     algorithm: str, kernels: dict[str, Any], tmp_path: Path
 ) -> None:
     prepared = prepared_of(algorithm, SIZE, kernels)
-    mapped = LocalEngine(prepared, scratch=tmp_path)
+    mapped = LocalExecutor(prepared, scratch=tmp_path)
     assert list(tmp_path.iterdir()) == []  # not even while it runs: the files have no names
     found = carry_out(mapped)
-    assert bits(found) == bits(carry_out(LocalEngine(prepared)))
+    assert bits(found) == bits(carry_out(LocalExecutor(prepared)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mapped_shards_with_statistics_that_stay_at_home(tmp_path: Path) -> None:
     prepared = prepared_of("pens", SIZE, EXACT, NORMED, {"training": {"batch_norm": "local"}})
-    found = carry_out(LocalEngine(prepared, shards=2, scratch=tmp_path))
-    assert bits(found) == bits(carry_out(LocalEngine(prepared)))
+    found = carry_out(LocalExecutor(prepared, shards=2, scratch=tmp_path))
+    assert bits(found) == bits(carry_out(LocalExecutor(prepared)))
     assert list(tmp_path.iterdir()) == []
 
 

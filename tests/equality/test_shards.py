@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared
 from fedhp.types import RoundRecord
 from unit.engine.runs import (
@@ -42,9 +42,9 @@ EVERY = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 def assert_alike(prepared: Prepared) -> None:
     """One shard, two and three: not a bit of difference."""
-    records, state = carry_out(LocalEngine(prepared))
+    records, state = carry_out(LocalExecutor(prepared))
     for shards in (2, 3):
-        engine = LocalEngine(prepared, shards=shards)
+        engine = LocalExecutor(prepared, shards=shards)
         assert len(engine.shards.groups) == shards
         found, end = carry_out(engine)
         assert bits(found) == bits(records)
@@ -98,8 +98,8 @@ def test_several_shards_are_one_with_convolutions_and_executors() -> None:
 
 def test_a_worker_in_a_shard_of_its_own() -> None:
     prepared = prepared_of("fedhp", SIZE, EXACT)
-    records, state = carry_out(LocalEngine(prepared))
-    found, end = carry_out(LocalEngine(prepared, shards=7))
+    records, state = carry_out(LocalExecutor(prepared))
+    found, end = carry_out(LocalExecutor(prepared, shards=7))
     assert bits(found) == bits(records)
     assert bits(end) == bits(state)
 
@@ -108,9 +108,9 @@ def test_a_worker_in_a_shard_of_its_own() -> None:
 def test_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
     """Stacks and sums in another order: differences of rounding only."""
     prepared = prepared_of(algorithm, SIZE, {"rounds": 3})
-    records, state = carry_out(LocalEngine(prepared))
+    records, state = carry_out(LocalExecutor(prepared))
     for shards in (2, 3):
-        found, end = carry_out(LocalEngine(prepared, shards=shards))
+        found, end = carry_out(LocalExecutor(prepared, shards=shards))
         np.testing.assert_allclose(end["models"], state["models"], rtol=0, atol=1e-5)
         for one, other in zip(records, found, strict=True):
             assert one.local_steps.tolist() == other.local_steps.tolist()
@@ -131,7 +131,7 @@ def test_a_model_goes_once_to_every_shard_that_wants_it(
     shards: int, away: dict[str, Any], policy: dict[str, Any]
 ) -> None:
     prepared = prepared_of("dpsgd", SIZE, NORMED, away, policy)
-    engine = LocalEngine(prepared, shards=shards)
+    engine = LocalExecutor(prepared, shards=shards)
     records, _ = carry_out(engine)
     groups = [group.tolist() for group in engine.shards.groups]
     home = {worker: index for index, group in enumerate(groups) for worker in group}

@@ -20,7 +20,7 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.config import Experiment, parse
 from fedhp.engine.accounting import _slowest_pull
-from fedhp.engine.context import bare_stage
+from fedhp.engine.context import planning_context
 from fedhp.record.reader import RunReader
 from fedhp.timing import slowest_link
 from fedhp.types import FloatArray
@@ -100,7 +100,7 @@ def ran(algorithm: str, folder: Path) -> Ran:
 
 def predicted(experiment: Experiment, done: CommittedRound, *, model_bits: float) -> float:
     """What the simulator says of this plan in this world."""
-    world = bare_stage(experiment, model_bits=model_bits).world
+    world = planning_context(experiment, model_bits=model_bits).world
     compute = world.compute_times(done.local_steps, done.attempt.round_index, time=0.0)
     transfers = np.bincount(done.links.ravel(), minlength=experiment.workers)
     times = world.network(0.0).link_time(done.links, transfers)

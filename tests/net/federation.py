@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhp.cluster.history import read_history
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.graph import topology_from
 from fedhp.record.tensors import read_tensors
 from fedhp.types import NeighborMixing
@@ -95,7 +95,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
-def digests(engine: LocalEngine) -> list[bytes]:
+def digests(engine: LocalExecutor) -> list[bytes]:
     """Of the models that all workers have now in the simulation."""
     width = engine.prepared.layout.mixed
     return [hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.models]

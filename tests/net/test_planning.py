@@ -11,7 +11,7 @@ from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import ClusterConfig, parse
-from fedhp.engine.context import bare_stage
+from fedhp.engine.context import planning_context
 from fedhp.graph import components_of, mixing_weights
 from fedhp.types import NeighborMixing
 
@@ -33,7 +33,7 @@ def planning(
             "cluster": cluster or {},
         }
     )
-    return RoundPlanner(bare_stage(experiment, model_bits=8e6))
+    return RoundPlanner(planning_context(experiment, model_bits=8e6))
 
 
 def steps(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -9,7 +9,7 @@ from fedhp.cluster.coordinator.link_estimates import SURVEY_PEERS, LinkSurvey
 from fedhp.cluster.coordinator.round_planner import RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import parse
-from fedhp.engine.context import bare_stage
+from fedhp.engine.context import planning_context
 
 NAN = float("nan")
 
@@ -69,7 +69,7 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
     everyone, step_time = np.ones(4, dtype=np.bool_), np.full(4, 0.01)
 
     def first_steps(slow: float) -> list[int]:
-        planner = RoundPlanner(bare_stage(experiment, model_bits=8e6))
+        planner = RoundPlanner(planning_context(experiment, model_bits=8e6))
         speed = [slow, 8.0, 8.0, 8.0]
         assert not planner.links.known()
         planner.learn_survey(

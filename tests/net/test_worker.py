@@ -13,7 +13,7 @@ import torch
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.types import PeerScoring
 from net.fake_coordinator import FakeCoordinator, make_certificates
@@ -37,14 +37,14 @@ def alone(
     )
 
 
-def trained(engine: LocalEngine, rounds: int = 1) -> None:
+def trained(engine: LocalExecutor, rounds: int = 1) -> None:
     for round_index in range(1, rounds + 1):
         engine.train(np.full(3, 3), round_index=round_index, learning_rate=0.1)
 
 
 def test_three_rounds_have_the_bits_of_the_simulation(certificates: Path, tmp_path: Path) -> None:
     settings, exchange = experiment(), line(3)
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
 
     async def test() -> None:
         async with start_federation(settings, certificates, tmp_path) as federation:
@@ -93,7 +93,7 @@ def test_three_rounds_have_the_bits_of_the_simulation(certificates: Path, tmp_pa
 
 def test_scoring_has_the_bits_of_the_simulation(certificates: Path, tmp_path: Path) -> None:
     settings = experiment(algorithm={"name": "pens"})
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
     peers = [[1, 2], [0, 2], [0, 1]]
     trained(engine)
     scoring = PeerScoring(np.array(peers), keep=1, samples=20, cost_per_candidate=0.1)
@@ -129,7 +129,7 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
     certificates: Path, tmp_path: Path
 ) -> None:
     settings = experiment()
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
     trained(engine)
     rows, width = engine.shard.after, engine.prepared.layout.mixed
     expected = torch.mul(rows[0, :width], 0.5 + 0.2).add_(rows[1, :width], alpha=0.3)
@@ -289,7 +289,7 @@ def test_a_worker_that_was_stopped_comes_back_with_its_models(
     certificates: Path, tmp_path: Path
 ) -> None:
     settings = experiment()
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
     for round_index in (1, 2):
         engine.train(np.full(3, 3), round_index=round_index, learning_rate=0.1)
         engine.shard.mixed.copy_(engine.shard.after)
@@ -349,7 +349,7 @@ def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
 
 def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) -> None:
     settings = experiment(cluster={"robust": "median", "compression": "fp16"})
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
     trained(engine)
     width = engine.prepared.layout.mixed
     rows = engine.shard.after[:, :width].clone()

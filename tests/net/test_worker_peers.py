@@ -18,8 +18,8 @@ from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_Pee
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, server_credentials
 from fedhp.config import Experiment
-from fedhp.engine.executor import Turn
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.executor import LocalTraining
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from net.fake_coordinator import FakeCoordinator, make_certificates
 from net.federation import digests, experiment, final_model, run, start_federation
@@ -48,10 +48,10 @@ def act(coordinator: FakeCoordinator, worker: int, *, turn: int, partner: int) -
 
 def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) -> None:
     settings = acting()
-    engine = LocalEngine(prepare(settings))
-    engine.enable_in_flight_state()
+    engine = LocalExecutor(prepare(settings))
+    engine.keep()
     engine.snapshot(0)
-    engine.train_snapshots({0: Turn(1, 3, 0.1)})
+    engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
     before = engine.shard.models.mean(dim=0).numpy()
     engine.average(0, 1)
@@ -137,10 +137,10 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     certificates: Path, tmp_path: Path
 ) -> None:
     settings = acting()
-    engine = LocalEngine(prepare(settings))
-    engine.enable_in_flight_state()
+    engine = LocalExecutor(prepare(settings))
+    engine.keep()
     engine.snapshot(0)
-    engine.train_snapshots({0: Turn(1, 3, 0.1)})
+    engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
     engine.shard.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
 
@@ -207,7 +207,7 @@ def test_a_poisoned_model_is_refused_and_its_sender_quarantined(
     certificates: Path, tmp_path: Path
 ) -> None:
     settings = experiment()
-    engine = LocalEngine(prepare(settings))
+    engine = LocalExecutor(prepare(settings))
     engine.train(np.full(3, 3), round_index=1, learning_rate=0.1)
     engine.shard.mixed.copy_(engine.shard.after)
     engine.advance()

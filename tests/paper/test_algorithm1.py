@@ -43,14 +43,13 @@ def rounds() -> list[Round]:
         assert isinstance(loop.algorithm, Algorithm)
         steps = loop.rounds()
         for round_index in range(1, 5):
-            observation = loop._observe(round_index)
-            progress = loop.progress
-            _, plan = loop.algorithm.plan(progress.algorithm_state, observation, progress.reports)
+            planned = loop._plan()  # algorithms are pure: nothing is changed
+            assert planned.round_index == round_index
             before = engine.shard.models.double().numpy().copy()
             record = next(steps)
             seen.append(
                 Round(
-                    plan=plan,
+                    plan=planned.plan,
                     record=record,
                     before=before,
                     trained=engine.shard.after.double().numpy().copy(),

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedhp.algorithms import AsyncAlgorithm, Federation, Observation, load_algorithm
+from fedhp.algorithms import Federation, Observation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Algorithm
 from fedhp.algorithms.pens import PENS
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Turn
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.executor import LocalTraining
+from fedhp.engine.local import LocalExecutor
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
@@ -139,10 +139,8 @@ def test_spec8_ldsgd_schedule(local: int, communicating: int) -> None:
 # --- AD-PSGD ---------------------------------------------------------------------------------
 
 
-def events_of(engine: LocalEngine) -> EventLoop:
-    algorithm = engine.prepared.algorithm
-    assert isinstance(algorithm, AsyncAlgorithm)
-    return EventLoop(engine, algorithm)
+def events_of(engine: LocalExecutor) -> EventLoop:
+    return EventLoop(engine.prepared, engine, tester=engine)
 
 
 @pytest.mark.parametrize("sharing", [False, True])
@@ -167,7 +165,7 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
             rate = 0.1 * 0.98 ** (events // workers)
             with engine_of(experiment) as apart:
                 apart.shard.after[worker] = torch.tensor(snapshot)
-                apart.train_snapshots({worker: Turn(turn + 1, steps, rate)})
+                apart.train_snapshots({worker: LocalTraining(turn + 1, steps, rate)})
                 change = apart.shard.after[worker].tolist()
             return [start + moved for start, moved in zip(snapshot, change, strict=True)]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
 from fedhp.tables import merge_tables
@@ -37,17 +36,15 @@ def tiny(algorithm: str, more: Mapping[str, Any] | None = None, **settings: Any)
 
 
 @contextmanager
-def engine_of(experiment: Experiment) -> Iterator[LocalEngine]:
+def engine_of(experiment: Experiment) -> Iterator[LocalExecutor]:
     """A training engine, closed afterwards."""
-    engine = LocalEngine(prepare(experiment))
+    engine = LocalExecutor(prepare(experiment))
     try:
         yield engine
     finally:
         engine.close()
 
 
-def loop_of(engine: LocalEngine) -> RoundLoop:
+def loop_of(engine: LocalExecutor) -> RoundLoop:
     """The round loop of a synchronous experiment."""
-    algorithm = engine.prepared.algorithm
-    assert isinstance(algorithm, Algorithm)
-    return RoundLoop(engine, algorithm)
+    return RoundLoop(engine.prepared, engine, tester=engine)

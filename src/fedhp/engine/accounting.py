@@ -1,10 +1,13 @@
-"""The accounts of a synchronous round: times, bytes, the record and the workers' reports.
+"""The accounts of a round: virtual times, bytes, the record, the workers' reports, real seconds.
 
 worker_time = sum of the step times + max over neighbors of link_time, and so on (SPEC 1).
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +15,8 @@ import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.config import Experiment
-from fedhp.engine.context import Stage
+from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Exchanged, Training
-from fedhp.engine.stopwatch import Stopwatch
 from fedhp.errors import Diverged, RunError
 from fedhp.timing import PROBE_BATCHES, Network, learning_rate, slowest_link, timing
 from fedhp.types import (
@@ -32,17 +34,33 @@ ESTIMATE_STEPS = 2 * PROBE_BATCHES
 MOST_INTERVALS = 10_000_000  # of the links' changes in one run
 
 
+class Stopwatch:
+    """Real seconds by phase of a round: shown to people, never part of a result."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside."""
+        started = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A round up to its exchange: what was decided, and what training gave."""
+class RoundPlan:
+    """What was decided for a round."""
 
     state: Any  # of the algorithm, after its plan
     plan: Plan
     observation: Observation
     local_steps: IntArray  # [N]
-    training: Training
-    estimates: Estimates | None
-    watch: Stopwatch
+
+    @property
+    def round_index(self) -> int:
+        """The number of the round."""
+        return self.observation.round_index
 
 
 def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
@@ -58,7 +76,7 @@ def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
 
 
 def calibration(world: World) -> Reports:
-    """One timed step on every worker, told as the reports of round 0."""
+    """The reports of round 0: one timed step on every worker."""
     times = [float(world.step_times(i, 0, steps=1, time=0.0)[0]) for i in range(world.workers)]
     return first_reports(np.array(times))
 
@@ -79,16 +97,25 @@ def first_reports(step_time: FloatArray) -> Reports:
     )
 
 
-def account(prepared: Stage, *, work: Work, network: Network, exchanged: Exchanged) -> RoundRecord:
-    """What the round cost. `network` is the true one; the observation may be late."""
-    plan, observation, local_steps = work.plan, work.observation, work.local_steps
-    world, start = prepared.world, observation.clock
+def account(
+    context: PlanningContext,
+    planned: RoundPlan,
+    *,
+    training: Training,
+    estimates: Estimates | None,
+    exchanged: Exchanged,
+    wall: dict[str, float],
+) -> RoundRecord:
+    """The cost of a round, on the true network: what the planner observed may be late."""
+    plan, observation, local_steps = planned.plan, planned.observation, planned.local_steps
+    world, start = context.world, observation.clock
+    network = world.network(start)
     workers = world.workers
     missing = np.full(workers, np.nan)
     stepping = world.compute_times(local_steps, observation.round_index, time=start)
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
-    extra = _extra_steps(prepared.experiment, plan, workers) * np.nan_to_num(step_time)
+    extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
     links = exchanged.links
     transfers = np.bincount(links.ravel(), minlength=workers)
     link_time = network.link_time(links, transfers)
@@ -108,21 +135,23 @@ def account(prepared: Stage, *, work: Work, network: Network, exchanged: Exchang
         timing=times,
         links=links,
         link_time=link_time,
-        link_bytes=np.full(len(links), directions * prepared.model_bytes, dtype=np.int64),
+        link_bytes=np.full(len(links), directions * context.model_bytes, dtype=np.int64),
         link_distance=exchanged.distance,
         decision=plan.decision,
-        train_loss=work.training.loss,
-        update_norm=work.training.update_norm,
-        smoothness=work.estimates.smoothness if work.estimates else missing,
-        gradient_variance=work.estimates.gradient_variance if work.estimates else missing,
+        train_loss=training.loss,
+        update_norm=training.update_norm,
+        smoothness=estimates.smoothness if estimates else missing,
+        gradient_variance=estimates.gradient_variance if estimates else missing,
         bandwidth=mean_bandwidth(network),
         evaluation=None,
-        wall=work.watch.laps,
+        wall=wall,
     )
 
 
-def reports_of(record: RoundRecord, work: Work, exchanged: Exchanged) -> Reports:
-    """What the workers tell the coordinator."""
+def reports_of(
+    record: RoundRecord, *, estimates: Estimates | None, exchanged: Exchanged
+) -> Reports:
+    """What the workers report to the coordinator."""
     missing = np.full(len(record.step_time), np.nan)
     first = record.round_index == 1
     return Reports(
@@ -133,7 +162,7 @@ def reports_of(record: RoundRecord, work: Work, exchanged: Exchanged) -> Reports
         distance=exchanged.distance,
         smoothness=record.smoothness,
         gradient_variance=record.gradient_variance,
-        start_loss=work.estimates.start_loss if first and work.estimates else missing,
+        start_loss=estimates.start_loss if first and estimates else missing,
         selected=exchanged.selected,
     )
 
@@ -153,7 +182,7 @@ def mean_bandwidth(network: Network) -> FloatArray:
 
 
 def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray:
-    """Work beside the local steps, in units of a worker's step time, [N]."""
+    """Work in addition to the local steps, in units of a worker's step time, [N]."""
     extra = np.zeros(workers)
     if isinstance(plan.exchange, PeerScoring):
         scored = (plan.exchange.candidates >= 0).sum(axis=1)
@@ -170,15 +199,20 @@ def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> Float
     return slowest
 
 
-def check_record(record: RoundRecord, interval: float) -> None:
-    """Stop before a number that is none: nothing could be told from such a round."""
-    most = MOST_INTERVALS * interval
-    if not record.clock <= most or np.isnan(record.timing.mean_waiting_time):
+def check_clock(record: RoundRecord, experiment: Experiment) -> None:
+    """Stop before virtual time runs too far ahead of the links, which move by intervals."""
+    interval = experiment.world.bandwidth.interval
+    limit = MOST_INTERVALS * interval
+    if not record.clock <= limit or np.isnan(record.timing.mean_waiting_time):
         raise RunError(
-            f"round {record.round_index}: the virtual clock went to {record.clock:g} s",
-            allowed=f"at most {most:g} s, at world.bandwidth.interval = {interval:g}",
+            f"round {record.round_index}: the virtual clock reached {record.clock:g} s",
+            allowed=f"at most {limit:g} s, at world.bandwidth.interval = {interval:g}",
             fix="check [world] and the settings of the algorithm for times that are too long",
         )
+
+
+def check_evaluation(record: RoundRecord) -> None:
+    """Stop a run whose tests do not give finite numbers."""
     if record.evaluation is None:
         return
     bad = np.flatnonzero(~np.isfinite(record.evaluation.accuracy))
@@ -189,5 +223,5 @@ def check_record(record: RoundRecord, interval: float) -> None:
             "rounds before it are kept",
             allowed="a metric that is a finite number for every model",
             fix=f"lower training.learning_rate (it was {record.learning_rate:g} in this round), "
-            "or mend the metric of your own task",
+            "or correct the metric of your own task",
         )

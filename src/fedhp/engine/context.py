@@ -1,9 +1,8 @@
-"""Who plans, among whom, in which world: all that decisions and time need, no data, no model."""
+"""What plans and virtual time need: algorithm, federation and world, but no data and no model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.config import Experiment
@@ -14,59 +13,27 @@ from fedhp.world import World, build_world
 MOST_INTERVALS = 100_000  # of the links' changes in one transfer
 
 
-class Stage(Protocol):
-    """What the loops need of an experiment: that of a run (prepare.py), or a bare one."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """Its settings."""
-
-    @property
-    def algorithm(self) -> Algorithm | AsyncAlgorithm:
-        """Who plans."""
-
-    @property
-    def federation(self) -> Federation:
-        """What the algorithm knows before the first round."""
-
-    @property
-    def world(self) -> World:
-        """Devices, links and presence."""
-
-    @property
-    def model_bytes(self) -> int:
-        """What one transfer counts."""
-
-    @property
-    def overlap(self) -> bool:
-        """Whether tests run beside the next round's training."""
-
-    @property
-    def whole_at_end(self) -> bool:
-        """Whether the last models are tested on the whole test set as well."""
-
-
 @dataclass(frozen=True, slots=True)
-class BareStage:
-    """A stage on which nothing is trained and nothing tested."""
+class PlanningContext:
+    """What the loops and planners need of an experiment; Prepared adds what training needs."""
 
     experiment: Experiment
     algorithm: Algorithm | AsyncAlgorithm
-    federation: Federation
+    federation: Federation  # what the algorithm knows before the first round
     world: World
-    overlap: bool = False
-    whole_at_end: bool = False
 
     @property
     def model_bytes(self) -> int:
-        """What one transfer counts, by the world's size of the model."""
+        """Bytes counted for one transfer, by the world's size of the model."""
         return round(self.world.model_bits / 8)
 
 
-def bare_stage(experiment: Experiment, *, model_bits: float, source: str = "") -> BareStage:
-    """The stage of an experiment whose model is not built; model_bits is its size."""
+def planning_context(
+    experiment: Experiment, *, model_bits: float, source: str = ""
+) -> PlanningContext:
+    """The context of an experiment whose model is not built; model_bits is its size."""
     part = experiment.algorithm
-    return BareStage(
+    return PlanningContext(
         experiment,
         load_algorithm(part.name, part.settings, source=source),
         federation_of(experiment, source=source),

@@ -8,15 +8,22 @@ event ahead of it, so the heap is two columns of the worker table.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
-from fedhp.engine.accounting import mean_bandwidth, rate_at
-from fedhp.engine.executor import RoundExecutor, ShardLost, Turn, check_finite
-from fedhp.engine.stopwatch import Stopwatch
+from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
+from fedhp.engine.context import PlanningContext
+from fedhp.engine.executor import (
+    EventExecutor,
+    LocalTraining,
+    ModelTester,
+    ShardLost,
+    check_finite,
+)
+from fedhp.engine.testing import with_results
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.packing import pack, unpack
 from fedhp.types import (
@@ -69,15 +76,24 @@ class _Tally:
 class EventLoop:
     """Drives an asynchronous algorithm."""
 
-    def __init__(self, engine: RoundExecutor, algorithm: AsyncAlgorithm) -> None:
-        self.engine = engine
-        self.algorithm = algorithm
-        self.world = engine.prepared.world
-        self.experiment = engine.prepared.experiment
+    def __init__(
+        self,
+        context: PlanningContext,
+        executor: EventExecutor,
+        *,
+        tester: ModelTester | None = None,
+    ) -> None:
+        assert isinstance(context.algorithm, AsyncAlgorithm)
+        self.context = context
+        self.executor = executor
+        self.tester = tester
+        self.algorithm = context.algorithm
+        self.world = context.world
+        self.experiment = context.experiment
         self.workers = n = self.experiment.workers
         self.round_index = 0
         self.clock = 0.0
-        self.state: Any = algorithm.start(engine.prepared.federation)
+        self.state: Any = self.algorithm.start(context.federation)
         self.table = Table(
             due=np.full(n, np.inf),
             phase=np.full(n, AWAY, dtype=np.int64),
@@ -89,7 +105,7 @@ class EventLoop:
             untrained=np.zeros(n, dtype=np.bool_),
             loss=np.full(n, np.nan),
         )
-        engine.enable_in_flight_state()
+        executor.keep()
         self._safe = self._capture()
 
     def rounds(self) -> Iterator[RoundRecord]:
@@ -98,9 +114,9 @@ class EventLoop:
             try:
                 self._wake()
                 record = self._round()
-                self.engine.keep()
+                self.executor.keep()
             except ShardLost:
-                self.engine.recover()
+                self.executor.recover()
                 self._return_to(self._safe)
                 continue
             self._safe = self._capture()
@@ -110,23 +126,20 @@ class EventLoop:
         """N averaging events, then the tests."""
         watch = Stopwatch()
         started, tally = self.clock, _Tally(self.workers)
-        network = self.world.network(started)
+        bandwidth = mean_bandwidth(self.world.network(started))
         rate = rate_at(self.experiment, self.round_index + 1, started)
         last = -1
-        while tally.events < self.workers:
-            last = self._step(tally)
-        watch.lap("train")
+        with watch.phase("train"):
+            while tally.events < self.workers:
+                last = self._step(tally)
         self.round_index += 1
-        evaluation = final = None
-        if self.engine.tests(self.round_index):
-            evaluation = self.engine.evaluate()
-            if self.round_index == self.experiment.rounds and self.engine.prepared.whole_at_end:
-                final = self.engine.evaluate(whole=True)
-        watch.lap("evaluate")
+        record = self._record(tally, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
+        check_clock(record, self.experiment)
+        if self.tester is not None and self.tester.is_tested(self.round_index):
+            record = with_results(record, self.tester.start_tests(self.round_index))
         self._begin(last)
         self._wake()
-        record = self._record(tally, started, rate, mean_bandwidth(network))
-        return replace(record, evaluation=evaluation, final_evaluation=final, wall=watch.laps)
+        return record
 
     def _step(self, tally: _Tally) -> int:
         """Handle the next event; returns the worker that ended a turn with it, or -1."""
@@ -167,7 +180,7 @@ class EventLoop:
         table.duration[worker] = times.sum()
         table.due[worker] = self.clock + float(times.sum())
         table.untrained[worker] = True
-        self.engine.snapshot(worker)
+        self.executor.snapshot(worker)
 
     def _wake(self) -> None:
         """Start the workers that are away and may be back."""
@@ -179,7 +192,7 @@ class EventLoop:
         table = self.table
         if table.untrained[worker]:
             self._train_waiting()
-        norm = self.engine.apply(worker)
+        norm = self.executor.apply(worker)
         self._check(worker, norm)
         tally.steps[worker] += table.steps[worker]
         tally.compute[worker] += table.duration[worker]
@@ -189,12 +202,12 @@ class EventLoop:
         """Train all snapshots taken so far in one go: they depend on nothing later."""
         table = self.table
         turns = {
-            worker: Turn(
+            worker: LocalTraining(
                 int(table.turn[worker]) + 1, int(table.steps[worker]), float(table.rate[worker])
             )
             for worker in np.flatnonzero(table.untrained).tolist()
         }
-        for worker, loss in self.engine.train_snapshots(turns).items():
+        for worker, loss in self.executor.train_snapshots(turns).items():
             table.loss[worker] = loss
             table.untrained[worker] = False
 
@@ -203,9 +216,9 @@ class EventLoop:
         check_finite(
             self.table.loss,
             np.where(only, norm, 0.0),
-            only,
-            self.round_index + 1,
-            float(self.table.rate[worker]),
+            worked=only,
+            round_index=self.round_index + 1,
+            learning_rate=float(self.table.rate[worker]),
         )
 
     def _send(self, worker: int) -> None:
@@ -223,14 +236,20 @@ class EventLoop:
     def _average(self, worker: int, tally: _Tally) -> None:
         """On arrival both take the mean of their current models: the mean of all stays."""
         partner = int(self.table.partner[worker])
-        apart = self.engine.average(worker, partner)
+        apart = self.executor.average(worker, partner)
         time = float(self.table.duration[worker])
         tally.communication[worker] += time
         key = (min(worker, partner), max(worker, partner))
         tally.links.setdefault(key, []).append((time, apart))
 
     def _record(
-        self, tally: _Tally, started: float, rate: float, bandwidth: FloatArray
+        self,
+        tally: _Tally,
+        started: float,
+        *,
+        rate: float,
+        bandwidth: FloatArray,
+        wall: dict[str, float],
     ) -> RoundRecord:
         n = self.workers
         took = self.clock - started
@@ -238,7 +257,7 @@ class EventLoop:
         links = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         events = [tally.links[pair] for pair in pairs]
         times = np.array([np.mean([time for time, _ in each]) for each in events])
-        size = 2 * self.engine.prepared.model_bytes
+        size = 2 * self.context.model_bytes
         worked = tally.steps > 0
         with np.errstate(invalid="ignore"):
             step_time = np.where(worked, tally.compute / np.maximum(tally.steps, 1), np.nan)
@@ -272,7 +291,7 @@ class EventLoop:
             gradient_variance=missing,
             bandwidth=bandwidth,
             evaluation=None,
-            wall={},
+            wall=wall,
         )
 
     def _capture(self) -> Checkpoint:
@@ -286,13 +305,11 @@ class EventLoop:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to go on from the last round's end."""
-        return replace(self._safe, arrays={**self.engine.state(), **self._safe.arrays})
+        """Everything needed to resume from the last round's end, without the models."""
+        return self._safe
 
     def restore(self, saved: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        names = ("models", "counters", "in_flight", "flight_counters")
-        self.engine.load({name: saved.arrays[name] for name in names})
+        """Resume from a checkpoint."""
         self._return_to(saved)
         self._safe = self._capture()
 

@@ -1,20 +1,17 @@
-"""What the two loops ask of whoever carries out a plan, and what they are given: no tensors.
+"""What the two loops ask of an executor, and the numbers they get back: no tensors.
 
-Engine (engine.py) trains. Replay (replay.py) looks up what a run has measured: virtual time
-passes as it would, and nothing is computed but plans.
+ShardedExecutor (sharded.py) trains models. The executors of replay/executor.py look up what a
+run has measured: virtual time passes as it would, and nothing is computed but plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from fedhp.engine.context import Stage
 from fedhp.errors import Diverged
-from fedhp.record.packing import Arrays
 from fedhp.types import (
     BoolArray,
     Evaluation,
@@ -25,35 +22,28 @@ from fedhp.types import (
     PeerScoring,
 )
 
+Result = TypeVar("Result", covariant=True)
+
 
 class ShardLost(Exception):
-    """A shard is gone; `Carrier.recover` brings it back as of the last round."""
+    """A shard is gone; `recover` brings it back as it was at the last round's end."""
 
 
 class StateLost(Exception):
-    """A shard is gone with everything that is kept of it; only a checkpoint can help."""
+    """A shard is gone together with its kept state; only a checkpoint can help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What local training gave, [N] each; NaN where a worker did nothing."""
+    """Results of local training, [N] each; NaN where a worker did nothing."""
 
     loss: FloatArray
     update_norm: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One worker's local training: the key of its batches, steps and learning rate."""
-
-    key: int
-    steps: int
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True)
 class Estimates:
-    """What workers found out about their objective, [n] each; NaN where one did not look."""
+    """What workers measured of their objective, [n] each; NaN where a worker did not measure."""
 
     smoothness: FloatArray
     gradient_variance: FloatArray
@@ -62,7 +52,7 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """Which models travelled: links (receiver, sender if directed), and what was chosen."""
+    """Which models travelled: links (receiver, sender if directed), and which peers were kept."""
 
     links: IntArray  # [E, 2]
     directed: bool
@@ -70,41 +60,52 @@ class Exchanged:
     selected: IntArray  # [N, keep], -1 where none
 
 
-class Answer(Protocol):
-    """Numbers that are still being computed."""
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """One worker's local training: the key of its batches, steps and learning rate."""
+
+    key: int
+    steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """The tests after a round; after the last round also on the whole test set, if asked for."""
+
+    evaluation: Evaluation
+    final_evaluation: Evaluation | None
+
+
+class Pending(Protocol[Result]):
+    """A result that may still be in the making."""
 
     def done(self) -> bool:
-        """Whether they are there."""
+        """Whether it is there."""
 
-    def __call__(self) -> list[list[float]]:
-        """Wait for them, shard by shard."""
-
-
-class Testing:
-    """An evaluation under way."""
-
-    def __init__(self, answer: Answer, finish: Callable[[list[list[float]]], Evaluation]) -> None:
-        self._answer = answer
-        self._finish = finish
-
-    def done(self) -> bool:
-        """Whether it can be had without waiting."""
-        return self._answer.done()
-
-    def result(self) -> Evaluation:
+    def result(self) -> Result:
         """Wait for it."""
-        return self._finish(self._answer())
+
+
+class ModelTester(Protocol):
+    """Tests models after a round."""
+
+    @property
+    def overlap(self) -> bool:
+        """Whether tests may run while the next round trains."""
+
+    def is_tested(self, round_index: int) -> bool:
+        """Whether the models are tested after this round."""
+
+    def start_tests(self, round_index: int) -> Pending[Evaluations]:
+        """Start testing every worker's model and their mean; models must not change meanwhile."""
 
 
 class RoundExecutor(Protocol):
-    """Carries out plans."""
-
-    @property
-    def prepared(self) -> Stage:
-        """The experiment."""
+    """Carries out the plans of a synchronous algorithm."""
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        """Every worker's local steps."""
+        """Run every worker's local steps."""
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
@@ -113,47 +114,32 @@ class RoundExecutor(Protocol):
         """Move models, measure distances on the links, then mix into the next models."""
 
     def advance(self) -> None:
-        """The mixed models become the models of the next round: it is done."""
+        """End the round: the mixed models become the models of the next one."""
 
-    def tests(self, round_index: int) -> bool:
-        """Whether the models are tested after this round."""
+    def recover(self) -> None:
+        """After ShardLost: go back to the last round's end."""
 
-    def test(self, *, whole: bool = False) -> Testing:
-        """Start testing every worker's model and their mean; models must not change meanwhile."""
 
-    def evaluate(self, *, whole: bool = False) -> Evaluation:
-        """Test every worker's model and their mean."""
-
-    # --- for asynchronous algorithms -------------------------------------------------------
-
-    def enable_in_flight_state(self) -> None:
-        """From now on there are models in flight, which belong to the state."""
-
-    def keep(self) -> None:
-        """The state as of now is that of a round's end."""
+class EventExecutor(Protocol):
+    """Carries out the actions of an asynchronous algorithm, one worker at a time."""
 
     def snapshot(self, worker: int) -> None:
-        """A worker starts a turn from its current model."""
+        """Start a turn of this worker from its current model."""
 
-    def train_snapshots(self, turns: dict[int, Turn]) -> dict[int, float]:
+    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train the snapshots of these workers; mean losses."""
 
     def apply(self, worker: int) -> float:
-        """Add what training changed to the worker's current model; the norm of the change."""
+        """Add the change that training made to the worker's current model; its norm."""
 
     def average(self, worker: int, partner: int) -> float:
-        """Both take the mean of their current models; how far apart they were."""
+        """Set both models to their mean; the distance between them before."""
 
-    # --- what a checkpoint holds -----------------------------------------------------------
-
-    def state(self) -> Arrays:
-        """The state of the last round's end, [N, ...] by worker."""
-
-    def load(self, state: Arrays) -> None:
-        """Go on from a state."""
+    def keep(self) -> None:
+        """Keep the state as of now, models in flight included: it is that of a round's end."""
 
     def recover(self) -> None:
-        """After ShardLost: everything as it was at the last round's end."""
+        """After ShardLost: go back to the state that was kept."""
 
 
 def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
@@ -172,7 +158,7 @@ def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
 
 
 def pairs(sources: IntArray) -> IntArray:
-    """(receiver, sender) for every source [N, M] that is one, [E, 2]."""
+    """(receiver, sender) for every source in [N, M] that is not -1, [E, 2]."""
     receivers, columns = np.nonzero(sources >= 0)
     return np.stack([receivers, sources[receivers, columns]], axis=1).astype(np.int64)
 
@@ -180,11 +166,12 @@ def pairs(sources: IntArray) -> IntArray:
 def check_finite(
     loss: FloatArray,
     norms: FloatArray,
+    *,
     worked: BoolArray,
     round_index: int,
     learning_rate: float,
 ) -> None:
-    """Stop a run whose models are no numbers any more."""
+    """Stop a run in which a model is not finite any more."""
     bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
     if len(bad):
         raise Diverged(

@@ -1,20 +1,39 @@
-"""All workers in this process: one shard, or several for tests of what shards exchange."""
+"""All workers in this process: one shard, or several for tests of the exchange between shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.executor import Pending
+from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.shard import Shard
-from fedhp.engine.shard_spec import shard_spec_of
-from fedhp.engine.sharded import Engine
-from fedhp.engine.threads import Evaluating
+from fedhp.engine.sharded import ShardedExecutor
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCall(Generic[T]):
+    """A result that is there."""
+
+    value: T
+
+    def done(self) -> bool:
+        """It is."""
+        return True
+
+    def result(self) -> T:
+        """The result."""
+        return self.value
 
 
 class LocalShards:
@@ -22,20 +41,26 @@ class LocalShards:
 
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards
-        self.groups = [shard.holding.workers for shard in shards]
+        self.groups = [shard.spec.workers for shard in shards]
         self.moved = 0
         self._kept: list[Arrays] | None = None
 
-    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], **common: Any) -> list[Any]:
-        """Call a method of every shard."""
-        return [
-            getattr(shard, method)(*given, **common)
-            for shard, given in zip(self.shards, arguments, strict=True)
-        ]
-
-    def one(self, shard: int, method: str, *arguments: Any, **settings: Any) -> Any:
+    def submit(
+        self,
+        shard: int,
+        method: Callable[Concatenate[Shard, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
         """Call a method of one shard."""
-        return getattr(self.shards[shard], method)(*arguments, **settings)
+        return CompletedCall(method(self.shards[shard], *args, **kwargs))
+
+    def start_tests(
+        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
+    ) -> Pending[list[float]]:
+        """Start the tests on the shard's threads."""
+        return self.shards[shard].start_tests(mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """Hand every shard the trained models it wants."""
@@ -44,21 +69,12 @@ class LocalShards:
             self.moved += sum(rows.nbytes for _, rows in parcels)
             shard.receive(*parcels)
 
-    def evaluate_later(self, arguments: Sequence[tuple[Any, ...]], *, whole: bool) -> _Answer:
-        """Start the tests on the executors."""
-        return _Answer(
-            [
-                shard.evaluate_later(*given, whole=whole)
-                for shard, given in zip(self.shards, arguments, strict=True)
-            ]
-        )
-
-    def keep(self, *, flying: bool) -> None:
-        """Between synchronous rounds the models stay whole; others are copied."""
+    def keep(self, *, in_flight: bool) -> None:
+        """Copy the state, unless it stays as it is: between synchronous rounds."""
         self._kept = None
-        if flying:
+        if in_flight:
             self._kept = [
-                {name: array.copy() for name, array in shard.state(flying=True).items()}
+                {name: array.copy() for name, array in shard.state(in_flight=True).items()}
                 for shard in self.shards
             ]
 
@@ -73,28 +89,13 @@ class LocalShards:
         """Objects are not lost."""
 
     def close(self) -> None:
-        """Let the executors go."""
+        """Release the threads."""
         for shard in self.shards:
             shard.close()
 
 
-class _Answer:
-    """The tests of all shards."""
-
-    def __init__(self, parts: list[Evaluating]) -> None:
-        self._parts = parts
-
-    def done(self) -> bool:
-        """Whether all are done."""
-        return all(part.done() for part in self._parts)
-
-    def __call__(self) -> list[list[float]]:
-        """Wait for all."""
-        return [part() for part in self._parts]
-
-
-class LocalEngine(Engine):
-    """The engine of one process."""
+class LocalExecutor(ShardedExecutor):
+    """The executor of one process."""
 
     def __init__(
         self,
@@ -107,8 +108,8 @@ class LocalEngine(Engine):
         groups: list[IntArray | None] = [None]
         if shards > 1:
             groups = list(np.array_split(np.arange(prepared.experiment.workers), shards))
-        held = [
+        local = [
             Shard(shard_spec_of(prepared, group, scratch=scratch), stop=stop) for group in groups
         ]
-        self.shard = held[0]  # all workers, unless there are more
-        super().__init__(prepared, LocalShards(held))
+        self.shard = local[0]  # all workers, unless there are more shards
+        super().__init__(prepared, LocalShards(local))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
+from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
-from fedhp.engine.context import federation_of, world_of
+from fedhp.engine.context import PlanningContext, federation_of, world_of
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
+from fedhp.learn.evaluate import choose_images
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
     TASKS,
+    Classification,
     Task,
     TaskFacts,
     check_task,
@@ -30,25 +33,20 @@ from fedhp.learn.task import (
     task_data,
 )
 from fedhp.types import Dataset, IntArray
-from fedhp.world import World
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
 PARALLEL_PARAMETERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(PlanningContext):
     """An experiment ready to run."""
 
-    experiment: Experiment
-    algorithm: Algorithm | AsyncAlgorithm
-    federation: Federation
     task: Task
     facts: TaskFacts
     dataset: Dataset
     parts: list[IntArray]  # training samples of each worker
     layout: Layout
-    world: World
     device: torch.device
     executors: int
     overlap: bool  # tests run beside the next round's training
@@ -66,11 +64,6 @@ class Prepared:
         """Whether the last models are tested on the whole test set as well."""
         some = self.test_images < len(self.dataset.test_inputs)
         return some and self.experiment.evaluation.whole_at_end
-
-    @property
-    def model_bytes(self) -> int:
-        """What one transfer counts, by the world's size of the model."""
-        return round(self.world.model_bits / 8)
 
 
 def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
@@ -136,6 +129,68 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         memory=memory,
         folders=(folder, os.getcwd()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """A share of an experiment; it can be sent to another process."""
+
+    seed: int
+    workers: IntArray  # [n] numbers of the shard's workers, rising
+    parts: list[IntArray]  # [n] of them, indices into the data set's training samples
+    dataset: Dataset  # training samples of these workers, all test samples
+    test: IntArray  # which of the test samples are used during the run
+    task: Task
+    layout: Layout
+    stochastic: bool
+    batch_size: int
+    kernel: str  # training.kernel
+    device: torch.device
+    executors: int
+    overlap: bool  # tests may run on a thread of their own beside the next round
+    scratch: Path | None  # models are memory-mapped in this folder
+
+
+def shard_spec_of(
+    prepared: Prepared, workers: IntArray | None = None, *, scratch: Path | None = None
+) -> ShardSpec:
+    """The share of these workers, or the whole."""
+    experiment, dataset = prepared.experiment, prepared.dataset
+    chosen = choose_images(
+        dataset, images=experiment.evaluation.images, choose=experiment.evaluation.choose
+    )
+    parts, task = prepared.parts, prepared.task
+    if workers is None:
+        workers = np.arange(experiment.workers)
+    else:
+        parts, dataset = _own(dataset, [parts[worker] for worker in workers.tolist()])
+        if type(task) is Classification:
+            task = task.with_data(dataset)
+    return ShardSpec(
+        seed=experiment.seed,
+        workers=workers,
+        parts=parts,
+        dataset=dataset,
+        test=chosen,
+        task=task,
+        layout=prepared.layout,
+        stochastic=prepared.facts.stochastic,
+        batch_size=experiment.training.batch_size,
+        kernel=experiment.training.kernel,
+        device=prepared.device,
+        executors=prepared.executors,
+        overlap=prepared.overlap,
+        scratch=scratch,
+    )
+
+
+def _own(dataset: Dataset, parts: list[IntArray]) -> tuple[list[IntArray], Dataset]:
+    """Only the samples of these parts, and the parts as indices into them."""
+    used = np.unique(np.concatenate(parts))
+    reduced = replace(
+        dataset, train_inputs=dataset.train_inputs[used], train_targets=dataset.train_targets[used]
+    )
+    return [np.searchsorted(used, part).astype(np.int64) for part in parts], reduced
 
 
 def choose_device(name: str, *, source: str = "") -> torch.device:

@@ -1,70 +1,85 @@
 """Workers on Ray: a few actors, each hosting a shard of the workers and its data.
 
-Only models that cross from one shard to another move, from actor to actor. After every
-round each shard's state is kept in the object store of its machine: an actor that dies is
-started anew from there. If that is gone as well, the run goes back to its checkpoint.
+Only models that cross from one shard to another move, from actor to actor. After every round
+each shard's state is kept in the object store of its machine: a new actor takes over from there
+if one dies. If that is lost as well, the run goes back to its checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import signal
 import socket
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhp import components
-from fedhp.engine.executor import ShardLost, StateLost
-from fedhp.engine.prepare import Prepared
-from fedhp.engine.shard_spec import ShardSpec, shard_spec_of
-from fedhp.engine.sharded import Engine
+from fedhp.engine.executor import Pending, ShardLost, StateLost
+from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
+from fedhp.engine.shard import Shard
+from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError
 from fedhp.learn.local import check
 from fedhp.record.packing import Arrays
 from fedhp.types import IntArray
 
-LOOK = 0.5  # s between two looks at whether the user wants to stop
-REACHING = 5.0  # s until a cluster must have answered
-STARTING = 120.0  # s until an actor must have answered
-MOST_LOSSES = 5  # of actors in one round: then it is not bad luck
+POLL_INTERVAL = 0.5  # s between two checks of whether the user wants to stop
+CONNECT_TIMEOUT = 5.0  # s until a cluster must have accepted a connection
+# Starting takes minutes on a busy machine. Ray reports a process that dies; one that hangs is
+# given up after this time.
+START_TIMEOUT = 900.0  # s
+START_NOTICE = 30.0  # s between two lines that say what is being waited for
+MAX_LOSSES = 5  # of actors in one round: then it is not bad luck
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
-class Host:
-    """What an actor runs: one shard. Models arrive as read-only views of the object store."""
+class ShardActor(Shard):
+    """A shard in an actor. Models arrive as read-only views of the object store."""
 
-    def __init__(self, folders: list[str], holding: bytes) -> None:
+    def __init__(self, folders: list[str], packed_spec: bytes) -> None:
         warnings.filterwarnings("ignore", message=".*not writable.*")
         # The user's own parts are looked for where the driver found them.
         components.make_importable(*folders)
         from ray import cloudpickle
 
-        from fedhp.engine.shard import Shard
-
-        unpacked: ShardSpec = cloudpickle.loads(holding)
-        self.shard = Shard(unpacked)
+        spec: ShardSpec = cloudpickle.loads(packed_spec)
+        super().__init__(spec)
 
     def process(self) -> int:
         """The number of the actor's process."""
         return os.getpid()
 
-    def call(self, method: str, arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """Any method of the shard."""
-        return getattr(self.shard, method)(*arguments, **settings)
+    def stored_state(self, in_flight: bool) -> tuple[bool, Arrays]:
+        """True once the state is complete, and the state, which stays in the object store."""
+        return True, self.state(in_flight=in_flight)
 
-    def receive(self, *parcels: Any) -> None:
-        """Models of other shards."""
-        self.shard.receive(*parcels)
 
-    def state(self, flying: bool) -> tuple[bool, Arrays]:
-        """That all went well, and the state, which stays in the object store."""
-        return True, self.shard.state(flying=flying)
+class RayResult(Generic[T]):
+    """The result of an actor's method."""
 
-    def load(self, state: Arrays) -> None:
-        """Take over a state."""
-        self.shard.load(state)
+    def __init__(self, shards: RayShards, reference: Any) -> None:
+        self._shards = shards
+        self._reference = reference
+
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._shards.ready(self._reference)
+
+    def result(self) -> T:
+        """Wait for it."""
+        result: T = self._shards.wait([self._reference])[0]
+        return result
 
 
 class RayShards:
@@ -73,16 +88,16 @@ class RayShards:
     def __init__(self, prepared: Prepared, *, stop: Callable[[], bool]) -> None:
         self._ray = import_ray()
         self._prepared, self._stop = prepared, stop
-        self._started = start_ray(self._ray, prepared.experiment.ray.address)
+        self._started = start_ray(self._ray, prepared.experiment.ray.address, stop=stop)
         self.moved = 0
         experiment = prepared.experiment
         count = min(experiment.workers, experiment.ray.actors)
         self.groups: list[IntArray] = list(np.array_split(np.arange(experiment.workers), count))
-        self._kept: list[Any] = []
+        self._kept: list[Any] = []  # references to the state of every shard
         self._losses = 0
         self._actors: list[Any] = []
         try:
-            self._room(count)
+            self._check_cores(count)
             self.restart()
         except ShardLost as error:
             self.close()
@@ -96,63 +111,54 @@ class RayShards:
             raise
 
     def restart(self) -> None:
-        """All shards anew, as at the start of a run."""
+        """Start all shards again, as at the start of a run."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = [self._start(group) for group in self.groups]
-        self._wait([actor.process.remote() for actor in self._actors], deadline=STARTING)
-        self.keep(flying=False)
+        self.processes()
+        self.keep(in_flight=False)
 
     def processes(self) -> list[int]:
-        """The process of every actor."""
-        found = self._wait([actor.process.remote() for actor in self._actors], deadline=STARTING)
-        return [int(each) for each in found]
+        """The process of every actor, once it has started."""
+        references = [actor.process.remote() for actor in self._actors]
+        return [int(process) for process in self.wait(references, starting=True)]
 
-    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], **common: Any) -> list[Any]:
-        """Call a method of every shard, side by side."""
-        return self._wait(
-            [
-                actor.call.remote(method, given, common)
-                for actor, given in zip(self._actors, arguments, strict=True)
-            ]
-        )
+    def submit(
+        self,
+        shard: int,
+        method: Callable[Concatenate[Shard, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
+        """Start a method of one shard."""
+        remote = getattr(self._actors[shard], method.__name__)
+        return RayResult(self, remote.remote(*args, **kwargs))
 
-    def one(self, shard: int, method: str, *arguments: Any, **settings: Any) -> Any:
-        """Call a method of one shard."""
-        return self._wait([self._actors[shard].call.remote(method, arguments, settings)])[0]
+    def start_tests(
+        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
+    ) -> Pending[list[float]]:
+        """An actor tests as soon as it has nothing else to do."""
+        return self.submit(shard, Shard.evaluate, mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """From actor to actor; only references pass through here."""
-        width = 4 * self._prepared.layout.mixed
-        parcels = [
-            [
-                self._actors[origin].call.remote("rows", (workers,), {})
-                for origin, workers in origins.items()
+        row_bytes = 4 * self._prepared.layout.mixed
+        received = []
+        for actor, origins in zip(self._actors, wanted, strict=True):
+            parcels = [
+                self._actors[origin].rows.remote(workers) for origin, workers in origins.items()
             ]
-            for origins in wanted
+            received.append(actor.receive.remote(*parcels))
+            self.moved += row_bytes * sum(len(workers) for workers in origins.values())
+        self.wait(received)
+
+    def keep(self, *, in_flight: bool) -> None:
+        """A copy in the object store; the one before is released when this one is complete."""
+        answers = [
+            actor.stored_state.options(num_returns=2).remote(in_flight) for actor in self._actors
         ]
-        self.moved += sum(width * len(each) for origins in wanted for each in origins.values())
-        self._wait(
-            [
-                actor.receive.remote(*given)
-                for actor, given in zip(self._actors, parcels, strict=True)
-            ]
-        )
-
-    def evaluate_later(self, arguments: Sequence[tuple[Any, ...]], *, whole: bool) -> _Answer:
-        """An actor tests as soon as it has nothing else to do."""
-        return _Answer(
-            self,
-            [
-                actor.call.remote("evaluate", given, {"whole": whole})
-                for actor, given in zip(self._actors, arguments, strict=True)
-            ],
-        )
-
-    def keep(self, *, flying: bool) -> None:
-        """A copy in the object store; the one before is let go when this one is whole."""
-        answers = [actor.state.options(num_returns=2).remote(flying) for actor in self._actors]
-        self._wait([well for well, _ in answers])
+        self.wait([complete for complete, _ in answers])
         self._kept, self._losses = [state for _, state in answers], 0
 
     def kept(self) -> list[Arrays]:
@@ -161,21 +167,21 @@ class RayShards:
         return states
 
     def recover(self) -> None:
-        """Start what is dead anew, and bring everyone back to the last round's end."""
+        """Replace dead actors, and bring all back to the last round's end."""
         errors = self._ray.exceptions
         while True:
             self._losses += 1
-            if self._losses > MOST_LOSSES:
+            if self._losses > MAX_LOSSES:
                 raise RunError(
-                    f"{MOST_LOSSES} actors were lost in one round",
+                    f"{MAX_LOSSES} actors were lost in one round",
                     allowed="actors that live through a round",
-                    fix="give each actor more memory, or more actors (ray.actors) less to do",
+                    fix="give each actor more memory, or use more actors (ray.actors)",
                 )
             try:
                 for index, actor in enumerate(self._actors):
                     if not self._alive(actor):
                         self._actors[index] = self._start(self.groups[index])
-                self._wait(
+                self.wait(
                     [
                         actor.load.remote(state)
                         for actor, state in zip(self._actors, self._kept, strict=True)
@@ -195,45 +201,23 @@ class RayShards:
         if self._started:
             self._ray.shutdown()
 
-    def _start(self, group: IntArray) -> Any:
-        from ray import cloudpickle
+    def ready(self, reference: Any) -> bool:
+        """Whether a result is there."""
+        ready, _ = self._ray.wait([reference], timeout=0)
+        return bool(ready)
 
-        holding = cloudpickle.dumps(shard_spec_of(self._prepared, group))  # type: ignore[no-untyped-call]
-        gpus = 1 if self._prepared.device.type == "cuda" else 0
-        remote = self._ray.remote(num_cpus=self._prepared.executors, num_gpus=gpus, max_restarts=0)(
-            Host
-        )
-        return remote.remote(list(self._prepared.folders), holding)
+    def wait(self, references: list[Any], *, starting: bool = False) -> list[Any]:
+        """The results; checks now and then whether the user wants to stop.
 
-    def _alive(self, actor: Any) -> bool:
-        try:
-            self._ray.get(actor.process.remote(), timeout=STARTING)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
-            return False
-        return True
-
-    def _room(self, count: int) -> None:
-        """Refuse before anything waits for a place that never comes."""
-        there = float(self._ray.cluster_resources().get("CPU", 0))
-        needed = count * self._prepared.executors
-        if needed > there:
-            raise ConfigError(
-                f"{count} actors with {self._prepared.executors} executors each need {needed} "
-                f"cores, but Ray has {there:g}",
-                key="ray.actors",
-                allowed=f"at most {max(1, int(there // self._prepared.executors))}",
-                fix="lower ray.actors or executors, or add machines to the cluster",
-            )
-
-    def _wait(self, references: list[Any], *, deadline: float | None = None) -> list[Any]:
-        """The answers; looks up now and then whether the user wants to stop."""
+        starting: these are the first answers of actors, which may hang.
+        """
         errors = self._ray.exceptions
-        started, left = time.monotonic(), list(references)
-        while left:
-            _, left = self._ray.wait(left, num_returns=len(left), timeout=LOOK)
+        missing, notice = list(references), _StartNotice("Ray's actors")
+        while missing:
+            _, missing = self._ray.wait(missing, num_returns=len(missing), timeout=POLL_INTERVAL)
             check(self._stop)
-            if deadline is not None and time.monotonic() - started > deadline:
-                raise ShardLost(f"no answer within {deadline:g} s")
+            if missing and starting and notice.timed_out():
+                raise ShardLost(f"no answer within {START_TIMEOUT / 60:.0f} minutes")
         try:
             return list(self._ray.get(references))
         except errors.RayTaskError as error:
@@ -243,35 +227,41 @@ class RayShards:
         except errors.RayActorError as error:
             raise ShardLost(str(error)) from error
 
+    def _start(self, group: IntArray) -> Any:
+        from ray import cloudpickle
 
-class _Answer:
-    """Tests under way in the actors."""
+        spec = shard_spec_of(self._prepared, group)
+        packed_spec = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
+        gpus = 1 if self._prepared.device.type == "cuda" else 0
+        remote = self._ray.remote(num_cpus=self._prepared.executors, num_gpus=gpus, max_restarts=0)
+        return remote(ShardActor).remote(list(self._prepared.folders), packed_spec)
 
-    def __init__(self, shards: RayShards, references: list[Any]) -> None:
-        self._shards = shards
-        self._references = references
+    def _alive(self, actor: Any) -> bool:
+        try:
+            self.wait([actor.process.remote()], starting=True)
+        except ShardLost:
+            self._ray.kill(actor)
+            return False
+        return True
 
-    def done(self) -> bool:
-        """Whether all are there."""
-        ready, _ = self._shards._ray.wait(
-            self._references, num_returns=len(self._references), timeout=0
-        )
-        return len(ready) == len(self._references)
+    def _check_cores(self, count: int) -> None:
+        """Refuse actors that would wait for ever for a core."""
+        cores = float(self._ray.cluster_resources().get("CPU", 0))
+        needed = count * self._prepared.executors
+        if needed > cores:
+            raise ConfigError(
+                f"{count} actors with {self._prepared.executors} executors each need {needed} "
+                f"cores, but Ray has {cores:g}",
+                key="ray.actors",
+                allowed=f"at most {max(1, int(cores // self._prepared.executors))}",
+                fix="lower ray.actors or executors, or add machines to the cluster",
+            )
 
-    def __call__(self) -> list[list[float]]:
-        """Wait for all."""
-        return self._shards._wait(self._references)
 
+class RayExecutor(ShardedExecutor):
+    """The executor of many processes or machines."""
 
-class RayEngine(Engine):
-    """The engine of many processes or machines."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, prepared: Prepared, *, stop: Callable[[], bool] = lambda: False) -> None:
         super().__init__(prepared, RayShards(prepared, stop=stop))
 
 
@@ -282,7 +272,7 @@ def import_ray() -> Any:
         import ray.exceptions
     except ImportError as error:
         raise ConfigError(
-            f"'ray' was asked for, but it is not installed ({error})",
+            f"'ray' is set, but it is not installed ({error})",
             key="engine",
             allowed="local, or ray with Ray installed",
             fix="pip install 'fedhp[ray]', or set engine = 'local'",
@@ -291,26 +281,25 @@ def import_ray() -> Any:
 
 
 def check_cluster(address: str | None, *, source: str = "") -> None:
-    """Before a run starts: Ray is installed, and somebody listens at its address."""
+    """Before a run starts: Ray is installed, and its address accepts connections."""
     import_ray()
-    place = (address or "").removeprefix("ray://")
     if address is None or address in ("auto", "local"):
         return
-    host, _, port = place.rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACHING):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT):
             return
     except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(
-            f"nobody answers at {address!r}: {error}",
-            key="ray.address",
-            source=source,
-            allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
-            fix="start it with `ray start --head`, or remove ray.address to start one here",
-        ) from None
+        raise _unreachable(f"nothing answers at {address!r}: {error}", source) from None
 
 
-def start_ray(ray: Any, address: str | None) -> bool:
+def start_ray(
+    ray: Any,
+    address: str | None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    cores: int | None = None,
+) -> bool:
     """Join the cluster at this address, or start one here; whether it was started here."""
     if ray.is_initialized():
         return False
@@ -318,15 +307,70 @@ def start_ray(ray: Any, address: str | None) -> bool:
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         if address is None:
-            ray.init(include_dashboard=False, **quiet)
+            _start_here(ray, stop, num_cpus=cores, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         words = " ".join(str(error).split())
-        raise ConfigError(
-            f"Ray cannot be reached at {address or 'this machine'}: {words[:200]}",
-            key="ray.address",
-            allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
-            fix="start it with `ray start --head`, or remove ray.address to start one here",
-        ) from None
+        where = address or "this machine"
+        raise _unreachable(f"Ray cannot be reached at {where}: {words[:200]}") from None
     return True
+
+
+def _start_here(ray: Any, stop: Callable[[], bool], **settings: Any) -> None:
+    """Start Ray, which gives up after 30 seconds whatever the machine is doing: try again."""
+    for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
+        os.environ.setdefault(f"RAY_{name}", f"{START_TIMEOUT:.0f}")
+    notice = _StartNotice("Ray")
+    while True:
+        before = _child_processes()
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:
+            if "timed out" not in str(error):
+                raise
+            for process in _child_processes() - before:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            check(stop)
+            if notice.timed_out():
+                minutes = f"{START_TIMEOUT / 60:.0f} minutes"
+                raise TimeoutError(f"it did not start within {minutes}: {error}") from error
+
+
+class _StartNotice:
+    """Says what is being waited for, now and then, and when the time is up."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started = self._noticed = time.monotonic()
+
+    def timed_out(self) -> bool:
+        """Whether START_TIMEOUT has passed."""
+        now = time.monotonic()
+        if now - self._noticed >= START_NOTICE:
+            self._noticed = now
+            log.warning(
+                "waiting for %s to start: %.0f s so far, at most %.0f s",
+                self._what,
+                now - self._started,
+                START_TIMEOUT,
+            )
+        return now - self._started > START_TIMEOUT
+
+
+def _child_processes() -> set[int]:
+    """The processes started by this one, where the system lists them."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(process) for path in lists for process in path.read_text().split()}
+
+
+def _unreachable(problem: str, source: str = "") -> ConfigError:
+    return ConfigError(
+        problem,
+        key="ray.address",
+        source=source,
+        allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
+        fix="start it with `ray start --head`, or remove ray.address to start one here",
+    )

@@ -1,8 +1,8 @@
-"""A shard: some of the workers, their models as rows of one matrix, their data, executors.
+"""A shard: some of the workers, their models as rows of one matrix, their data and threads.
 
-`models` holds every worker's model at the start of the round and stays whole until
-`advance`: a round can be given up at any instant before. One shard holds everyone in the
-local engine; on Ray each actor hosts one. Results do not depend on the number of executors.
+`models` holds every worker's model at the start of the round and does not change until
+`advance`: a round can be given up at any instant before. In one process one shard holds all
+workers; on Ray each actor hosts one. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedhp.engine.executor import Estimates, Turn
-from fedhp.engine.shard_spec import ShardSpec
-from fedhp.engine.threads import Evaluating, Executors
+from fedhp.engine.executor import Estimates, LocalTraining
+from fedhp.engine.prepare import ShardSpec
+from fedhp.engine.threads import PendingScores, ShardThreads
 from fedhp.learn.evaluate import score, score_peers
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
@@ -33,39 +33,38 @@ from fedhp.types import FloatArray, IntArray
 
 Rows = tuple[IntArray, NDArray[np.float32]]  # workers, and their models
 EVALUATION_IMAGES = 512  # at a time, where models are stacked
+# The arrays of `state`, as checkpoints name them.
+SYNCHRONOUS_STATE = ("models", "counters")
+ASYNCHRONOUS_STATE = (*SYNCHRONOUS_STATE, "in_flight", "flight_counters")
 
 
 class Shard:
     """Trains, mixes and tests its workers."""
 
-    def __init__(self, holding: ShardSpec, *, stop: Callable[[], bool] = lambda: False) -> None:
-        self.holding = holding
+    def __init__(self, spec: ShardSpec, *, stop: Callable[[], bool] = lambda: False) -> None:
+        self.spec = spec
         self.stop = stop
-        self.workers = holding.workers.tolist()
-        self.place = {worker: place for place, worker in enumerate(self.workers)}
+        self.workers = spec.workers.tolist()
+        self._row_index = {worker: row for row, worker in enumerate(self.workers)}
         torch.set_num_threads(1)
-        device, layout, task = holding.device, holding.layout, holding.task
-        initial = initial_model(task, holding.seed)
+        device, layout, task = spec.device, spec.layout, spec.task
+        initial = initial_model(task, spec.seed)
         row, counters = row_of(initial, layout)
-        self.stack = dense_stack(task, initial, layout) if holding.kernel == "auto" else None
-        count, folder = len(self.workers), holding.scratch
+        self.stack = dense_stack(task, initial, layout) if spec.kernel == "auto" else None
+        count, folder = len(self.workers), spec.scratch
         self.models = matrix(count, row.to(device), folder)
         self.after = matrix(count, row.to(device), folder)
         self.mixed = matrix(count, row.to(device), folder)
         self.counters = counters.to(device).repeat(count, 1)
         self.after_counters = self.counters.clone()
-        self.samples = Samples.on(
-            holding.dataset.train_inputs, holding.dataset.train_targets, device
-        )
-        self.tests = Samples.on(holding.dataset.test_inputs, holding.dataset.test_targets, device)
-        self.test = Samples(*self.tests.take(torch.from_numpy(holding.test).to(device)))
+        self.samples = Samples.on(spec.dataset.train_inputs, spec.dataset.train_targets, device)
+        self.test_set = Samples.on(spec.dataset.test_inputs, spec.dataset.test_targets, device)
+        self.test_part = Samples(*self.test_set.take(torch.from_numpy(spec.test).to(device)))
         self._foreign: dict[int, Tensor] = {}
-        self._threads = Executors(
-            holding, self.samples.inputs[:1].expand(4, *holding.dataset.shape)
-        )
+        self._threads = ShardThreads(spec, self.samples.inputs[:1].expand(4, *spec.dataset.shape))
 
     def close(self) -> None:
-        """Let the executors go."""
+        """Release the threads."""
         self._threads.close()
 
     # --- a synchronous round: train, exchange, advance -------------------------------------
@@ -77,55 +76,53 @@ class Shard:
         self._foreign = {}
         self.after.copy_(self.models)
         self.after_counters.copy_(self.counters)
-        turns = {
-            place: Turn(round_index, int(local_steps[place]), learning_rate)
-            for place in np.argsort(-local_steps, kind="stable").tolist()
-            if local_steps[place] > 0
+        trainings = {
+            row: LocalTraining(round_index, int(local_steps[row]), learning_rate)
+            for row in np.argsort(-local_steps, kind="stable").tolist()
+            if local_steps[row] > 0
         }
-        losses = self._train(turns)
-        loss = np.array([losses.get(place, np.nan) for place in range(len(self.workers))])
-        norms = update_norms(self.models, self.after, self.holding.layout.trainable)
+        losses = self._train(trainings)
+        loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
+        norms = update_norms(self.models, self.after, self.spec.layout.trainable)
         return loss, np.where(local_steps > 0, norms, np.nan)
 
-    def estimate(self, places: Sequence[int], *, round_index: int) -> Estimates:
-        """Smoothness, gradient variance and starting loss of these workers."""
-        chosen = list(places)
-        found = self._estimate_stacked if self.stack is not None else self._estimate_each
-        estimates = found(chosen, round_index) if chosen else {}
+    def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
+        """Smoothness, gradient variance and starting loss of the workers in these rows."""
+        estimate_rows = self._estimate_each if self.stack is None else self._estimate_stacked
+        estimates = estimate_rows(list(chosen), round_index) if chosen else {}
         missing = Estimate(np.nan, np.nan, np.nan)
-        rows = [estimates.get(place, missing) for place in range(len(self.workers))]
+        by_row = [estimates.get(row, missing) for row in range(len(self.workers))]
         return Estimates(
-            smoothness=np.array([each.smoothness for each in rows]),
-            gradient_variance=np.array([each.gradient_variance for each in rows]),
-            start_loss=np.array([each.start_loss for each in rows]),
+            smoothness=np.array([part.smoothness for part in by_row]),
+            gradient_variance=np.array([part.gradient_variance for part in by_row]),
+            start_loss=np.array([part.start_loss for part in by_row]),
         )
 
     def rows(self, workers: IntArray) -> Rows:
         """The trained models of these workers, the part that travels."""
-        places = [self.place[worker] for worker in workers.tolist()]
-        mixed = self.holding.layout.mixed
-        return workers, self.after[places, :mixed].cpu().numpy()
+        rows = [self._row_index[worker] for worker in workers.tolist()]
+        return workers, self.after[rows, : self.spec.layout.mixed].cpu().numpy()
 
     def receive(self, *parcels: Rows) -> None:
-        """Models of workers elsewhere, needed for this round's exchange, beside those there."""
-        for workers, rows in parcels:
-            here = torch.from_numpy(rows).to(self.models.device)
-            self._foreign.update(zip(workers.tolist(), here, strict=True))
+        """Add models of workers in other shards that this round's exchange needs."""
+        for workers, models in parcels:
+            rows = torch.from_numpy(models).to(self.models.device)
+            self._foreign.update(zip(workers.tolist(), rows, strict=True))
 
     def score(self, candidates: IntArray, *, keep: int, samples: int, round_index: int) -> IntArray:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""
-        own = []
-        for worker, part in zip(self.workers, self.holding.parts, strict=True):
-            rng = generator(self.holding.seed, Purpose.SCORING, worker, round_index)
-            own.append(self._to(part[rng.integers(len(part), size=samples)]))
+        own_samples = []
+        for worker, part in zip(self.workers, self.spec.parts, strict=True):
+            rng = generator(self.spec.seed, Purpose.SCORING, worker, round_index)
+            own_samples.append(self._to(part[rng.integers(len(part), size=samples)]))
         with self._threads.replica() as replica:
             losses = score_peers(
                 replica,
-                self.holding.task,
+                self.spec.task,
                 self.samples,
                 candidates=candidates,
-                own_samples=own,
-                bind=lambda peer, place: replica.bind(*self._as_seen(peer, place)),
+                own_samples=own_samples,
+                bind=lambda peer, row: replica.bind(*self._as_seen(peer, row)),
                 stop=self.stop,
             )
         best = np.argsort(losses, axis=1, kind="stable")[:, : min(keep, losses.shape[1])]
@@ -137,10 +134,10 @@ class Shard:
 
         weights are the rows of this shard's workers, [n, N]; a link's first end is here.
         """
-        layout = self.holding.layout
+        layout = self.spec.layout
         if kernel == "ordered":
             trainable = slice(layout.trainable)
-            apart = np.array(
+            measured = np.array(
                 [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
             )
             rows = [self._row(worker) for worker in np.unique(weights.indices).tolist()]
@@ -152,7 +149,7 @@ class Shard:
             if layout.mixed < layout.width:
                 self.mixed[:, layout.mixed :] = self.after[:, layout.mixed :]
         else:
-            apart = distances(self.after[:, : layout.trainable], links, run=self._threads.run)
+            measured = distances(self.after[:, : layout.trainable], links, run=self._threads.run)
             mix(
                 self.after,
                 weights,
@@ -163,7 +160,7 @@ class Shard:
             )
         self._foreign = {}
         check(self.stop)
-        return apart
+        return measured
 
     def advance(self) -> None:
         """The mixed models become the models of the next round."""
@@ -172,35 +169,35 @@ class Shard:
 
     # --- an asynchronous algorithm: one worker at a time; `after` holds what is in flight ---
 
-    def snapshot(self, place: int) -> None:
-        """The worker starts a turn from its current model."""
-        self.after[place] = self.models[place]
-        self.after_counters[place] = self.counters[place]
+    def snapshot(self, row: int) -> None:
+        """Start a turn of a worker from its current model."""
+        self.after[row] = self.models[row]
+        self.after_counters[row] = self.counters[row]
 
-    def train_snapshots(self, turns: dict[int, Turn]) -> dict[int, float]:
+    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train these snapshots; what is in flight is then the change that training made."""
-        start = self.after[list(turns)]
-        losses = self._train(turns)
-        for index, place in enumerate(turns):
-            self.after[place] -= start[index]
+        start = self.after[list(trainings)]
+        losses = self._train(trainings)
+        for index, row in enumerate(trainings):
+            self.after[row] -= start[index]
         return losses
 
-    def apply(self, place: int) -> float:
+    def apply(self, row: int) -> float:
         """Add the change to the worker's current model; its norm."""
-        change = self.after[place]
-        self.models[place] += change
-        self.counters[place] = self.after_counters[place]
-        return float(torch.linalg.vector_norm(change[: self.holding.layout.trainable]))
+        change = self.after[row]
+        self.models[row] += change
+        self.counters[row] = self.after_counters[row]
+        return float(torch.linalg.vector_norm(change[: self.spec.layout.trainable]))
 
-    def model(self, place: int) -> NDArray[np.float32]:
+    def model(self, row: int) -> NDArray[np.float32]:
         """The part of a worker's current model that travels."""
-        return self.models[place, : self.holding.layout.mixed].cpu().numpy().copy()
+        return self.models[row, : self.spec.layout.mixed].cpu().numpy().copy()
 
-    def average(self, place: int, other: NDArray[np.float32]) -> float:
-        """The worker takes the mean of its model and another; how far apart they were."""
-        mine = self.models[place, : self.holding.layout.mixed]
+    def average(self, row: int, other: NDArray[np.float32]) -> float:
+        """Set a worker's model to the mean of it and another; the distance between them before."""
+        mine = self.models[row, : self.spec.layout.mixed]
         theirs = torch.from_numpy(other).to(mine.device)
-        trainable = slice(self.holding.layout.trainable)
+        trainable = slice(self.spec.layout.trainable)
         apart = float(torch.linalg.vector_norm((mine - theirs)[trainable]))
         mine.copy_((mine + theirs) * 0.5)
         return apart
@@ -215,20 +212,24 @@ class Shard:
         return np.asarray(add_rows(start, self.models).cpu().numpy())
 
     def evaluate(
-        self, mean: NDArray[np.float32] | None = None, *, whole: bool = False
-    ) -> list[float]:
-        """The metric of every worker's model, and last of the mean model if it is given."""
-        return self.evaluate_later(mean, whole=whole)()
-
-    def evaluate_later(
         self,
         mean: NDArray[np.float32] | None = None,
         *,
         whole: bool = False,
         everyone: bool = True,
-    ) -> Evaluating:
-        """Start the tests on the executors; the models must not change before they are done."""
-        test = self.tests if whole else self.test
+    ) -> list[float]:
+        """The metric of every worker's model, and last of the mean model if it is given."""
+        return self.start_tests(mean, whole=whole, everyone=everyone).result()
+
+    def start_tests(
+        self,
+        mean: NDArray[np.float32] | None = None,
+        *,
+        whole: bool = False,
+        everyone: bool = True,
+    ) -> PendingScores:
+        """Start `evaluate` on the threads; the models must not change before it is done."""
+        test = self.test_set if whole else self.test_part
         rows = rows_of(self.models) if everyone else []
         counters = self.counters.clone()
         if mean is not None:
@@ -236,15 +237,15 @@ class Shard:
         if self.stack is not None:
             size = self.stack.chunk(self.models.device)
             chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-            return self._threads.later([partial(self._score, chunk, test) for chunk in chunks])
+            return self._threads.start([partial(self._score, chunk, test) for chunk in chunks])
 
-        def one(index: int) -> list[float]:
+        def test_one(index: int) -> list[float]:
             with self._threads.replica() as replica:
                 # The mean model has no counters; evaluation does not read them.
                 replica.bind(rows[index], counters[min(index, len(counters) - 1)])
-                return [score(replica, self.holding.task, test, stop=self.stop)]
+                return [score(replica, self.spec.task, test, stop=self.stop)]
 
-        return self._threads.later([partial(one, index) for index in range(len(rows))])
+        return self._threads.start([partial(test_one, index) for index in range(len(rows))])
 
     def _score(self, rows: list[Tensor], test: Samples) -> list[float]:
         assert self.stack is not None
@@ -252,15 +253,16 @@ class Shard:
         for batch in torch.split(test.inputs, EVALUATION_IMAGES):
             check(self.stop)
             outputs.append(self.stack.outputs(stacked, batch))
-        return [self.holding.task.metric(each, test.targets) for each in torch.cat(outputs, dim=1)]
+        by_model = torch.cat(outputs, dim=1)
+        return [self.spec.task.metric(output, test.targets) for output in by_model]
 
-    def state(self, *, flying: bool = False) -> Arrays:
+    def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""
         arrays: Arrays = {
             "models": self.models.cpu().numpy(),
             "counters": self.counters.cpu().numpy(),
         }
-        if flying:
+        if in_flight:
             arrays["in_flight"] = self.after.cpu().numpy()
             arrays["flight_counters"] = self.after_counters.cpu().numpy()
         return arrays
@@ -278,123 +280,123 @@ class Shard:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _train(self, turns: dict[int, Turn]) -> dict[int, float]:
-        """Train rows of `after` in place, the longest turns first. Mean losses by place."""
+    def _train(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
+        """Train rows of `after` in place, those with most steps first. Mean losses by row."""
         if self.stack is None:
             views = rows_of(self.after)
             losses = self._threads.run(
-                lambda place: self._train_one(place, turns[place], views), turns
+                lambda row: self._train_one(row, trainings[row], views), trainings
             )
         else:
             size = self.stack.chunk(self.after.device)
-            places = sorted(turns, key=lambda place: (-turns[place].steps, place))
-            count = -(-len(places) // size) if places else 0
-            # Dealt out like cards, so that every chunk has long and short turns.
-            chunks = [places[start::count] for start in range(count)]
-            found = self._threads.feed(
-                lambda drawn: self._train_stacked(drawn[0], turns, drawn[1]),
-                ((chunk, self._batches(chunk, turns)) for chunk in chunks),
+            rows = sorted(trainings, key=lambda row: (-trainings[row].steps, row))
+            count = -(-len(rows) // size) if rows else 0
+            # Dealt out like cards, so that every chunk has long and short trainings.
+            chunks = [rows[start::count] for start in range(count)]
+            parts = self._threads.feed(
+                lambda drawn: self._train_stacked(drawn[0], trainings, drawn[1]),
+                ((chunk, self._batches(chunk, trainings)) for chunk in chunks),
             )
-            losses = {place: loss for part in found for place, loss in part.items()}
+            losses = {row: loss for part in parts for row, loss in part.items()}
         check(self.stop)
         return losses
 
-    def _train_one(self, place: int, turn: Turn, views: list[Tensor]) -> float:
-        batches = self._draw(Purpose.BATCHES, place, turn.key, turn.steps)
-        noise = self._noise(Purpose.BATCHES, place, turn.key)
+    def _train_one(self, row: int, training: LocalTraining, views: list[Tensor]) -> float:
+        batches = self._draw(Purpose.BATCHES, row, training.key, training.steps)
+        noise = self._noise(Purpose.BATCHES, row, training.key)
         with self._threads.replica() as replica, noise:
-            replica.bind(views[place], self.after_counters[place])
+            replica.bind(views[row], self.after_counters[row])
             return train(
                 replica,
-                self.holding.task,
+                self.spec.task,
                 self.samples,
                 batches=batches,
-                learning_rate=turn.learning_rate,
+                learning_rate=training.learning_rate,
                 stop=self.stop,
             )
 
-    def _batches(self, places: list[int], turns: dict[int, Turn]) -> list[Tensor]:
+    def _batches(self, rows: list[int], trainings: dict[int, LocalTraining]) -> list[Tensor]:
         return [
-            self._draw(Purpose.BATCHES, place, turns[place].key, turns[place].steps)
-            for place in places
+            self._draw(Purpose.BATCHES, row, trainings[row].key, trainings[row].steps)
+            for row in rows
         ]
 
     def _train_stacked(
-        self, places: list[int], turns: dict[int, Turn], batches: list[Tensor]
+        self, rows: list[int], trainings: dict[int, LocalTraining], batches: list[Tensor]
     ) -> dict[int, float]:
         assert self.stack is not None
         losses = self.stack.train(
             self.after,
-            places,
+            rows,
             self.samples,
             batches=batches,
-            rates=torch.tensor([turns[place].learning_rate for place in places]),
+            rates=torch.tensor([trainings[row].learning_rate for row in rows]),
             stop=self.stop,
         )
-        return dict(zip(places, losses.tolist(), strict=True))
+        return dict(zip(rows, losses.tolist(), strict=True))
 
-    def _estimate_stacked(self, places: list[int], round_index: int) -> dict[int, Estimate]:
+    def _estimate_stacked(self, rows: list[int], round_index: int) -> dict[int, Estimate]:
         assert self.stack is not None
-        found: dict[int, Estimate] = {}
+        estimates: dict[int, Estimate] = {}
         size = self.stack.chunk(self.after.device)
-        for start in range(0, len(places), size):
+        for start in range(0, len(rows), size):
             check(self.stop)
-            chunk = places[start : start + size]
-            probes = [self._draw(Purpose.PROBE, each, round_index, PROBE_BATCHES) for each in chunk]
-            estimates = self.stack.estimate(
+            chunk = rows[start : start + size]
+            probes = [self._draw(Purpose.PROBE, row, round_index, PROBE_BATCHES) for row in chunk]
+            measured = self.stack.estimate(
                 self.models[chunk], self.after[chunk], self.samples, probe=torch.stack(probes)
             )
-            found.update(zip(chunk, estimates, strict=True))
-        return found
+            estimates.update(zip(chunk, measured, strict=True))
+        return estimates
 
-    def _estimate_each(self, places: list[int], round_index: int) -> dict[int, Estimate]:
-        def job(place: int) -> Estimate:
-            noise = self._noise(Purpose.PROBE, place, round_index)
+    def _estimate_each(self, rows: list[int], round_index: int) -> dict[int, Estimate]:
+        def job(row: int) -> Estimate:
+            noise = self._noise(Purpose.PROBE, row, round_index)
             with self._threads.replica() as replica, noise:
                 return estimate(
                     replica,
-                    self.holding.task,
+                    self.spec.task,
                     self.samples,
-                    before=(self.models[place], self.counters[place]),
-                    after=(self.after[place], self.after_counters[place]),
-                    probe=self._draw(Purpose.PROBE, place, round_index, PROBE_BATCHES),
+                    before=(self.models[row], self.counters[row]),
+                    after=(self.after[row], self.after_counters[row]),
+                    probe=self._draw(Purpose.PROBE, row, round_index, PROBE_BATCHES),
                     stop=self.stop,
                 )
 
-        return self._threads.run(job, places)
+        return self._threads.run(job, rows)
 
     @contextlib.contextmanager
-    def _noise(self, purpose: Purpose, place: int, key: int) -> Iterator[None]:
+    def _noise(self, purpose: Purpose, row: int, key: int) -> Iterator[None]:
         """A module that draws random numbers (dropout) gets its own, per worker and round."""
-        if not self.holding.stochastic:
+        if not self.spec.stochastic:
             yield
             return
         with torch.random.fork_rng():
-            worker = self.workers[place]
-            seed = number(self.holding.seed, Purpose.MODULE_NOISE, purpose, worker, key)
+            worker = self.workers[row]
+            seed = number(self.spec.seed, Purpose.MODULE_NOISE, purpose, worker, key)
             torch.default_generator.manual_seed(seed)
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(seed)
             yield
 
-    def _draw(self, purpose: Purpose, place: int, key: int, batches: int) -> Tensor:
+    def _draw(self, purpose: Purpose, row: int, key: int, batches: int) -> Tensor:
         """Random minibatches of a worker's own samples, [batches, batch]."""
-        part = self.holding.parts[place]
-        rng = generator(self.holding.seed, purpose, self.workers[place], key)
-        return self._to(part[rng.integers(len(part), size=(batches, self.holding.batch_size))])
+        part = self.spec.parts[row]
+        rng = generator(self.spec.seed, purpose, self.workers[row], key)
+        return self._to(part[rng.integers(len(part), size=(batches, self.spec.batch_size))])
 
     def _to(self, indices: IntArray) -> Tensor:
         return torch.from_numpy(indices).to(self.samples.inputs.device)
 
     def _row(self, worker: int) -> Tensor:
         """A worker's trained model, the part that travels; of this shard or received."""
-        place = self.place.get(int(worker))
-        if place is None:
+        row = self._row_index.get(int(worker))
+        if row is None:
             return self._foreign[int(worker)]
-        return self.after[place, : self.holding.layout.mixed]
+        return self.after[row, : self.spec.layout.mixed]
 
-    def _as_seen(self, peer: int, place: int) -> tuple[Tensor, Tensor]:
-        """A peer's model as this worker scores it: what does not travel is the worker's own."""
-        row, stays = self._row(peer), self.after[place, self.holding.layout.mixed :]
-        counters = self.after_counters[place].clone()
-        return (torch.cat([row, stays]) if len(stays) else row), counters
+    def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:
+        """A peer's model as a worker scores it: what does not travel is the worker's own."""
+        travels, stays = self._row(peer), self.after[row, self.spec.layout.mixed :]
+        counters = self.after_counters[row].clone()
+        return (torch.cat([travels, stays]) if len(stays) else travels), counters

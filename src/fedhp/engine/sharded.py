@@ -1,30 +1,31 @@
-"""Carries out plans over shards of workers, wherever these are: one in this process, or many.
+"""Carries out plans over shards of workers: one in this process, or many in other processes.
 
-Everything that needs all workers is done here: who sends to whom, the weights, the mean
-model. Everything that needs tensors is done in a shard.
+What needs all workers is done here: who sends to whom, the weights, the mean model. What needs
+tensors is done in a shard (shard.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.engine.executor import (
-    Answer,
     Estimates,
+    Evaluations,
     Exchanged,
-    Testing,
+    LocalTraining,
+    Pending,
     Training,
-    Turn,
     check_finite,
     pairs,
     travelled,
 )
 from fedhp.engine.prepare import Prepared
+from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.record.packing import Arrays
 from fedhp.types import (
@@ -36,81 +37,113 @@ from fedhp.types import (
     PeerScoring,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class Shards(Protocol):
-    """Where shards are and how to reach them; groups are the workers of each, rising."""
+    """Where the shards are and how to call them; groups are the workers of each, rising."""
 
     groups: list[IntArray]
     moved: int  # bytes of models that went from one shard to another
 
-    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], **common: Any) -> list[Any]:
-        """Call a method of every shard, side by side."""
+    def submit(
+        self,
+        shard: int,
+        method: Callable[Concatenate[Shard, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[T]:
+        """Start a method of one shard, such as Shard.train; shards work side by side."""
 
-    def one(self, shard: int, method: str, *arguments: Any, **settings: Any) -> Any:
-        """Call a method of one shard."""
+    def start_tests(
+        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
+    ) -> Pending[list[float]]:
+        """Start Shard.evaluate of one shard; it may train meanwhile."""
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
-        """Bring every shard the trained models it wants: by shard of origin, workers."""
+        """Bring every shard the trained models it wants: workers, by their shard."""
 
-    def evaluate_later(self, arguments: Sequence[tuple[Any, ...]], *, whole: bool) -> Answer:
-        """Start the tests of every shard; an argument is the mean model, or None."""
-
-    def keep(self, *, flying: bool) -> None:
-        """Remember the state as of now; `recover` comes back to it, at first to the initial one."""
+    def keep(self, *, in_flight: bool) -> None:
+        """Keep the state as of now for `recover`; at first that is the initial one."""
 
     def kept(self) -> list[Arrays]:
-        """The state that was remembered, shard by shard."""
+        """The state that was kept, shard by shard."""
 
     def recover(self) -> None:
-        """Bring all shards back to the state that was remembered."""
+        """Bring all shards back to the state that was kept."""
 
     def restart(self) -> None:
-        """After StateLost: all shards anew, as at the start of a run."""
+        """After StateLost: start all shards again, as at the start of a run."""
 
     def close(self) -> None:
-        """Let the shards go."""
+        """Release the shards."""
 
 
-class Engine:
-    """Executes plans."""
+class ShardedExecutor:
+    """Carries out the plans of any algorithm, tests the models and holds their state."""
 
     def __init__(self, prepared: Prepared, shards: Shards) -> None:
         self.prepared = prepared
         self.shards = shards
         self.workers = prepared.experiment.workers
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
-        self._home = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
-        self._place = np.zeros(self.workers, dtype=np.int64)  # and its row there
+        self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
+        self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
         for index, group in enumerate(shards.groups):
-            self._home[group] = index
-            self._place[group] = np.arange(len(group))
-        self._flying = False
+            self._shard_of[group] = index
+            self._position[group] = np.arange(len(group))
 
     def close(self) -> None:
-        """Let the shards go."""
+        """Release the shards."""
         self.shards.close()
 
+    def recover(self) -> None:
+        """After ShardLost: go back to the state that was kept at the last round's end."""
+        self.shards.recover()
+
+    # --- synchronous rounds ----------------------------------------------------------------
+
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        """Every worker's local steps."""
-        found = self.shards.call(
-            "train",
-            [(local_steps[group],) for group in self.shards.groups],
+        """Run every worker's local steps."""
+        trained = _results(
+            self.shards.submit(
+                index,
+                Shard.train,
+                local_steps[group],
+                round_index=round_index,
+                learning_rate=learning_rate,
+            )
+            for index, group in enumerate(self.shards.groups)
+        )
+        loss = self._gather([losses for losses, _ in trained])
+        norms = self._gather([norms for _, norms in trained])
+        check_finite(
+            loss,
+            norms,
+            worked=local_steps > 0,
             round_index=round_index,
             learning_rate=learning_rate,
         )
-        loss, norms = (self._gather([each[k] for each in found]) for k in (0, 1))
-        check_finite(loss, norms, local_steps > 0, round_index, learning_rate)
         return Training(loss, norms)
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
-        found = self.shards.call(
-            "estimate",
-            [(np.flatnonzero(chosen[group]).tolist(),) for group in self.shards.groups],
-            round_index=round_index,
+        estimates = _results(
+            self.shards.submit(
+                index,
+                Shard.estimate,
+                np.flatnonzero(chosen[group]).tolist(),
+                round_index=round_index,
+            )
+            for index, group in enumerate(self.shards.groups)
         )
-        names = ("smoothness", "gradient_variance", "start_loss")
-        return Estimates(*(self._gather([getattr(each, name) for each in found]) for name in names))
+        return Estimates(
+            smoothness=self._gather([part.smoothness for part in estimates]),
+            gradient_variance=self._gather([part.gradient_variance for part in estimates]),
+            start_loss=self._gather([part.start_loss for part in estimates]),
+        )
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
@@ -134,98 +167,99 @@ class Engine:
         return self._mix(links, weights, directed=True, selected=selected)
 
     def advance(self) -> None:
-        """The mixed models become the models of the next round: it is done."""
-        self.shards.call("advance", [()] * len(self.shards.groups))
-        self.shards.keep(flying=False)
+        """End the round: the mixed models become the models of the next one."""
+        _results(
+            self.shards.submit(index, Shard.advance) for index in range(len(self.shards.groups))
+        )
+        self.shards.keep(in_flight=False)
 
-    def tests(self, round_index: int) -> bool:
-        """Every so many rounds, and after the last."""
+    # --- asynchronous algorithms -----------------------------------------------------------
+
+    def snapshot(self, worker: int) -> None:
+        """Start a turn of this worker from its current model."""
+        shard, position = self._find(worker)
+        self.shards.submit(shard, Shard.snapshot, position).result()
+
+    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
+        """Train the snapshots of these workers; mean losses."""
+        by_shard: list[dict[int, LocalTraining]] = [{} for _ in self.shards.groups]
+        for worker, training in trainings.items():
+            shard, position = self._find(worker)
+            by_shard[shard][position] = training
+        losses = _results(
+            self.shards.submit(index, Shard.train_snapshots, part)
+            for index, part in enumerate(by_shard)
+        )
+        found = {worker: self._find(worker) for worker in trainings}
+        return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
+
+    def apply(self, worker: int) -> float:
+        """Add the change that training made to the worker's current model; its norm."""
+        shard, position = self._find(worker)
+        return self.shards.submit(shard, Shard.apply, position).result()
+
+    def average(self, worker: int, partner: int) -> float:
+        """Set both models to their mean; the distance between them before."""
+        shard, position = self._find(worker)
+        other_shard, other_position = self._find(partner)
+        mine = self.shards.submit(shard, Shard.model, position).result()
+        theirs = self.shards.submit(other_shard, Shard.model, other_position).result()
+        if shard != other_shard:
+            self.shards.moved += mine.nbytes + theirs.nbytes
+        self.shards.submit(other_shard, Shard.average, other_position, mine).result()
+        return self.shards.submit(shard, Shard.average, position, theirs).result()
+
+    def keep(self) -> None:
+        """Keep the state as of now, models in flight included: it is that of a round's end."""
+        self.shards.keep(in_flight=True)
+
+    # --- tests -----------------------------------------------------------------------------
+
+    @property
+    def overlap(self) -> bool:
+        """Whether tests may run while the next round trains."""
+        return self.prepared.overlap
+
+    def is_tested(self, round_index: int) -> bool:
+        """Whether the models are tested: every so many rounds, and after the last."""
         experiment = self.prepared.experiment
         return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
 
-    def test(self, *, whole: bool = False) -> Testing:
+    def start_tests(self, round_index: int) -> PendingTests:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
-        total: NDArray[np.float64] | None = None
-        for index in range(len(self.shards.groups)):
-            total = self.shards.one(index, "sum_models", total)
-        assert total is not None
-        mean = (total / self.workers).astype(np.float32)
-        first = len(self.shards.groups) - 1  # the last shard tests the mean model
-        given = [(mean if index == first else None,) for index in range(first + 1)]
-        answer = self.shards.evaluate_later(given, whole=whole)
-        images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
-        return Testing(answer, lambda scores: self._evaluation(scores, images))
+        mean = self._mean_model()
+        at_end = round_index == self.prepared.experiment.rounds and self.prepared.whole_at_end
+        whole = self._start_evaluation(mean, whole=True) if at_end else None
+        return PendingTests(self._start_evaluation(mean, whole=False), whole)
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
         """Test every worker's model and their mean."""
-        return self.test(whole=whole).result()
-
-    # --- for asynchronous algorithms -------------------------------------------------------
-
-    def enable_in_flight_state(self) -> None:
-        """From now on there are models in flight, which belong to the state."""
-        self._flying = True
-        self.shards.keep(flying=True)
-
-    def keep(self) -> None:
-        """The state as of now is that of a round's end."""
-        self.shards.keep(flying=self._flying)
-
-    def snapshot(self, worker: int) -> None:
-        """A worker starts a turn from its current model."""
-        self.shards.one(int(self._home[worker]), "snapshot", int(self._place[worker]))
-
-    def train_snapshots(self, turns: dict[int, Turn]) -> dict[int, float]:
-        """Train the snapshots of these workers; mean losses."""
-        shared: list[dict[int, Turn]] = [{} for _ in self.shards.groups]
-        for worker, turn in turns.items():
-            shared[self._home[worker]][int(self._place[worker])] = turn
-        found = self.shards.call("train_snapshots", [(each,) for each in shared])
-        return {worker: found[self._home[worker]][int(self._place[worker])] for worker in turns}
-
-    def apply(self, worker: int) -> float:
-        """Add what training changed to the worker's current model; the norm of the change."""
-        norm: float = self.shards.one(int(self._home[worker]), "apply", int(self._place[worker]))
-        return norm
-
-    def average(self, worker: int, partner: int) -> float:
-        """Both take the mean of their current models; how far apart they were."""
-        ends = [(int(self._home[end]), int(self._place[end])) for end in (worker, partner)]
-        mine, theirs = (self.shards.one(shard, "model", place) for shard, place in ends)
-        (first, here), (second, there) = ends
-        if first != second:
-            self.shards.moved += mine.nbytes + theirs.nbytes
-        self.shards.one(second, "average", there, mine)
-        apart: float = self.shards.one(first, "average", here, theirs)
-        return apart
+        return self._start_evaluation(self._mean_model(), whole=whole).result()
 
     # --- what a checkpoint holds -----------------------------------------------------------
 
     def state(self) -> Arrays:
         """The state of the last round's end, [N, ...] by worker."""
         kept = self.shards.kept()
-        if len(kept) == 1:
-            return kept[0]
-        return {name: self._gather([each[name] for each in kept]) for name in kept[0]}
+        return {name: self._gather([part[name] for part in kept]) for name in kept[0]}
 
     def load(self, state: Arrays) -> None:
         """Go on from a state."""
-        self.shards.call(
-            "load",
-            [
-                ({name: rows[group] for name, rows in state.items()},)
-                for group in self.shards.groups
-            ],
+        _results(
+            self.shards.submit(
+                index, Shard.load, {name: rows[group] for name, rows in state.items()}
+            )
+            for index, group in enumerate(self.shards.groups)
         )
-        self.keep()
-
-    def recover(self) -> None:
-        """After ShardLost: everything as it was at the last round's end."""
-        self.shards.recover()
+        self.shards.keep(in_flight="in_flight" in state)
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _gather(self, parts: list[Any]) -> Any:
+    def _find(self, worker: int) -> tuple[int, int]:
+        """A worker's shard, and its row there."""
+        return int(self._shard_of[worker]), int(self._position[worker])
+
+    def _gather(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
         """Rows of all shards, by worker."""
         if len(parts) == 1:
             return parts[0]
@@ -238,7 +272,7 @@ class Engine:
         """Rows of transfers are (receiver, sender); only what crosses shards moves."""
         if len(self.shards.groups) == 1:
             return
-        target, origin = self._home[transfers[:, 0]], self._home[transfers[:, 1]]
+        target, origin = self._shard_of[transfers[:, 0]], self._shard_of[transfers[:, 1]]
         wanted: list[dict[int, IntArray]] = []
         for index in range(len(self.shards.groups)):
             here = (target == index) & (origin != index)
@@ -252,38 +286,61 @@ class Engine:
         self.shards.deliver(wanted)
 
     def _score(self, exchange: PeerScoring, round_index: int) -> IntArray:
-        found = self.shards.call(
-            "score",
-            [(exchange.candidates[group],) for group in self.shards.groups],
-            keep=exchange.keep,
-            samples=exchange.samples,
-            round_index=round_index,
+        return self._gather(
+            _results(
+                self.shards.submit(
+                    index,
+                    Shard.score,
+                    exchange.candidates[group],
+                    keep=exchange.keep,
+                    samples=exchange.samples,
+                    round_index=round_index,
+                )
+                for index, group in enumerate(self.shards.groups)
+            )
         )
-        selected: IntArray = self._gather(found)
-        return selected
 
     def _mix(
         self, links: IntArray, weights: csr_array, *, directed: bool, selected: IntArray
     ) -> Exchanged:
-        owner = self._home[links[:, 0]]
-        whole = len(self.shards.groups) == 1
-        found = self.shards.call(
-            "exchange",
-            [
-                (links, weights) if whole else (links[owner == index], weights[group])
-                for index, group in enumerate(self.shards.groups)
-            ],
-            kernel=self.kernel,
+        owner = self._shard_of[links[:, 0]]
+        alone = len(self.shards.groups) == 1
+        distances = _results(
+            self.shards.submit(
+                index,
+                Shard.exchange,
+                links if alone else links[owner == index],
+                weights if alone else weights[group],
+                kernel=self.kernel,
+            )
+            for index, group in enumerate(self.shards.groups)
         )
         distance = np.empty(len(links))
-        for index, part in enumerate(found):
+        for index, part in enumerate(distances):
             distance[owner == index] = part
         return Exchanged(links, directed, distance, selected)
 
+    def _mean_model(self) -> NDArray[np.float32]:
+        """The sum goes from shard to shard: it has the same bits however many there are."""
+        total: NDArray[np.float64] | None = None
+        for index in range(len(self.shards.groups)):
+            total = self.shards.submit(index, Shard.sum_models, total).result()
+        assert total is not None
+        return (total / self.workers).astype(np.float32)
+
+    def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> PendingEvaluation:
+        last = len(self.shards.groups) - 1  # this shard tests the mean model
+        scores = [
+            self.shards.start_tests(index, mean if index == last else None, whole=whole)
+            for index in range(last + 1)
+        ]
+        images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
+        return PendingEvaluation(scores, lambda parts: self._evaluation(parts, images))
+
     def _evaluation(self, scores: list[list[float]], images: int) -> Evaluation:
-        *_, last = scores
-        mean_model = last.pop()
-        accuracy = self._gather([np.array(each) for each in scores])
+        *others, last = scores
+        *workers, mean_model = last
+        accuracy = self._gather([np.array(part) for part in (*others, workers)])
         share = float(accuracy.mean())
         counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
         return Evaluation(
@@ -292,3 +349,45 @@ class Engine:
             images=images,
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
         )
+
+
+class PendingEvaluation:
+    """An evaluation that is running, shard by shard."""
+
+    def __init__(
+        self,
+        scores: Sequence[Pending[list[float]]],
+        evaluation: Callable[[list[list[float]]], Evaluation],
+    ) -> None:
+        self._scores = scores
+        self._evaluation = evaluation
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return all(part.done() for part in self._scores)
+
+    def result(self) -> Evaluation:
+        """Wait for it."""
+        return self._evaluation([part.result() for part in self._scores])
+
+
+class PendingTests:
+    """The tests of a round that are running; `whole` is on the whole test set."""
+
+    def __init__(self, part: PendingEvaluation, whole: PendingEvaluation | None) -> None:
+        self._part = part
+        self._whole = whole
+
+    def done(self) -> bool:
+        """Whether the results are there."""
+        return self._part.done() and (self._whole is None or self._whole.done())
+
+    def result(self) -> Evaluations:
+        """Wait for them."""
+        evaluation = self._part.result()
+        return Evaluations(evaluation, self._whole.result() if self._whole else None)
+
+
+def _results(pending: Iterable[Pending[T]]) -> list[T]:
+    """Start all, then wait for all."""
+    return [part.result() for part in list(pending)]

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedhp.engine.shard_spec import ShardSpec
+from fedhp.engine.prepare import ShardSpec
 from fedhp.learn.blocked import forward_of
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
@@ -20,25 +20,25 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Executors:
-    """As many threads as executors, and one more for tests beside the training."""
+class ShardThreads:
+    """As many threads as executors, and one more if tests may run while the next round trains."""
 
-    def __init__(self, holding: ShardSpec, example: Tensor) -> None:
-        self.count = holding.executors
-        threads = self.count + holding.overlap
+    def __init__(self, spec: ShardSpec, example: Tensor) -> None:
+        self.count = spec.executors
+        threads = self.count + spec.overlap
         self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
         for _ in range(threads):
-            module = initial_model(holding.task, holding.seed).to(holding.device)
-            self._replicas.put(Replica(module, holding.layout, forward_of(module, example)))
+            module = initial_model(spec.task, spec.seed).to(spec.device)
+            self._replicas.put(Replica(module, spec.layout, forward_of(module, example)))
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     @contextlib.contextmanager
     def replica(self) -> Iterator[Replica]:
-        """A module of one's own for a while."""
+        """A module that no other thread uses meanwhile."""
         replica = self._replicas.get()
         try:
             yield replica
@@ -53,26 +53,26 @@ class Executors:
         return dict(zip(order, self._pool.map(job, order), strict=True))
 
     def feed(self, job: Callable[[S], T], items: Iterable[S]) -> list[T]:
-        """A job per item; this thread makes the next item while the executors work."""
+        """A job per item; this thread makes the next item while the others work."""
         if self.count == 1:
             return [job(item) for item in items]
         return list(self._pool.map(job, items))
 
-    def later(self, jobs: list[Callable[[], list[float]]]) -> Evaluating:
-        """Start jobs and go on."""
-        return Evaluating([self._pool.submit(job) for job in jobs])
+    def start(self, jobs: list[Callable[[], list[float]]]) -> PendingScores:
+        """Start jobs without waiting for them."""
+        return PendingScores([self._pool.submit(job) for job in jobs])
 
 
-class Evaluating:
-    """Tests under way."""
+class PendingScores:
+    """Tests that are running on the threads."""
 
     def __init__(self, parts: list[Future[list[float]]]) -> None:
         self._parts = parts
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether all scores are there."""
         return all(part.done() for part in self._parts)
 
-    def __call__(self) -> list[float]:
-        """Wait for the answer."""
-        return [value for part in self._parts for value in part.result()]
+    def result(self) -> list[float]:
+        """Wait for them."""
+        return [score for part in self._parts for score in part.result()]

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
 from fedhp.engine.accounting import calibration, rate_at
-from fedhp.engine.context import Stage
+from fedhp.engine.context import PlanningContext
 from fedhp.errors import ConfigError, FedhpError, RunError
 from fedhp.record.packing import pack
 from fedhp.types import Action, Plan
@@ -21,7 +21,7 @@ from fedhp.types import Action, Plan
 MOST_STEPS = 1_000_000  # of one worker in one round
 
 
-def try_algorithm(prepared: Stage, *, source: str = "") -> None:
+def try_algorithm(prepared: PlanningContext, *, source: str = "") -> None:
     """Ask for the first plan and look at it; algorithms are pure, so nothing is changed."""
     name = prepared.experiment.algorithm.name
     try:
@@ -48,7 +48,7 @@ class _Unfit(Exception):
     """A problem, and what is allowed."""
 
 
-def _first(prepared: Stage) -> Any:
+def _first(prepared: PlanningContext) -> Any:
     """The state before round 1, after a look at the first decision."""
     algorithm, world = prepared.algorithm, prepared.world
     observation = Observation(

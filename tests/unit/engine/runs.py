@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedhp.algorithms import Algorithm
 from fedhp.config import parse
-from fedhp.engine.events import EventLoop
-from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.sharded import Engine
+from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import ShardedExecutor
 from fedhp.record.packing import Arrays
 from fedhp.tables import merge_tables
 from fedhp.types import RoundRecord
@@ -66,15 +64,7 @@ def prepared_of(
     return found if overlap is None else replace(found, overlap=overlap)
 
 
-def loop_of(engine: Engine) -> RoundLoop | EventLoop:
-    """The loop that drives the engine's algorithm."""
-    algorithm = engine.prepared.algorithm
-    if isinstance(algorithm, Algorithm):
-        return RoundLoop(engine, algorithm)
-    return EventLoop(engine, algorithm)
-
-
-def carry_out(engine: Engine) -> tuple[list[RoundRecord], Arrays]:
+def carry_out(engine: ShardedExecutor) -> tuple[list[RoundRecord], Arrays]:
     """All records and the state at the end; the engine is closed."""
     try:
         records = list(loop_of(engine).rounds())

@@ -356,11 +356,11 @@ def test_a_test_that_gives_no_number_ends_the_run(own: None, tmp_path: Path) -> 
             assert np.isfinite(reader.array("evaluations", "accuracy")).all()
 
 
-def test_a_clock_that_runs_away_is_told_and_not_recorded(tmp_path: Path) -> None:
+def test_a_clock_that_runs_away_is_refused_and_not_recorded(tmp_path: Path) -> None:
     experiment = fedhp.make_experiment(
         tiny(algorithm={"name": "pens", "stage_share": 1.0, "score_cost": 1e300})
     )
-    with pytest.raises(RunError, match="round 1: the virtual clock went to"):
+    with pytest.raises(RunError, match="round 1: the virtual clock"):
         fedhp.run(experiment, tmp_path / "r")
     with fedhp.open_run(tmp_path / "r") as reader:
         assert reader.rounds_done == 0

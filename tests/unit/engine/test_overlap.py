@@ -12,17 +12,18 @@ import torch
 import fedhp
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Testing as UnderWay
 from fedhp.engine.executor import Training
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared
+from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
+from fedhp.engine.sharded import PendingTests
 from fedhp.errors import Diverged, FedhpError, Interrupted
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.tables import merge_tables
 from fedhp.types import IntArray, RoundRecord
 from paper.tiny import BASE
-from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, loop_of, prepared_of
+from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, prepared_of
 
 torch.set_num_threads(1)
 FIVE: dict[str, Any] = {
@@ -39,7 +40,7 @@ OFTEN = pytest.mark.parametrize("every", [1, 2])
 def test_records_are_the_same(algorithm: str, every: int) -> None:
     often = {"evaluation": {"every": every}}
     found = [
-        bits(carry_out(LocalEngine(prepared_of(algorithm, FIVE, often, overlap=overlap))))
+        bits(carry_out(LocalExecutor(prepared_of(algorithm, FIVE, often, overlap=overlap))))
         for overlap in (True, False)
     ]
     assert found[0] == found[1]
@@ -82,11 +83,11 @@ def test_a_checkpoint_at_a_yield_is_that_of_the_round(algorithm: str, every: int
     """Whatever was trained meanwhile; and a run goes on from it to the same end."""
     often = {"evaluation": {"every": every}}
     prepared = prepared_of(algorithm, FIVE, often, overlap=True)
-    engine = LocalEngine(prepared)
+    engine = LocalExecutor(prepared)
     loop, records, saved = loop_of(engine), [], []
     try:
         for record in loop.rounds():
-            saved.append(copied(loop.checkpoint()))
+            saved.append(copied(checkpoint_of(loop, engine)))
             assert saved[-1].round_index == record.round_index
             assert saved[-1].scalars["clock"] == record.clock
             records.append(record)
@@ -95,9 +96,9 @@ def test_a_checkpoint_at_a_yield_is_that_of_the_round(algorithm: str, every: int
         engine.close()
     assert [record.round_index for record in records] == [1, 2, 3, 4, 5]
     for done in (1, 4):
-        other = LocalEngine(prepared)
+        other = LocalExecutor(prepared)
         again = loop_of(other)
-        again.restore(saved[done - 1])
+        restore(again, other, saved[done - 1])
         try:
             assert bits(list(again.rounds())) == bits(records[done:])
             assert bits(other.state()) == end
@@ -105,18 +106,18 @@ def test_a_checkpoint_at_a_yield_is_that_of_the_round(algorithm: str, every: int
             other.close()
 
 
-class Failing(LocalEngine):
+class Failing(LocalExecutor):
     """Its third training ends with an error, once the tests of round 2 are where they should."""
 
     def __init__(
-        self, prepared: Prepared, error: FedhpError, before: Callable[[UnderWay], object]
+        self, prepared: Prepared, error: FedhpError, before: Callable[[PendingTests], object]
     ) -> None:
         super().__init__(prepared)
         self.error, self.before = error, before
-        self.last: UnderWay | None = None
+        self.last: PendingTests | None = None
 
-    def test(self, *, whole: bool = False) -> UnderWay:
-        self.last = super().test(whole=whole)
+    def start_tests(self, round_index: int) -> PendingTests:
+        self.last = super().start_tests(round_index)
         return self.last
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
@@ -135,7 +136,7 @@ def follow(loop: RoundLoop | EventLoop, records: list[RoundRecord]) -> None:
 
 
 def failed(
-    prepared: Prepared, error: FedhpError, before: Callable[[UnderWay], object]
+    prepared: Prepared, error: FedhpError, before: Callable[[PendingTests], object]
 ) -> tuple[list[RoundRecord], Checkpoint]:
     """What was told before the error, and where one could go on."""
     engine = Failing(prepared, error, before)
@@ -144,7 +145,7 @@ def failed(
     try:
         with pytest.raises(type(error)):
             follow(loop, records)
-        return records, copied(loop.checkpoint())
+        return records, copied(checkpoint_of(loop, engine))
     finally:
         engine.close()
 
@@ -155,13 +156,13 @@ def failed(
 def test_a_round_that_is_done_is_told(algorithm: str, overlap: bool, error: FedhpError) -> None:
     """A stop or a divergence in the next training: the tests were done."""
     prepared = prepared_of(algorithm, FIVE, overlap=overlap)
-    whole, _ = carry_out(LocalEngine(prepared))
-    records, saved = failed(prepared, error, UnderWay.result)
+    whole, _ = carry_out(LocalExecutor(prepared))
+    records, saved = failed(prepared, error, PendingTests.result)
     assert bits(records) == bits(whole[:2])
     assert saved.round_index == 2
-    other = LocalEngine(prepared)
+    other = LocalExecutor(prepared)
     loop = loop_of(other)
-    loop.restore(saved)
+    restore(loop, other, saved)
     try:
         assert bits(list(loop.rounds())) == bits(whole[2:])
     finally:
@@ -172,8 +173,8 @@ def test_a_stop_does_not_wait_for_tests(monkeypatch: pytest.MonkeyPatch) -> None
     """A divergence does: what went wrong came after them."""
     prepared = prepared_of("dpsgd", FIVE, overlap=True)
 
-    def unfinished(_: UnderWay) -> None:
-        monkeypatch.setattr(UnderWay, "done", lambda _: False)
+    def unfinished(_: PendingTests) -> None:
+        monkeypatch.setattr(PendingTests, "done", lambda _: False)
 
     records, saved = failed(prepared, Interrupted("asked to stop"), unfinished)
     assert [record.round_index for record in records] == [1]

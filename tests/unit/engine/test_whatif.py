@@ -13,8 +13,8 @@ import torch
 
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse
-from fedhp.engine.context import bare_stage
-from fedhp.engine.replay.executor import Replay
+from fedhp.engine.context import planning_context
+from fedhp.engine.replay.executor import ReplayExecutor, replay_loop
 from fedhp.engine.replay.whatif import PLANNERS, whatif
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured
@@ -43,19 +43,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path
 def replayed(run: RunReader, experiment: Experiment | None = None) -> list[RoundRecord]:
     """The rounds of a record, through its own planner or another's."""
     measured = Measured(run)
-    stage = bare_stage(
+    context = planning_context(
         experiment or parse(run.meta("experiment")), model_bits=8.0 * measured.model_bytes
     )
     smoothing = run.meta("experiment")["algorithm"].get("distance_smoothing", 0.5)
-    base = stage.federation.base_topology
-    own = experiment is None and isinstance(stage.algorithm, PENS)
-    carrier = Replay(
-        stage,
+    base = context.federation.base_topology
+    own = experiment is None and isinstance(context.algorithm, PENS)
+    executor = ReplayExecutor(
+        context,
         measured,
         distances=Distances(measured, base, smoothing=smoothing),
         kept=measured.kept_peers() if own else None,
     )
-    return list(islice(carrier.loop().rounds(), measured.rounds))
+    return list(islice(replay_loop(executor).rounds(), measured.rounds))
 
 
 def rows_of(record: RoundRecord, run: RunReader, table: str) -> dict[str, list[Any]]:
@@ -245,7 +245,9 @@ def test_distances_are_measured_or_as_the_coordinator_estimated_them(
 ) -> None:
     with RunReader(runs["fill", "plain"]) as run:
         measured = Measured(run)
-        base = bare_stage(parse(run.meta("experiment")), model_bits=1.0).federation.base_topology
+        base = planning_context(
+            parse(run.meta("experiment")), model_bits=1.0
+        ).federation.base_topology
         distances = Distances(measured, base, smoothing=0.3)
         estimated = 0
         for index in range(1, ROUNDS):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
+from fedhp.engine.runs.run import loop_of
 from fedhp.types import RoundRecord
-from unit.engine.runs import bits, loop_of, prepared_of
+from unit.engine.runs import bits, prepared_of
 
 torch.set_num_threads(1)
 BOTH = pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
@@ -19,7 +20,7 @@ OVERLAP = pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no 
 
 def records_of(algorithm: str, evaluation: dict[str, Any], overlap: bool) -> list[RoundRecord]:
     prepared = prepared_of(algorithm, {"evaluation": evaluation}, overlap=overlap)
-    engine = LocalEngine(prepared)
+    engine = LocalExecutor(prepared)
     try:
         return list(loop_of(engine).rounds())
     finally:
@@ -34,7 +35,7 @@ def test_the_last_record_has_both(algorithm: str, overlap: bool, every: int) -> 
         algorithm, {"evaluation": {"images": 60, "every": every}}, overlap=overlap
     )
     assert prepared.whole_at_end
-    engine = LocalEngine(prepared)
+    engine = LocalExecutor(prepared)
     try:
         *before, last = list(loop_of(engine).rounds())
         assert len(before) == 2

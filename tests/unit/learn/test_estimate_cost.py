@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.learn.local import Samples, estimate
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.stacked import DenseStack
@@ -75,7 +75,7 @@ def estimates(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> tuple
         return gradients(self, rows, samples, batch)
 
     monkeypatch.setattr(DenseStack, "_gradients", counting)
-    engine = LocalEngine(prepared_of("fedhp", changes))
+    engine = LocalExecutor(prepared_of("fedhp", changes))
     try:
         engine.train(np.array([3, 1, 5, 2, 4]), round_index=1, learning_rate=0.1)
         return engine.estimate(np.arange(5) % 2 == 0, round_index=1), seen

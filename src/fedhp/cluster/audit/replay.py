@@ -16,7 +16,7 @@ from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.record.packing import Arrays
@@ -32,7 +32,7 @@ class RunReplayer:
         self.algorithm = self._prepared.experiment.algorithm.name
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
-        self._engine = LocalEngine(self._prepared)
+        self._engine = LocalExecutor(self._prepared)
         self._workers = self._prepared.experiment.workers
         self._last = INITIAL  # the attempt that was repeated last
         self._versions = [INITIAL] * self._workers  # the attempt that made each worker's model

@@ -25,7 +25,7 @@ from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_li
 from fedhp.cluster.security.certificates import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
-from fedhp.engine.context import bare_stage
+from fedhp.engine.context import planning_context
 from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError
 from fedhp.files import make_folder, write_file
 from fedhp.types import RoundRecord
@@ -93,7 +93,7 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             allowed="at most as many as there are workers",
             fix="lower cluster.min_workers, or raise workers",
         )
-    stage = bare_stage(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
+    stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
         raise ConfigError(
             "is true, but a network of machines does not offer that: a worker that pulls a model "

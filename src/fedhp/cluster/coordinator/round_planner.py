@@ -16,7 +16,7 @@ from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimate
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
-from fedhp.engine.context import BareStage
+from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import travelled
 from fedhp.graph import components_of, topology_from
 from fedhp.record.packing import pack, unpack
@@ -49,7 +49,7 @@ class PlannedRound:
 class RoundPlanner:
     """Everything that a synchronous algorithm needs from one round to the next."""
 
-    def __init__(self, stage: BareStage) -> None:
+    def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
         assert isinstance(algorithm, Algorithm)
         self.stage = stage

@@ -31,7 +31,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.config import Experiment
-from fedhp.engine.context import bare_stage
+from fedhp.engine.context import planning_context
 from fedhp.types import FloatArray
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -412,7 +412,7 @@ def is_asynchronous(experiment: Experiment) -> bool:
 
 def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
     """A planner for models of this size, as new or as another coordinator packed it."""
-    stage = bare_stage(experiment, model_bits=8.0 * model_bytes)
+    stage = planning_context(experiment, model_bits=8.0 * model_bytes)
     synchronous = isinstance(stage.algorithm, Algorithm)
     planner: Planner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
     if packed:

@@ -15,7 +15,7 @@ from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimate
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
-from fedhp.engine.context import BareStage
+from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import RULE
 from fedhp.record.packing import pack, unpack
 from fedhp.timing import Network
@@ -36,7 +36,7 @@ class TurnOrder:
 class TurnPlanner:
     """Everything that an asynchronous algorithm needs from one turn to the next."""
 
-    def __init__(self, stage: BareStage) -> None:
+    def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
         assert isinstance(algorithm, AsyncAlgorithm)
         self.stage = stage

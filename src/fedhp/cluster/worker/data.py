@@ -16,8 +16,7 @@ from fedhp.config import DataConfig, Experiment, parse
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
 from fedhp.data.raw import RawData
-from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard_spec import ShardSpec, shard_spec_of
+from fedhp.engine.prepare import Prepared, ShardSpec, prepare, shard_spec_of
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.task import Classification
 

@@ -24,10 +24,9 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
-from fedhp.engine.executor import Turn, check_finite
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.executor import LocalTraining, check_finite
+from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard import Shard
-from fedhp.engine.shard_spec import ShardSpec
 from fedhp.graph import directed_weights
 from fedhp.learn.local import Estimate
 from fedhp.learn.mix import distance
@@ -119,7 +118,7 @@ class Learner:
         for _ in range(2):  # the first one warms up
             self._shard.snapshot(ONLY)
             started = time.monotonic()
-            self._shard.train_snapshots({ONLY: Turn(0, 1, rate)})
+            self._shard.train_snapshots({ONLY: LocalTraining(0, 1, rate)})
             seconds = time.monotonic() - started
         return seconds
 
@@ -130,7 +129,13 @@ class Learner:
         loss, norm = self._shard.train(
             local_steps, round_index=round_index, learning_rate=learning_rate
         )
-        check_finite(loss, norm, local_steps > 0, round_index, learning_rate)
+        check_finite(
+            loss,
+            norm,
+            worked=local_steps > 0,
+            round_index=round_index,
+            learning_rate=learning_rate,
+        )
         seconds = time.monotonic() - started
         _, rows = self._shard.rows(np.array([self.worker]))
         return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, rows[0])
@@ -174,7 +179,7 @@ class Learner:
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
-        (metric,) = self._shard.evaluate_later(model.row, whole=whole, everyone=False)()
+        (metric,) = self._shard.evaluate(model.row, whole=whole, everyone=False)
         return metric
 
     def digest(self, row: NDArray[np.float32]) -> bytes:
@@ -222,7 +227,7 @@ class Learner:
         """Begin a turn from the current model."""
         self._shard.snapshot(ONLY)
 
-    def train_turn(self, turn: Turn) -> TrainingResult:
+    def train_turn(self, turn: LocalTraining) -> TrainingResult:
         """Train the snapshot (in the thread); `apply` adds the change to the current model."""
         started = time.monotonic()
         loss = self._shard.train_snapshots({ONLY: turn})[ONLY]
@@ -232,8 +237,13 @@ class Learner:
     def apply(self, loss: float, *, round_index: int, learning_rate: float) -> float:
         """Add the change of a turn to the current model; its norm."""
         norm = self._shard.apply(ONLY)
-        worked = np.array([True])
-        check_finite(np.array([loss]), np.array([norm]), worked, round_index, learning_rate)
+        check_finite(
+            np.array([loss]),
+            np.array([norm]),
+            worked=np.array([True]),
+            round_index=round_index,
+            learning_rate=learning_rate,
+        )
         return norm
 
     def average(self, other: Row) -> float:

@@ -23,7 +23,7 @@ from fedhp.cluster.worker.model_store import StoredModel
 from fedhp.cluster.worker.peer_client import PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
-from fedhp.engine.executor import Turn
+from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged
 from fedhp.learn.local import Estimate
 
@@ -194,7 +194,9 @@ class OrderExecutor:
         learner.snapshot()
         session.enter("training")
         started = time.monotonic()
-        turn = Turn(act.turn + 1, act.local_steps, act.learning_rate)  # as the simulation counts
+        turn = LocalTraining(
+            act.turn + 1, act.local_steps, act.learning_rate
+        )  # as the simulation counts
         training = await learner.run(learner.train_turn, turn)
         await self._emulate(turn.key, act.local_steps, started)
         compute_seconds = self._time_steps(act.local_steps, started, training)

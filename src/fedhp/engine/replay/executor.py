@@ -7,22 +7,19 @@ distances are those of the same round of the record, whatever the plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, AsyncAlgorithm
+from fedhp.algorithms import Algorithm
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import Stage
+from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Estimates, Exchanged, Testing, Training, Turn, travelled
+from fedhp.engine.executor import Estimates, Exchanged, LocalTraining, Training, travelled
 from fedhp.engine.loop import RoundLoop
 from fedhp.graph import neighbor_lists
 from fedhp.record.measured import Distances, Measured, Rounds
-from fedhp.record.packing import Arrays
 from fedhp.types import (
     BoolArray,
-    Evaluation,
     Exchange,
     IntArray,
     NeighborMixing,
@@ -32,22 +29,22 @@ from fedhp.types import (
 from fedhp.world import World
 
 
-class Replay:
-    """A carrier whose training is the record."""
+class ReplayExecutor:
+    """Answers the round loop from the record of a run."""
 
     def __init__(
         self,
-        stage: Stage,
+        context: PlanningContext,
         measured: Measured,
         *,
         distances: Distances,
         kept: IntArray | None = None,
     ) -> None:
-        self.prepared = stage
-        self.links_asked = self.links_measured = 0  # whose distance a planner was told
+        self.context = context
+        self.kept = kept  # PENS: how often each worker kept each peer, [2E]
+        self.links_asked = self.links_measured = 0  # whose distance the planner got
         self._measured = measured
         self._distances = distances
-        self.kept = kept  # PENS: how often each worker kept each peer, [2E]
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
         """The losses and norms of the record, whatever the steps."""
@@ -62,7 +59,7 @@ class Replay:
         at = round_index - 1
         start_loss = np.full(len(chosen), np.nan)
         if chosen.any():
-            # Only the mean is on record: told by one worker alone it stays exact.
+            # Only the mean is on record: reported by one worker alone it stays exact.
             start_loss[np.argmax(chosen)] = self._measured.initial_loss
         return Estimates(
             np.where(chosen, self._measured.smoothness[at], np.nan),
@@ -89,7 +86,7 @@ class Replay:
             return exchange.candidates[:, : exchange.keep]
         # How often is on record, not when; nobody is kept twice in a round, and only the
         # sum at the end of the stage counts.
-        start, peers = neighbor_lists(self.prepared.federation.base_topology)
+        start, peers = neighbor_lists(self.context.federation.base_topology)
         owner = np.repeat(np.arange(len(start) - 1), np.diff(start))
         now = self.kept >= round_index
         return _rows(owner[now], peers[now], workers=len(start) - 1)
@@ -97,56 +94,40 @@ class Replay:
     def advance(self) -> None:
         """There are no models."""
 
-    def tests(self, round_index: int) -> bool:
-        """There is nothing to test."""
-        return False
+    def recover(self) -> None:
+        """There are no shards to lose."""
 
-    def test(self, *, whole: bool = False) -> Testing:
-        """Never asked for: `tests` says no."""
-        raise AssertionError("a replay has no models to test")
 
-    def evaluate(self, *, whole: bool = False) -> Evaluation:
-        """Never asked for: `tests` says no."""
-        raise AssertionError("a replay has no models to test")
-
-    def enable_in_flight_state(self) -> None:
-        """There are no models."""
-
-    def keep(self) -> None:
-        """There are no models."""
+class ReplayEventExecutor:
+    """Answers the event loop; no asynchronous planner sees losses, norms or distances."""
 
     def snapshot(self, worker: int) -> None:
         """There are no models."""
 
-    def train_snapshots(self, turns: dict[int, Turn]) -> dict[int, float]:
-        """No asynchronous planner is told of losses: any number will do."""
-        return dict.fromkeys(turns, 0.0)
+    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
+        """Any number will do."""
+        return dict.fromkeys(trainings, 0.0)
 
     def apply(self, worker: int) -> float:
-        """Nor of norms."""
+        """Any number will do."""
         return 0.0
 
     def average(self, worker: int, partner: int) -> float:
-        """Nor of distances."""
+        """No distance is known."""
         return float("nan")
 
-    def state(self) -> Arrays:
-        """There are no models."""
-        return {}
-
-    def load(self, state: Arrays) -> None:
+    def keep(self) -> None:
         """There are no models."""
 
     def recover(self) -> None:
-        """Nothing can be lost."""
+        """There are no shards to lose."""
 
-    def loop(self) -> RoundLoop | EventLoop:
-        """The loop of its planner."""
-        algorithm = self.prepared.algorithm
-        if isinstance(algorithm, Algorithm):
-            return RoundLoop(self, algorithm)
-        assert isinstance(algorithm, AsyncAlgorithm)
-        return EventLoop(self, algorithm)
+
+def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
+    """The loop of an executor's planner."""
+    if isinstance(executor.context.algorithm, Algorithm):
+        return RoundLoop(executor.context, executor)
+    return EventLoop(executor.context, ReplayEventExecutor())
 
 
 def _rows(owner: IntArray, peers: IntArray, *, workers: int) -> IntArray:
@@ -158,52 +139,40 @@ def _rows(owner: IntArray, peers: IntArray, *, workers: int) -> IntArray:
     return rows
 
 
-class _Tally:
-    """The rounds of one replay so far."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[float, float, float, float, IntArray, int]] = []
-
-    def add(self, record: RoundRecord) -> None:
-        """One more."""
-        timing = record.timing
-        self._rows.append(
-            (
-                record.clock,
-                timing.round_time,
-                timing.mean_waiting_time,
-                record.mean_local_steps,
-                record.local_steps,
-                len(record.links),
-            )
-        )
-
-    def rounds(self) -> Rounds:
-        """All of them."""
-        return Rounds(*(np.array(column) for column in zip(*self._rows, strict=True)))
-
-
-def replay(carriers: Sequence[Replay], rounds: int) -> list[Rounds]:
+def replay(executors: Sequence[ReplayExecutor], rounds: int) -> list[Rounds]:
     """So many rounds of each, side by side: they share what is read of a round."""
-    tallies = [_Tally() for _ in carriers]
-    for records in islice(zip(*(each.loop().rounds() for each in carriers), strict=False), rounds):
-        for tally, record in zip(tallies, records, strict=True):
-            tally.add(record)
-    return [tally.rounds() for tally in tallies]
+    loops = [replay_loop(executor).rounds() for executor in executors]
+    rows: list[list[tuple[float, float, float, float, IntArray, int]]] = [[] for _ in loops]
+    for _ in range(rounds):
+        for loop, done in zip(loops, rows, strict=True):
+            done.append(_row(next(loop)))
+    return [Rounds(*(np.array(column) for column in zip(*done, strict=True))) for done in rows]
 
 
-def other_world(measured: Measured, world: World, *, asynchronous: bool) -> str:
+def _row(record: RoundRecord) -> tuple[float, float, float, float, IntArray, int]:
+    """The fields of Rounds."""
+    return (
+        record.clock,
+        record.timing.round_time,
+        record.timing.mean_waiting_time,
+        record.mean_local_steps,
+        record.local_steps,
+        len(record.links),
+    )
+
+
+def world_difference(measured: Measured, world: World, *, asynchronous: bool) -> str:
     """Where this world is not the one that was recorded; empty if it is, bit for bit."""
     recorded = measured.outcome()
     starts = [0.0, *recorded.clock[:-1].tolist()]
     for index, start in enumerate(starts, start=1):
-        found = {"bandwidth": (measured.bandwidth, mean_bandwidth(world.network(start)))}
+        compared = {"bandwidth": (measured.bandwidth, mean_bandwidth(world.network(start)))}
         if not asynchronous:  # else a turn spans rounds, and its steps began at another time
             steps = recorded.local_steps[index - 1]
             total = world.compute_times(steps, index, time=start)
             mean = np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
-            found["step time"] = (measured.step_time, mean)
-        for name, (before, now) in found.items():
+            compared["step time"] = (measured.step_time, mean)
+        for name, (before, now) in compared.items():
             then = before[index - 1]
             different = np.flatnonzero(~((then == now) | (np.isnan(then) & np.isnan(now))))
             if len(different):

@@ -22,8 +22,8 @@ from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse, to_tables
-from fedhp.engine.context import Stage, bare_stage
-from fedhp.engine.replay.executor import Replay, other_world, replay
+from fedhp.engine.context import PlanningContext, planning_context
+from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, RunError
@@ -69,7 +69,7 @@ Sure = Literal["recorded", "exact", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """The rounds of one planner, and what they rest on."""
 
     planner: str
@@ -130,9 +130,9 @@ class WhatIf:
     folder: Path
     seed: int
     overrides: tuple[str, ...]
-    recorded: Outcome
-    planners: tuple[Outcome, ...]
-    own: Outcome  # the run's own planner, replayed: how far the replay can be trusted
+    recorded: ReplayOutcome
+    planners: tuple[ReplayOutcome, ...]
+    own: ReplayOutcome  # the run's own planner, replayed: how far the replay can be trusted
     all_links: bool  # are on record, not a selection of them
     seconds: float  # the replay took
 
@@ -142,11 +142,11 @@ class WhatIf:
         return self.own.rounds.first_difference(self.recorded.rounds)
 
     @property
-    def best(self) -> Outcome:
+    def best(self) -> ReplayOutcome:
         """The most local steps per second of virtual time."""
         return max(self.planners, key=lambda outcome: outcome.steps_per_second)
 
-    def against_record(self, outcome: Outcome) -> tuple[float | None, float | None]:
+    def against_record(self, outcome: ReplayOutcome) -> tuple[float | None, float | None]:
         """How much longer rounds and waiting are, as shares; none where nothing was recorded."""
         return (
             _change(outcome.round_time, self.recorded.round_time),
@@ -170,7 +170,7 @@ class WhatIf:
             "seconds": self.seconds,
         }
 
-    def _as_json(self, outcome: Outcome) -> dict[str, Any]:
+    def _as_json(self, outcome: ReplayOutcome) -> dict[str, Any]:
         longer, waiting = self.against_record(outcome)
         return {**outcome.as_json(), "round_time_change": longer, "waiting_time_change": waiting}
 
@@ -192,29 +192,32 @@ def whatif(
         base = _changed(own, overrides, source=source)
         variants = _variants(planners, base, overrides)
         measured = Measured(run)
-        stage = _stage(own, measured, source=source)
-        _check_world(stage, measured, folder=run.folder)
+        context = _context(own, measured, source=source)
+        _check_world(context, measured, folder=run.folder)
         label = run.meta("label")
-        changed = [(label, _stage(base, measured, source=COMMAND_LINE))] if overrides else []
-        stages = [
-            (each.label, _stage(_of_variant(each, base), measured, source=_who(each.label)))
-            for each in variants
+        changed = [(label, _context(base, measured, source=COMMAND_LINE))] if overrides else []
+        contexts = [
+            (
+                variant.label,
+                _context(_of_variant(variant, base), measured, source=_option(variant.label)),
+            )
+            for variant in variants
         ]
         if not planners:
-            stages = _different([*changed, *stages], [] if overrides else [stage])
-        carriers = _carriers([stage, *(each for _, each in stages)], measured)
-        first, *others = replay(carriers, measured.rounds)
+            contexts = _different([*changed, *contexts], [] if overrides else [context])
+        executors = _executors([context, *(other for _, other in contexts)], measured)
+        first, *others = replay(executors, measured.rounds)
         recorded = measured.outcome()
         return WhatIf(
             folder=run.folder,
             seed=own.seed,
             overrides=tuple(overrides),
-            recorded=Outcome(label, recorded, "recorded"),
+            recorded=ReplayOutcome(label, recorded, "recorded"),
             planners=tuple(
-                _outcome(name, carrier, rounds, measured=measured, recorded=recorded)
-                for (name, _), carrier, rounds in zip(stages, carriers[1:], others, strict=True)
+                _outcome(name, executor, rounds, measured=measured, recorded=recorded)
+                for (name, _), executor, rounds in zip(contexts, executors[1:], others, strict=True)
             ),
-            own=_outcome(label, carriers[0], first, measured=measured, recorded=recorded),
+            own=_outcome(label, executors[0], first, measured=measured, recorded=recorded),
             all_links=measured.all_links,
             seconds=time.monotonic() - started,
         )
@@ -266,100 +269,104 @@ def _check_key(key: str, *, source: str) -> None:
 
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
     """The planners asked for, or all; each may be replayed, and each setting has its planner."""
-    # An empty entry is kept: it is refused as such.
-    given = [entry for text in planners for entry in split_algorithms(text) or [text]]
-    found = [parse_variant(text, key="--planner") for text in dict.fromkeys(given or PLANNERS)]
-    for variant in found:
+    # An empty entry is kept, so that it is refused as such.
+    entries = [entry for text in planners for entry in split_algorithms(text) or [text]]
+    variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(entries or PLANNERS)]
+    for variant in variants:
         for key in variant.overrides:
-            _check_key(key, source=_who(variant.label))
+            _check_key(key, source=_option(variant.label))
     name = base.algorithm.name
     for override in overrides if planners else ():
         key = parse_override(override)[0]
-        if key.startswith("algorithm.") and all(variant.name != name for variant in found):
+        if key.startswith("algorithm.") and all(variant.name != name for variant in variants):
             raise ConfigError(
                 f"is a setting of {name!r}, which is not among the planners",
                 key=key,
                 source=COMMAND_LINE,
                 allowed="settings of the run's own planner, where that is replayed",
-                fix=f"add --planner {name}, or write it behind a planner: NAME:key=value",
+                fix=f"add --planner {name}, or write it after a planner: NAME:key=value",
             )
-    return found
+    return variants
 
 
-def _who(label: str) -> str:
+def _option(label: str) -> str:
     return f"--planner {label}"
 
 
 def _of_variant(variant: Variant, base: Experiment) -> Experiment:
-    return parse(tables_of(variant, base), source=_who(variant.label))
+    return parse(tables_of(variant, base), source=_option(variant.label))
 
 
-def _stage(experiment: Experiment, measured: Measured, *, source: str) -> Stage:
-    """A planner and its world, tried. The model is as large as it was, unless it is said."""
-    stage = bare_stage(experiment, model_bits=8.0 * measured.model_bytes, source=source)
-    try_algorithm(stage, source=source)
-    return stage
+def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:
+    """A planner and its world, tried; the model is as large as it was unless a setting says so."""
+    context = planning_context(experiment, model_bits=8.0 * measured.model_bytes, source=source)
+    try_algorithm(context, source=source)
+    return context
 
 
-def _check_world(stage: Stage, measured: Measured, *, folder: Path) -> None:
-    """Nothing can be told in a world that is not the one of the record."""
-    asynchronous = isinstance(stage.algorithm, AsyncAlgorithm)
-    difference = other_world(measured, stage.world, asynchronous=asynchronous)
+def _check_world(context: PlanningContext, measured: Measured, *, folder: Path) -> None:
+    """Refuse to replay in a world that is not the one of the record."""
+    asynchronous = isinstance(context.algorithm, AsyncAlgorithm)
+    difference = world_difference(measured, context.world, asynchronous=asynchronous)
     if difference:
         raise RunError(
             f"{folder}: the world cannot be rebuilt as it was recorded: {difference}",
             allowed="a run of this version of fedhp, its world.trace (if any) unchanged",
-            fix="replay it with the version that wrote it, or put the trace back in its place",
+            fix="replay it with the version that wrote it, or put the trace file back",
         )
 
 
-def _different(stages: list[tuple[str, Stage]], known: list[Stage]) -> list[tuple[str, Stage]]:
-    """Without those whose planner is there already."""
-    found: list[tuple[str, Stage]] = []
-    for label, stage in stages:
-        if all(stage.algorithm != each.algorithm for each in known):
-            found.append((label, stage))
-            known = [*known, stage]
-    return found
+def _different(
+    contexts: list[tuple[str, PlanningContext]], known: list[PlanningContext]
+) -> list[tuple[str, PlanningContext]]:
+    """Without those whose planner is among the known ones or before them."""
+    different: list[tuple[str, PlanningContext]] = []
+    for label, context in contexts:
+        if all(context.algorithm != other.algorithm for other in known):
+            different.append((label, context))
+            known = [*known, context]
+    return different
 
 
-def _carriers(stages: Sequence[Stage], measured: Measured) -> list[Replay]:
+def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[ReplayExecutor]:
     """The first is the run's own; those with one base topology share the distances."""
-    own = stages[0]
+    own = contexts[0]
     smoothing = getattr(own.algorithm, "distance_smoothing", SMOOTHING)
     kept = measured.kept_peers() if isinstance(own.algorithm, PENS) else None
     shared: dict[bytes, Distances] = {}
-    carriers = []
-    for stage in stages:
-        base = stage.federation.base_topology
+    executors = []
+    for context in contexts:
+        base = context.federation.base_topology
         key = base.links.tobytes()
         if key not in shared:
             shared[key] = Distances(measured, base, smoothing=smoothing)
-        same = stage.algorithm == own.algorithm and key == next(iter(shared))
-        carriers.append(Replay(stage, measured, distances=shared[key], kept=kept if same else None))
-    return carriers
+        same = context.algorithm == own.algorithm and key == next(iter(shared))
+        executors.append(
+            ReplayExecutor(context, measured, distances=shared[key], kept=kept if same else None)
+        )
+    return executors
 
 
 def _outcome(
-    label: str, carrier: Replay, rounds: Rounds, *, measured: Measured, recorded: Rounds
-) -> Outcome:
+    label: str, executor: ReplayExecutor, rounds: Rounds, *, measured: Measured, recorded: Rounds
+) -> ReplayOutcome:
     if rounds.first_difference(recorded) is None:
-        return Outcome(label, rounds, "recorded")
-    assumptions = tuple(_assumptions(carrier, measured))
-    return Outcome(label, rounds, "assumed" if assumptions else "exact", assumptions)
+        return ReplayOutcome(label, rounds, "recorded")
+    assumptions = tuple(_assumptions(executor, measured))
+    return ReplayOutcome(label, rounds, "assumed" if assumptions else "exact", assumptions)
 
 
-def _assumptions(carrier: Replay, measured: Measured) -> Iterator[str]:
-    """What a planner was told that a run of its own would have told otherwise."""
-    algorithm = carrier.prepared.algorithm
+def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
+    """What a planner was given that would have been different in a run with it."""
+    algorithm = executor.context.algorithm
     if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD):
         return  # they plan by the clock and the seed alone
     if isinstance(algorithm, PENS):
-        stage = round(algorithm.stage_share * carrier.prepared.federation.rounds)
-        if carrier.kept is None and (algorithm.symmetric or measured.rounds > stage):
+        scoring_rounds = round(algorithm.stage_share * executor.context.federation.rounds)
+        if executor.kept is None and (algorithm.symmetric or measured.rounds > scoring_rounds):
             yield "its scores are not on record: peers are kept as if by chance"
         return
-    share = carrier.links_measured / max(1, carrier.links_asked)
+    share = executor.links_measured / max(1, executor.links_asked)
     rough = ": a rough guess" if share < 0.5 else ""
     yield (
         "it plans by update norms and distances of the recorded models; of the distances it asks "

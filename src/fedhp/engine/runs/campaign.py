@@ -120,9 +120,7 @@ def run_cells(
             for worker in workers:
                 worker.halt()
     if stop():
-        raise Interrupted(
-            "stopped; every run is saved", fix="go on with the same command and --resume"
-        )
+        raise Interrupted("stopped; every run is saved", fix="run the same command with --resume")
     return errors
 
 

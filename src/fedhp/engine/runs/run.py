@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ import torch
 
 from fedhp.algorithms import Algorithm
 from fedhp.config import Experiment, differences, to_tables
-from fedhp.engine.accounting import check_record
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
-from fedhp.engine.local import LocalEngine
+from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.sharded import Engine
+from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
+from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import Diverged, Interrupted, RunError
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
@@ -67,42 +68,73 @@ class Run:
             store.close()
 
     def rounds(self) -> Iterator[RoundRecord]:
-        """Carry out the rounds that are left; each is committed before it is yielded."""
+        """Run the rounds that are left; each is committed before it is yielded."""
+        with self._opened() as (store, executor):
+            reported = store.last_round()
+            started, before = time.monotonic(), float(store.meta("seconds") or 0.0)
+            while True:
+                loop = self._resumed_loop(store, executor)
+                checkpoints = _Checkpoints(self, loop, executor)
+                try:
+                    for record in loop.rounds():
+                        store.commit(record)
+                        if record.round_index > reported or record.round_index == self.num_rounds:
+                            yield record
+                        reported = max(reported, record.round_index)
+                        if self.stop():
+                            raise Interrupted("stopped between rounds")
+                        checkpoints.save_if_due()
+                    break
+                except StateLost:  # only the disk has it: repeat from the checkpoint, bit for bit
+                    executor.shards.restart()
+                except Interrupted:
+                    done = store.last_round()
+                    checkpoints.save_if_at(done)
+                    store.set_meta("seconds", before + time.monotonic() - started)
+                    store.set_meta("status", "interrupted")
+                    raise Interrupted(
+                        f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
+                        fix="run the same command with --resume",
+                    ) from None
+                except Diverged as error:
+                    checkpoints.save_if_at(store.last_round())
+                    store.set_meta("status", "diverged")
+                    store.set_meta("message", str(error))
+                    raise
+            checkpoints.save()
+            store.set_meta("seconds", before + time.monotonic() - started)
+            store.set_meta("peak_memory", peak_memory())
+            store.set_meta("moved_bytes", executor.shards.moved)
+            store.set_meta("status", "finished")
+            store.leave_wal_mode()
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Store, ShardedExecutor]]:
+        """The record and the executor, for this process alone."""
         threads = torch.get_num_threads()
         with FolderLock(self.folder):
             store = Store.open(self.folder, write=True)
             try:
-                engine = self._engine()
+                executor = self._executor()
                 try:
-                    yield from self._rounds(store, engine)
+                    yield store, executor
                 finally:
-                    engine.close()
+                    executor.close()
             finally:
                 store.close()
                 torch.set_num_threads(threads)
 
-    def _engine(self) -> Engine:
+    def _executor(self) -> ShardedExecutor:
         if self.prepared.experiment.engine == "ray":
-            from fedhp.engine.ray import RayEngine
+            from fedhp.engine.ray import RayExecutor
 
-            return RayEngine(self.prepared, stop=self.stop)
+            return RayExecutor(self.prepared, stop=self.stop)
         scratch = self.folder if self.prepared.memory.mapped else None
-        return LocalEngine(self.prepared, scratch=scratch, stop=self.stop)
+        return LocalExecutor(self.prepared, scratch=scratch, stop=self.stop)
 
-    def _rounds(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
-        told = store.last_round()
-        while True:
-            try:
-                for record in self._from_checkpoint(store, engine):
-                    if record.round_index > told or record.round_index == self.num_rounds:
-                        yield record
-                    told = max(told, record.round_index)
-                return
-            except StateLost:  # all that is left is on the disk: repeat from there, bit for bit
-                engine.shards.restart()
-
-    def _from_checkpoint(self, store: Store, engine: Engine) -> Iterator[RoundRecord]:
-        loop = self._loop(engine)
+    def _resumed_loop(self, store: Store, executor: ShardedExecutor) -> RoundLoop | EventLoop:
+        """A loop that continues after the checkpoint; later rounds of the record are dropped."""
+        loop = loop_of(executor)
         saved = read_checkpoint(self.folder)
         if saved is not None:
             if store.last_round() < saved.round_index:
@@ -110,78 +142,83 @@ class Run:
                     f"{self.folder}: the record ends at round {store.last_round()}, "
                     f"the checkpoint at {saved.round_index}: the record was damaged",
                     allowed="a record that reaches at least to the checkpoint",
-                    fix="put the record back in its place, or start the run anew in another folder",
+                    fix="put the record back, or start the run again in another folder",
                 )
-            self._restore(loop, saved, engine)
+            self._restore(loop, executor, saved)
         store.truncate(loop.checkpoint().round_index)
         store.set_meta("status", "running")
-        last, cost = time.monotonic(), 0.0
-        started, before = last, float(store.meta("seconds") or 0.0)
-        try:
-            for record in loop.rounds():
-                check_record(record, self.prepared.experiment.world.bandwidth.interval)
-                store.commit(record)
-                yield record
-                if self.stop():
-                    raise Interrupted("stopped between rounds")
-                waited = time.monotonic() - last
-                if waited >= self.prepared.experiment.checkpoint.seconds and (
-                    cost <= CHECKPOINT_SHARE * waited
-                ):
-                    cost = self._save(loop)
-                    last = time.monotonic()
-        except Interrupted:
-            done = store.last_round()
-            if loop.checkpoint().round_index == done:  # else its tests were under way: repeat it
-                self._save(loop)
-            store.set_meta("seconds", before + time.monotonic() - started)
-            store.set_meta("status", "interrupted")
-            raise Interrupted(
-                f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
-                fix="go on with the same command and --resume",
-            ) from None
-        except Diverged as error:
-            if loop.checkpoint().round_index == store.last_round():
-                self._save(loop)
-            store.set_meta("status", "diverged")
-            store.set_meta("message", str(error))
-            raise
-        self._save(loop)
-        store.set_meta("seconds", before + time.monotonic() - started)
-        store.set_meta("peak_memory", peak_memory())
-        store.set_meta("moved_bytes", engine.shards.moved)
-        store.set_meta("status", "finished")
-        store.leave_wal_mode()
+        return loop
 
-    def _loop(self, engine: Engine) -> RoundLoop | EventLoop:
-        algorithm = self.prepared.algorithm
-        if isinstance(algorithm, Algorithm):
-            return RoundLoop(engine, algorithm)
-        return EventLoop(engine, algorithm)
-
-    def _restore(self, loop: RoundLoop | EventLoop, saved: Checkpoint, engine: Engine) -> None:
+    def _restore(
+        self, loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint
+    ) -> None:
         models = saved.arrays.get("models")
         wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
         if models is None or models.shape != wanted:
-            found = "none" if models is None else "x".join(map(str, models.shape))
-            raise self._another(f"its models are {found}, not {wanted[0]}x{wanted[1]}")
+            shape = "none" if models is None else "x".join(map(str, models.shape))
+            raise self._foreign(f"its models are {shape}, not {wanted[0]}x{wanted[1]}")
         try:
-            loop.restore(saved)
+            restore(loop, executor, saved)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise self._another(f"{type(error).__name__}: {error}") from error
+            raise self._foreign(f"{type(error).__name__}: {error}") from error
 
-    def _another(self, why: str) -> RunError:
+    def _foreign(self, why: str) -> RunError:
         return RunError(
             f"{self.folder}: the checkpoint does not belong to this experiment: {why}",
             allowed="the model, task and algorithm the run was started with, code included",
-            fix="undo the change in your own part, or start the run anew in another folder",
+            fix="undo the change in your own part, or start the run again in another folder",
         )
 
-    def _save(self, loop: RoundLoop | EventLoop) -> float:
+
+class _Checkpoints:
+    """Writes the checkpoints of a run, so often that they take a small share of the time."""
+
+    def __init__(self, run: Run, loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> None:
+        self._folder = run.folder
+        self._interval = run.prepared.experiment.checkpoint.seconds
+        self._loop = loop
+        self._executor = executor
+        self._last, self._cost = time.monotonic(), 0.0  # when and how long the last one took
+
+    def save_if_due(self) -> None:
+        """Save if the last one is old enough."""
+        waited = time.monotonic() - self._last
+        if waited >= self._interval and self._cost <= CHECKPOINT_SHARE * waited:
+            self.save()
+
+    def save_if_at(self, round_index: int) -> None:
+        """Save if the models are those of this round: after it, tests may not have ended."""
+        if self._loop.checkpoint().round_index == round_index:
+            self.save()
+
+    def save(self) -> None:
+        """Save the state of the last round's end."""
         started = time.monotonic()
-        with run_storage_errors(self.folder):
-            write_checkpoint(self.folder, loop.checkpoint())
-        return time.monotonic() - started
+        with run_storage_errors(self._folder):
+            write_checkpoint(self._folder, checkpoint_of(self._loop, self._executor))
+        self._last = time.monotonic()
+        self._cost = self._last - started
+
+
+def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
+    """The loop that an executor's algorithm needs."""
+    prepared = executor.prepared
+    if isinstance(prepared.algorithm, Algorithm):
+        return RoundLoop(prepared, executor, tester=executor)
+    return EventLoop(prepared, executor, tester=executor)
+
+
+def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Checkpoint:
+    """The state of the last round's end, models included."""
+    state = loop.checkpoint()
+    return replace(state, arrays={**executor.state(), **state.arrays})
+
+
+def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
+    """Resume from a checkpoint."""
+    names = SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE
+    executor.load({name: saved.arrays[name] for name in names})
+    loop.restore(saved)
 
 
 def start_run(
