@@ -12,8 +12,8 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -162,8 +162,7 @@ class PeerService(PeerServicer):
 
     async def Pull(self, request: wire.PullRequest, context: Context) -> None:
         """Stream a model, or the bytes of a probe."""
-
-        async def answer(peer: str) -> None:
+        async with self._answering(context, "pull") as peer:
             self._admit(request.envelope, context, "Pull")
             check_pull(request)
             with self._limits.one_call(peer):
@@ -177,8 +176,6 @@ class PeerService(PeerServicer):
                     encoded = await self._committed_model(request)
                 await self._send_model(encoded, self._reply_to(request), context)
 
-        await self._answer(context, "pull", answer)
-
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
         """AD-PSGD: take the mean of the caller's model and the own one, return the own one.
 
@@ -186,8 +183,7 @@ class PeerService(PeerServicer):
         connection breaks after it, the caller keeps its own model, and the mean of all models
         has moved by half the difference of the two, divided by their number.
         """
-
-        async def answer(peer: str) -> None:
+        async with self._answering(context, "swap") as peer:
             async with asyncio.timeout(limits.CHUNK_SECONDS):
                 first = await anext(aiter(chunks), None)
             if first is None:
@@ -212,20 +208,17 @@ class PeerService(PeerServicer):
                 encoded = await asyncio.to_thread(learner.codec.encode, mine)
                 await self._send_model(encoded, self._reply_to(first), context)
 
-        await self._answer(context, "swap", answer)
-
     # --- inside ----------------------------------------------------------------------------
 
-    async def _answer(
-        self, context: Context, what: str, answer: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """Answer, or abort the call with a status code and the reason."""
+    @asynccontextmanager
+    async def _answering(self, context: Context, what: str) -> AsyncIterator[str]:
+        """The caller's name; an error in the block aborts the call with a code and the reason."""
         try:
             peer = peer_of(context).name
         except IdentityError as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"sender: {error.problem}")
         try:
-            await answer(peer)
+            yield peer
             return
         except Refused as error:
             self._session.note_refusal(peer, error, what=what)
