@@ -310,12 +310,12 @@ def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
     assert broken_rules(run, tmp_path) == set()
 
 
-@pytest.mark.parametrize("rule", invariants.RULES, ids=lambda rule: rule.__name__)
-def test_no_rule_is_idle(
-    rule: invariants.Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda value: value.__name__)
+def test_no_invariant_is_idle(
+    invariant: invariants.Invariant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = tuple(other for other in invariants.RULES if other is not rule)
-    monkeypatch.setattr(invariants, "RULES", others)
+    others = tuple(other for other in invariants.INVARIANTS if other is not invariant)
+    monkeypatch.setattr(invariants, "INVARIANTS", others)
     missed = 0
     for index, (plant, rules) in enumerate(PLANTED):
         run = good()

@@ -34,7 +34,7 @@ class Violation:
 def check_invariants(folder: Path, *, rounds: int | None = None) -> list[Violation]:
     """All violations; with `rounds`, also that so many were committed."""
     timeline = read_timeline(folder)
-    violations = [violation for rule in RULES for violation in rule(timeline)]
+    violations = [violation for check in INVARIANTS for violation in check(timeline)]
     last = max((attempt.round_index for attempt in timeline.committed), default=0)
     if rounds is not None and last != rounds:
         violations.append(Violation("lost", f"the run ended after round {last} of {rounds}"))
@@ -321,8 +321,8 @@ def returning_workers_take_part_again(timeline: RunTimeline) -> Iterator[Violati
             )
 
 
-Rule: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
-RULES: tuple[Rule, ...] = (
+Invariant: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
+INVARIANTS: tuple[Invariant, ...] = (
     every_round_is_committed_once,
     every_epoch_has_one_coordinator,
     workers_obey_only_the_newest_epoch,

@@ -25,7 +25,7 @@ from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, storage_errors, write_file
 from fedhp.record.store import FILE, Store
 
-WORKERS = "workers"
+WORKERS_FOLDER = "workers"
 FOLDERS = "the --out folders of `fedhp coordinator`, workers/NAME/coordinator of a standby"
 AS_WRITTEN = "a folder as its coordinator wrote it"
 COPY_AGAIN = "copy the folder again with all its files"
@@ -446,7 +446,7 @@ def _copy_histories(histories: Iterable[_History], target: Path) -> None:
         name = history.path.name
         folder = target
         if not history.of_coordinator:
-            folder = target / WORKERS / name[len("history-") : -len(".jsonl")]
+            folder = target / WORKERS_FOLDER / name[len("history-") : -len(".jsonl")]
         folder.mkdir(parents=True, exist_ok=True)
         path, number = folder / name, 1
         while path.exists():  # two machines may have used one name

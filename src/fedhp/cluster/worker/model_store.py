@@ -26,7 +26,7 @@ from fedhp.record.tensors import read_tensors, tensor_file
 log = logging.getLogger("fedhp.worker")
 
 FINAL_MODEL = "model.safetensors"
-VERSION = "1"
+FILE_VERSION = "1"
 _FILE_NAME = re.compile(r"^round-(\d{1,10})-epoch-(\d{1,20})-attempt-(\d{1,10})\.safetensors$")
 _RUN_NAME = re.compile(r"^[0-9a-f]{32}$")
 
@@ -73,7 +73,7 @@ class ModelStore:
     def write(self, attempt: Attempt, model: StoredModel, *, keeping: Attempt) -> None:
         """Store a model durably; of all others only that of the attempt `keeping` stays."""
         metadata = {
-            "version": VERSION,
+            "version": FILE_VERSION,
             "run": self.run,
             "digest": _digest(model),
             **_metadata(attempt),
@@ -86,7 +86,7 @@ class ModelStore:
     def write_final(self, attempt: Attempt, tensors: Mapping[str, NDArray[np.generic]]) -> Path:
         """Write the final model, tensor by tensor under the names of the module."""
         path = self.folder / FINAL_MODEL
-        metadata = {"version": VERSION, "run": self.run, **_metadata(attempt)}
+        metadata = {"version": FILE_VERSION, "run": self.run, **_metadata(attempt)}
         _write(path, dict(tensors), metadata)
         return path
 
@@ -128,7 +128,7 @@ def _files(folder: Path) -> Iterator[tuple[Attempt, Path]]:
 def _read(file: Path, run: str, *, width: int, counters: int) -> StoredModel:
     with file.open("rb", buffering=0) as stream:
         arrays, metadata = read_tensors(stream)
-    if metadata.get("version") != VERSION or metadata.get("run") != run:
+    if metadata.get("version") != FILE_VERSION or metadata.get("run") != run:
         raise ValueError("it belongs to another version or run")
     row, counter_values = arrays.get("model"), arrays.get("counters")
     if row is None or row.dtype != np.float32 or row.shape != (width,):

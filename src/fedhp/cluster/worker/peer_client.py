@@ -23,14 +23,15 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.compression import Row
-from fedhp.cluster.protocol.guard import CALL_RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner
-from fedhp.cluster.worker.session import WORKERS, WorkerSession
+from fedhp.cluster.worker.session import WorkerSession
 
+WORKERS_ONLY = frozenset({WORKER_ROLE})
 FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
 BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
@@ -235,7 +236,7 @@ class PeerClient:
         """The answer comes from the peer that was asked, and names the attempt of the request."""
         check_first_chunk(chunk, most=max_bytes)
         guard = self._session.guard
-        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS, rule=CALL_RULES["Pull"])
+        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES["Pull"])
         if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
             raise Refused("kind", "the answer belongs to another request")
 

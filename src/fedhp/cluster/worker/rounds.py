@@ -31,7 +31,7 @@ T = TypeVar("T")
 NAN = float("nan")
 PROBE_SECONDS = 5.0  # until a probe is given up
 PROBE_GRACE = 1.0  # s that a report waits for probes at most
-CATCH_UP_SECONDS = 600.0  # until a peer that has the committed model is given up
+COMMITTED_MODEL_SECONDS = 600.0  # until a peer that has the committed model is given up
 SHORTEST_STEP = 1e-9  # s; a clock may not see a step pass
 PULL_TRIES, RETRY_SECONDS = 2, 0.3  # for a peer that could not be reached
 
@@ -173,7 +173,7 @@ class OrderExecutor:
         for peer in order.catch_up.peers:
             try:
                 row = await self._peers.pull_committed(
-                    peer, committed, learner=learner, patience=CATCH_UP_SECONDS
+                    peer, committed, learner=learner, patience=COMMITTED_MODEL_SECONDS
                 )
             except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})

@@ -17,7 +17,6 @@ from fedhp.cluster.security.identity import Identity
 
 log = logging.getLogger("fedhp.worker")
 
-WORKERS = frozenset({"worker"})
 # These fail points are reached within a stream (peer_server.py, peer_client.py), not on entering.
 IN_STREAMS = ("sending", "receiving")
 
