@@ -117,6 +117,8 @@ def mean_curve(runs: Sequence[RunCurves], x: Callable[[RunCurves], FloatArray]) 
     start, end = max(x(run)[0] for run in runs), min(x(run)[-1] for run in runs)
     points = np.unique(np.concatenate([x(run) for run in runs]))
     points = points[(points >= start) & (points <= end)]
+    if not points.size:  # one run ended before another was first evaluated
+        return None
     held = np.stack([run.values[np.searchsorted(x(run), points, side="right") - 1] for run in runs])
     bands = [interval(column.tolist()) for column in held.T]
     low = [np.nan if band is None or band.low is None else band.low for band in bands]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -133,6 +134,12 @@ def test_the_mean_curve_holds_values_and_stays_where_all_seeds_have_data(runs: R
         # Two seeds: t = 12.706, half-width = t * |a - b| / 2.
         assert high - mean == pytest.approx(12.7062 * abs(held[0] - held[1]) / 2, rel=1e-4)
         assert mean - low == pytest.approx(high - mean)
+
+
+def test_runs_without_a_common_time_have_no_mean_curve(runs: Runs) -> None:
+    first, second = read_comparison(runs.fedhp).groups[0].finished
+    later = replace(second, clock=second.clock + first.clock[-1])
+    assert mean_curve([first, later], lambda run: run.clock) is None
 
 
 def test_an_unfinished_run_is_marked_and_not_averaged(runs: Runs, tmp_path: Path) -> None:
