@@ -1,6 +1,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 READY = .venv/.ready
+# Tests at once: one more than there are cores, since many wait for processes that they started.
+WORKERS ?= 3
 
 # Real data sets are looked up here; without it the tests that need them skip and say so.
 ifneq ($(wildcard ../shared/data),)
@@ -28,7 +30,7 @@ test: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -n 2 --dist loadgroup -m "not slow"
+	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # SPEC section 11 over its seeds; ARGS passes overrides, e.g. ARGS="--seeds 3,4,5".
 accept: setup
@@ -36,7 +38,7 @@ accept: setup
 
 # The long tests: kills at random instants, thousands of bad configs.
 campaign: setup
-	.venv/bin/pytest -n 2 --dist loadgroup -m slow
+	.venv/bin/pytest -n 2 --dist worksteal -m slow
 
 # Kills, stops and partitions of real processes, ten times each; ARGS="--seeds 1" for a try.
 faults: setup

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Read by numerical libraries when they are loaded, also in processes that a test starts: several
 # tests share few cores, and threads that wait for each other there waste most of the time.
@@ -19,15 +23,31 @@ import fedhp.cluster  # noqa: E402, F401 - sets what gRPC reads when it is impor
 
 CAMPAIGN_SECONDS = 3600.0  # for a test marked slow that names no limit of its own
 
+# Tests with a dear set-up of their own: at the head of the first process of pytest-xdist, where
+# no other process takes some of them away (and makes that set-up again).
+SHARED = ("tests/equality/test_ray.py", "tests/unit/report/")
+
 # A shell starts a background job with Ctrl-C ignored, and so would be every command of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SHARED))  # stable
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(CAMPAIGN_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests marked alone take turns, whichever process of pytest-xdist they are in."""
+    session = getattr(item.config, "workerinput", {}).get("testrunuid")
+    if session is None or item.get_closest_marker("alone") is None:
+        return (yield)
+    lock = Path(tempfile.gettempdir()) / f"fedhp-tests-{session}.lock"
+    with FileLock(lock, timeout=CAMPAIGN_SECONDS):
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

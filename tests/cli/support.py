@@ -17,6 +17,7 @@ import tomli_w
 import fedhp
 from fedhp.cli import call
 from fedhp.errors import FedhpError
+from forked import ForkedCommand
 from waiting import PATIENCE
 
 TINY: dict[str, Any] = {
@@ -72,6 +73,9 @@ def caller(capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
+Started = subprocess.Popen[str] | ForkedCommand
+
+
 def start(*arguments: object) -> subprocess.Popen[str]:
     """A command in a process of its own."""
     return subprocess.Popen(
@@ -82,9 +86,10 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str]) -> Told:
+def ended(process: Started) -> Told:
     """What a process said until its end."""
     out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode is not None
     return Told(process.returncode, out, err)
 
 
@@ -97,7 +102,7 @@ def rounds_in(folder: Path) -> int:
         return 0
 
 
-def interrupt(process: subprocess.Popen[str]) -> None:
+def interrupt(process: Started) -> None:
     """Ctrl-C."""
     process.send_signal(signal.SIGINT)
 

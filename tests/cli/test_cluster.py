@@ -18,7 +18,7 @@ from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny
 from waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

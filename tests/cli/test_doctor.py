@@ -22,8 +22,6 @@ from fedhp.cluster.security.certificates import init_authority, issue
 from net.clusters import status_of, tiny
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:

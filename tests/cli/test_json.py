@@ -13,6 +13,7 @@ import pytest
 import fedhp
 from cli.support import Command, Told, caller, write
 from fedhp.cli import call
+from forked import forked_jobs
 
 FIELDS = {
     "algorithm",
@@ -42,7 +43,7 @@ def told(folder: Path) -> Told:
     """One comparison for the whole module: two seeds, four variants, one of which diverges."""
     file = write(folder, rounds=4, evaluation={"targets": [0.8, 0.0]}, model={"hidden": [16, 16]})
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with forked_jobs(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = call(
             [
                 *("compare", str(file), "--out", str(folder / "out"), "--json", "--jobs", "1"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import TimeoutExpired
 
 import pytest
 
@@ -23,20 +22,11 @@ from cli.support import (
     start,
     write,
 )
+from forked import ForkedCommand
 from waiting import wait_until
 
 LONG = {"rounds": 80, "training": {"local_steps": 6}, "checkpoint": {"seconds": 0.1}}
 ALGORITHMS = "ldsgd,adpsgd"
-
-
-@contextlib.contextmanager
-def running(*arguments: object) -> Iterator[Popen[str]]:
-    """A command that is ended in any case."""
-    with start(*arguments) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -44,7 +34,7 @@ def test_a_run_that_is_asked_to_stop(
     number: signal.Signals, command: Command, tmp_path: Path
 ) -> None:
     file, out = write(tmp_path, **LONG), tmp_path / "run"
-    with running("run", file, "--out", out, "--json") as process:
+    with ForkedCommand("run", file, "--out", out, "--json") as process:
         wait_until(lambda: rounds_in(out) >= 3, "three rounds")
         process.send_signal(number)
         told = ended(process)
@@ -66,11 +56,14 @@ def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     # Opening the other end returns when the command has opened the file. A signal in the instant
     # before it sleeps in its read is heard when the read ends: after a while, we end it.
-    with running("run", fifo, "--out", tmp_path / "run") as process:
-        with fifo.open("w"), contextlib.suppress(TimeoutExpired):
-            interrupt(process)
-            process.wait(timeout=20)
-        told = ended(process)
+    with start("run", fifo, "--out", tmp_path / "run") as process:
+        try:
+            with fifo.open("w"), contextlib.suppress(TimeoutExpired):
+                interrupt(process)
+                process.wait(timeout=20)
+            told = ended(process)
+        finally:
+            process.kill()
     assert told.code == 130
     assert told.err.startswith("stopped")
     assert not (tmp_path / "run").exists()
@@ -80,7 +73,7 @@ def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) ->
     file, out = write(tmp_path, **LONG), tmp_path / "out"
     options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
     places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
-    with running("compare", file, *options) as process:
+    with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
         jobs = children_of(process.pid)
         assert jobs
@@ -105,7 +98,7 @@ def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -
     file, out = write(tmp_path, **LONG), tmp_path / "out"
     options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
     places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
-    with running("compare", file, *options) as process:
+    with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
         jobs = children_of(process.pid)
         assert len(jobs) == 2
@@ -121,7 +114,7 @@ def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
     file, out = write(tmp_path, **LONG), tmp_path / "out"
     options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures", "--jobs", "1")
     places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
-    with running("compare", file, *options) as process:
+    with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: rounds_in(places[0]) >= 2, "two rounds of the first")
         (job,) = children_of(process.pid)
         os.kill(job, signal.SIGKILL)

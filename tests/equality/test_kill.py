@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import fedhp
+from cli.support import ended, rounds_in
+from forked import ForkedCommand
+from waiting import let_last, wait_until
 
 EXPERIMENT = """
 workers = 8
-rounds = 60
+rounds = {rounds}
 [algorithm]
 name = "{algorithm}"
 [data]
@@ -30,36 +31,43 @@ seconds = 0.1
 """
 
 
-def kill_and_resume(folder: Path, algorithm: str, *, kills: int, seed: int) -> int:
+def kill_and_resume(folder: Path, algorithm: str, *, rounds: int, kills: int, seed: int) -> int:
     """Kill a run `kills` times, let it end, compare; how many kills hit it while it ran."""
-    file = folder / "experiment.toml"
-    file.write_text(EXPERIMENT.format(algorithm=algorithm))
+    file, out = folder / "experiment.toml", folder / "killed"
+    file.write_text(EXPERIMENT.format(algorithm=algorithm, rounds=rounds))
     with fedhp.run(file, folder / "whole") as whole:
         expected = whole.digest()
-    command = [sys.executable, "-m", "fedhp", "run", str(file), "--resume", "--json"]
-    command += ["--out", str(folder / "killed")]
+    command = ("run", file, "--resume", "--json", "--out", out)
     rng = random.Random(seed)
     hits = 0
     for _ in range(kills):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=rng.uniform(0.5, 6.0))
-        except subprocess.TimeoutExpired:
-            hits += 1
-        process.kill()
-        process.wait()
-    subprocess.run(command, check=True, capture_output=True)
-    with fedhp.open_run(folder / "killed") as killed:
+        with ForkedCommand(*command) as process:
+            if rng.random() < 0.25:
+                let_last(rng.uniform(0.0, 0.5))  # in its first moments
+            else:
+                _wait_for_a_round(process, out)
+                let_last(rng.uniform(0.0, 0.05))
+            hits += process.poll() is None
+            process.kill()
+    with ForkedCommand(*command) as process:
+        assert ended(process).code == 0
+    with fedhp.open_run(out) as killed:
         assert killed.meta("status") == "finished"
         assert killed.digest() == expected
     return hits
 
 
+def _wait_for_a_round(process: ForkedCommand, out: Path) -> None:
+    """One more than there were, unless the run ends before."""
+    before = rounds_in(out)
+    wait_until(lambda: process.poll() is not None or rounds_in(out) > before, "a round")
+
+
 def test_killed_three_times(tmp_path: Path) -> None:
-    assert kill_and_resume(tmp_path, "fedhp", kills=3, seed=1) > 0
+    assert kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=1) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd", "pens"])
 def test_killed_at_twenty_random_instants(algorithm: str, tmp_path: Path) -> None:
-    assert kill_and_resume(tmp_path, algorithm, kills=20, seed=2) > 10
+    assert kill_and_resume(tmp_path, algorithm, rounds=300, kills=20, seed=2) > 15

@@ -14,7 +14,6 @@ from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
-pytestmark = pytest.mark.xdist_group("processes")
 
 
 def experiment(algorithm: str, *, workers: int, rounds: int, **model: Any) -> Experiment:

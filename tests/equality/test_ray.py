@@ -20,17 +20,30 @@ from fedhp.types import IntArray
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedhp[ray]'")
 
 from fedhp.engine.ray import START_TIMEOUT, RayShards, import_ray, start_ray  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
+CORES = 3
 # A start is waited for as long as it takes, on a busy machine for minutes.
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(2 * START_TIMEOUT)]
+pytestmark = pytest.mark.timeout(3 * START_TIMEOUT)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """One small Ray for all tests of this file."""
-    assert start_ray(ray, None, cores=3)
+    assert start_ray(ray, None, cores=CORES)
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def small_ray(cluster: None) -> Iterator[None]:
+    """That Ray; a test that leaves actors behind or breaks it fails alone: it is started again."""
+    yield
+    try:
+        wait_until(lambda: ray.available_resources().get("CPU") == CORES, "actors end", seconds=30)
+    except Exception:
+        ray.shutdown()
+        start_ray(ray, None, cores=CORES)
 
 
 def experiment(algorithm: str, engine: str, **more: Any) -> Experiment:
@@ -67,14 +80,16 @@ def digest(settings: Experiment, folder: Path) -> str:
 
 
 SLOW = pytest.mark.slow
+NEEDS_RAY = pytest.mark.usefixtures("small_ray")
 
 
+@NEEDS_RAY
 @pytest.mark.parametrize(
     "algorithm",
     [
-        "fedhp",
         "adpsgd",
         "pens",
+        pytest.param("fedhp", marks=SLOW),  # always: with an actor that is killed
         pytest.param("dpsgd", marks=SLOW),
         pytest.param("ldsgd", marks=SLOW),
     ],
@@ -130,6 +145,7 @@ class Killer:
         patch.setattr(RayShards, "deliver", delivering)
 
 
+@NEEDS_RAY
 @pytest.mark.parametrize(
     ("algorithm", "method", "number"),
     [
@@ -150,6 +166,7 @@ def test_an_actor_is_killed(
     assert killer.killed, "the actor was not killed: the test would show nothing"
 
 
+@NEEDS_RAY
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd"])
 def test_the_kept_state_is_lost_as_well(
@@ -175,6 +192,7 @@ def test_the_kept_state_is_lost_as_well(
         assert run.digest() == local
 
 
+@NEEDS_RAY
 def test_more_actors_than_cores(tmp_path: Path) -> None:
     settings = experiment("dpsgd", "ray", ray={"actors": 7})
     with pytest.raises(ConfigError, match=r"7 actors .* but Ray has 3") as caught:
@@ -211,6 +229,7 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fedhp[ray]" in caught.value.fix
 
 
+@NEEDS_RAY
 @pytest.mark.slow
 def test_thirty_workers_twenty_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The acceptance line: undisturbed, and with an actor killed in mid-round."""

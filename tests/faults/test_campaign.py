@@ -35,14 +35,13 @@ def case_named(name: str) -> FaultCase:
     return next(case for case in CASES if case.name == name)
 
 
-@pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_breaks_no_promise(name: str, tmp_path: Path, record_property: object) -> None:
     check_case(case_named(name), tmp_path, QUICK[name], record_property)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.alone
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @needs_etcd
 def test_every_case(case: FaultCase, tmp_path: Path, record_property: object) -> None:
@@ -50,7 +49,7 @@ def test_every_case(case: FaultCase, tmp_path: Path, record_property: object) ->
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.alone
 @pytest.mark.parametrize("case", PARTITIONS, ids=lambda case: case.name)
 def test_every_partition(case: FaultCase, tmp_path: Path, record_property: object) -> None:
     needs_namespaces()

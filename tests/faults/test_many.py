@@ -27,7 +27,7 @@ PATIENCE = 300.0
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.alone
 def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
     names = [f"w{worker}" for worker in range(WORKERS)]
     certificates = make_certificates(tmp_path / "certs", names)

@@ -15,7 +15,7 @@ from fedhp.record.reader import RunReader
 
 POISONED = frozenset({2, 7})
 CLOSE = 0.03
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def settings(robust: str) -> Experiment:

@@ -29,7 +29,7 @@ MEGABITS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 STEP_SECONDS = (0.10, 0.30, 0.05, 0.20, 0.10, 0.30, 0.05, 0.20)
 ROUNDS = 10
 OFF_BY = 0.15
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,6 @@ def test_the_command_tells_people_and_machines(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
 @needs_etcd
 def test_a_killed_leader_and_its_standby(
     capsys: pytest.CaptureFixture[str], tmp_path: Path

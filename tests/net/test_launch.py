@@ -26,8 +26,6 @@ from fedhp.record.reader import RunReader
 from net.clusters import ENDLESS, PATIENCE, processes_of, round_of, status_of, tiny, until
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 
 def test_a_whole_run_of_three_workers(tmp_path: Path) -> None:
     with Cluster(tiny(), tmp_path / "run", restart=False) as cluster:

@@ -13,10 +13,9 @@ from ui.browser import Browser, find_browser
 from unit.report.runs import make_run
 
 PROGRAM = find_browser()
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH; apt-get install chromium"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="no Chromium on the PATH; apt-get install chromium"
+)
 
 SIZES = """
 Array.from(document.querySelectorAll('section, svg'), each => {

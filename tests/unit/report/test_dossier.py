@@ -34,7 +34,6 @@ from unit.report.conftest import Runs
 from unit.report.markup import Markup, check_page, read_markup
 from unit.report.runs import make_run, query, wide_run
 
-pytestmark = pytest.mark.xdist_group("dossier")  # the report is made once
 ANCHORS = ["result", "world", "topology", "round", "steps", "decisions", "settings"]
 
 
