@@ -1,4 +1,4 @@
-"""A scripted coordinator and real workers in one event loop, over TLS on the loopback."""
+"""A scripted coordinator and real workers in one event loop, over TLS on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.graph import topology_from
 from fedhp.record.tensors import read_tensors
+from fedhp.tables import merge_tables
 from fedhp.types import NeighborMixing
 from net.fake_coordinator import FakeCoordinator
 
@@ -33,9 +34,7 @@ def experiment(**changes: Any) -> Experiment:
         "training": {"local_steps": 3, "batch_size": 8, "kernel": "worker", "mixing": "ordered"},
         "evaluation": {"images": 50},
     }
-    for key, value in changes.items():
-        tables[key] = {**tables.get(key, {}), **value} if isinstance(value, dict) else value
-    return parse(tables)
+    return parse(merge_tables(tables, changes))
 
 
 @dataclass
@@ -63,6 +62,7 @@ class Federation:
         return self.running[worker]
 
     async def ready(self, workers: Sequence[int]) -> None:
+        """Start workers and wait until they ask for orders."""
         for worker in workers:
             self.start(worker)
         await self.coordinator.until(
@@ -96,7 +96,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def digests(engine: LocalExecutor) -> list[bytes]:
-    """Of the models that all workers have now in the simulation."""
+    """Digests of the models that all workers have now in the simulation."""
     width = engine.prepared.layout.mixed
     return [hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.models]
 

@@ -20,8 +20,8 @@ ROUNDS = 6
 EXPERIMENT = tiny(workers=WORKERS, rounds=ROUNDS)
 
 
-def made(index: int, *, bandwidth: float = 1.0) -> RoundRecord:
-    """A round's record; another bandwidth stands for another try at the same round."""
+def round_record(index: int, *, bandwidth: float = 1.0) -> RoundRecord:
+    """A round's record; another bandwidth marks another attempt at the same round."""
     record = planned_round(WORKERS, mesh(WORKERS), round_index=index)
     whole = record.evaluation if index == ROUNDS else None
     return replace(record, bandwidth=record.bandwidth * bandwidth, final_evaluation=whole)
@@ -37,41 +37,51 @@ class Leader:
         self.epoch = 0
 
     def lead(
-        self, epoch: int, stand: Attempt = INITIAL, *, run: str = RUN, joined: tuple[int, ...] = ()
+        self,
+        epoch: int,
+        committed: Attempt = INITIAL,
+        *,
+        run: str = RUN,
+        joined: tuple[int, ...] = (),
     ) -> Leader:
-        """Take up what is committed."""
+        """Take the lead after the committed attempt."""
         self.epoch = epoch
         content = CommittedState(
             run=run,
             experiment=self.experiment,
-            attempt=stand,
-            model_bytes=4000 if stand != INITIAL else 0,
+            attempt=committed,
+            model_bytes=4000 if committed != INITIAL else 0,
         )
         self._record = RunRecordWriter.open(self.folder, content, asynchronous=False)
         self._history = History(self.folder, self.name)
-        place = stand.to_list()
         self._history.note(
             "lead",
-            {"run": run, "epoch": epoch, "stand": place, "min_workers": 1, "asynchronous": False},
+            {
+                "run": run,
+                "epoch": epoch,
+                "stand": committed.to_list(),
+                "min_workers": 1,
+                "asynchronous": False,
+            },
         )
         for worker in joined or range(WORKERS):
             self._record.note_samples(worker, 100 + worker)
             self._history.note("join", {"worker": worker, "name": f"w{worker}"})
-        if stand == INITIAL:
+        if committed == INITIAL:
             self._record.note_model(4000)
         return self
 
     def rounds(self, first: int, last: int) -> Leader:
         """Rounds as they should be."""
         for index in range(first, last + 1):
-            facts = self.write(made(index))
+            facts = self.write(round_record(index))
             for worker in range(WORKERS):
                 self._history.note("report", {**facts, "worker": worker, "digest": f"{worker}"})
             self._history.note("commit", {**facts, "reported": list(range(WORKERS))})
         return self
 
     def write(self, record: RoundRecord) -> dict[str, int]:
-        """A round on record that nothing is said of afterwards."""
+        """A round on record, without a commit."""
         facts = {"epoch": self.epoch, "round": record.round_index, "attempt": 1}
         self._history.note(
             "attempt", {**facts, "participants": list(range(WORKERS)), "deadline": 5.0}
@@ -92,7 +102,7 @@ class Leader:
         return self
 
     def at(self, index: int) -> Attempt:
-        """The stand after a round it committed."""
+        """The attempt by which it committed a round."""
         return Attempt(self.epoch, index, 1)
 
     def forget(self, *events: tuple[str, int]) -> None:
@@ -107,22 +117,22 @@ class Leader:
 
 
 def whole_run(folder: Path) -> Path:
-    """The same rounds under one coordinator: what the pieces must come to."""
+    """The same rounds under one coordinator, to compare with."""
     Leader(folder, "only").lead(1).rounds(1, ROUNDS).finish()
     return folder
 
 
 def two_leaders(folder: Path) -> tuple[Leader, Leader]:
-    """c0 dies with round 4 written, but not committed; c1 goes on from round 3."""
+    """c0 dies with round 4 written, but not committed; c1 continues from round 3."""
     first = Leader(folder / "c0", "c0").lead(3).rounds(1, 3)
-    first.write(made(4, bandwidth=9.0))
+    first.write(round_record(4, bandwidth=9.0))
     first.end()
     second = Leader(folder / "c1", "c1").lead(8, first.at(3), joined=(0, 2))
     return first, second.rounds(4, ROUNDS).finish()
 
 
-def below(folder: Path) -> dict[str, bytes]:
-    """Every file with what is in it; those are left out that come and go with a reader."""
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The content of every file, except those that come and go with a reader."""
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))

@@ -19,7 +19,16 @@ from fedhp.record.reader import RunReader
 from fedhp.record.store import FILE
 from net.clusters import tiny, until
 from net.etcd_support import needs_etcd, running_etcd
-from net.leaders import EXPERIMENT, ROUNDS, RUN, Leader, below, made, two_leaders, whole_run
+from net.leaders import (
+    EXPERIMENT,
+    ROUNDS,
+    RUN,
+    Leader,
+    files_below,
+    round_record,
+    two_leaders,
+    whole_run,
+)
 
 Whose = list[tuple[int, int, str, int]]
 
@@ -38,11 +47,11 @@ def whose(whole: GatheredRun) -> Whose:
 
 def test_two_leaders_make_one_whole_record(tmp_path: Path) -> None:
     first, second = two_leaders(tmp_path)
-    before = below(tmp_path)
+    before = files_below(tmp_path)
     whole = gather([second.folder, first.folder], tmp_path / "whole")
     assert whose(whole) == [(1, 3, "c0", 3), (4, 6, "c1", 8)]
     assert (whole.run, whole.status, whole.rounds, whole.planned) == (RUN, "finished", 6, 6)
-    after = below(tmp_path)
+    after = files_below(tmp_path)
     assert {name: after[name] for name in before} == before
     assert digest_of(whole.folder) == digest_of(whole_run(tmp_path / "only"))
     with RunReader(whole.folder) as run, RunReader(tmp_path / "only") as only:
@@ -57,7 +66,7 @@ def test_two_leaders_make_one_whole_record(tmp_path: Path) -> None:
         assert run.meta("peak_memory") > 0
     assert load(whole.folder / "experiment.toml") == EXPERIMENT
     assert check_invariants(whole.folder, rounds=ROUNDS) == []
-    assert sorted(below(whole.folder)) == [
+    assert sorted(files_below(whole.folder)) == [
         "experiment.toml",
         "history-c0.jsonl",
         "history-c1.jsonl",
@@ -67,7 +76,7 @@ def test_two_leaders_make_one_whole_record(tmp_path: Path) -> None:
 
 def test_a_round_that_was_committed_but_never_said_to_be(tmp_path: Path) -> None:
     first = Leader(tmp_path / "c0", "c0").lead(3).rounds(1, 3)
-    first.write(made(4, bandwidth=9.0))
+    first.write(round_record(4, bandwidth=9.0))
     first.end()
     second = Leader(tmp_path / "c1", "c1").lead(8, first.at(4)).rounds(5, 6).finish()
     whole = gather([first.folder, second.folder], tmp_path / "whole")
@@ -86,7 +95,7 @@ def test_lines_that_a_power_cut_took_are_result_by_the_next_leader(tmp_path: Pat
 
 def test_who_leads_again_has_an_old_row_that_does_not_count(tmp_path: Path) -> None:
     first = Leader(tmp_path / "c0", "c0").lead(3).rounds(1, 2)
-    first.write(made(3, bandwidth=9.0))
+    first.write(round_record(3, bandwidth=9.0))
     first.end()
     second = Leader(tmp_path / "c1", "c1").lead(5, first.at(2)).rounds(3, 4).end()
     first.lead(9, second.at(4)).rounds(5, 6).finish()
@@ -105,7 +114,7 @@ def test_of_two_that_committed_a_round_the_later_epoch_counts(tmp_path: Path) ->
 
 def test_a_run_that_is_not_over_ends_with_the_last_committed_round(tmp_path: Path) -> None:
     first = Leader(tmp_path / "c0", "c0").lead(3).rounds(1, 2)
-    first.write(made(3))
+    first.write(round_record(3))
     whole = gather([first.folder], tmp_path / "whole")  # and it still leads
     first.end()
     assert (whole.rounds, whole.status) == (2, "running")
@@ -143,7 +152,7 @@ def test_workers_histories_come_along_and_names_do_not_clash(tmp_path: Path) -> 
     idle.mkdir()
     History(idle, "c9").close()  # it never had to lead
     whole = gather([first.folder, state, idle], tmp_path / "whole")
-    histories = sorted(name for name in below(whole.folder) if name.endswith(".jsonl"))
+    histories = sorted(name for name in files_below(whole.folder) if name.endswith(".jsonl"))
     assert histories == [
         "history-w0-2.jsonl",
         "history-w0.jsonl",

@@ -20,7 +20,7 @@ from fedhp.errors import FedhpError, RunError, StorageFull
 from fedhp.record.reader import find_runs
 from fedhp.record.store import FILE
 from net.clusters import tiny
-from net.leaders import ROUNDS, Leader, below, two_leaders
+from net.leaders import ROUNDS, Leader, files_below, two_leaders
 
 # --- what is missing -----------------------------------------------------------------------
 
@@ -233,12 +233,12 @@ def test_until_the_last_step_there_is_no_run(
         assert not out.exists()
         with pytest.raises(RunError, match="holds no run"):
             find_runs(out.parent)
-        seen.append(sorted(below(source)))
+        seen.append(sorted(files_below(source)))
         os.rename(source, target)
 
     monkeypatch.setattr(os, "replace", rename)
     gather([tmp_path / "in"], out)
-    assert seen == [sorted(below(out))]
+    assert seen == [sorted(files_below(out))]
     assert find_runs(out.parent) == [out]
     assert list(out.parent.iterdir()) == [out]
 
