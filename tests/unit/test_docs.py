@@ -1,4 +1,4 @@
-"""The examples in docs/api.md run, in order, as they stand."""
+"""The documentation is true: examples run as printed, and the files it names exist."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def test_api_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/api.md", "exec"), names)
+
+
+def test_the_design_page_names_files_that_exist() -> None:
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z0-9_/]+\.(?:py|proto))`", text))
+    missing = sorted(name for name in named if not (ROOT / "src/fedhp" / name).is_file())
+    assert len(named) > 60
+    assert not missing
+    rows = text.partition("## I want to change")[2].partition("\n## ")[0].count("\n| ")
+    assert rows >= 25 + 2  # the header and its line
 
 
 def test_own_algorithm_example(tmp_path: Path) -> None:
