@@ -167,7 +167,9 @@ class Learner:
         row = directed_weights(sources)[[self.worker]]
         return dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
 
-    def mix(self, received: Mapping[int, Row], weights: Mapping[int, float]) -> MixedModel:
+    def measure_and_mix(
+        self, received: Mapping[int, Row], weights: Mapping[int, float]
+    ) -> MixedModel:
         """Measure the distances to all received models, then mix those that have a weight."""
         if self.prepared.experiment.cluster.robust == "none":
             distances = self._mix_ordered(received, weights)

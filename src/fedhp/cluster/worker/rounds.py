@@ -133,7 +133,7 @@ class OrderExecutor:
             rows = {worker: model.row for worker, model in models.items()}
             selected = await self._score(work, rows)
             weights = self._weights(work, rows, selected)
-            mixed = await learner.run(learner.mix, rows, weights)
+            mixed = await learner.run(learner.measure_and_mix, rows, weights)
 
             accuracy, whole_accuracy = await self._test(
                 mixed.model, on_part=work.evaluate, on_whole=work.whole_test
