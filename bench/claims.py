@@ -1,7 +1,7 @@
-"""The claims: which pieces a repeat runs, how a ratio is made of them, and its bar.
+"""The claims: the measurements of a repeat, the ratio computed from them, and its bar.
 
-A bar is the only number written down here; everything else is measured. For a claim with an
-upper limit (a time, an exponent) the ratio is allowed / measured, and its bar is 1.
+Bars are the only fixed numbers; everything else is measured. For a claim with an upper limit
+(a time, an exponent) the ratio is allowed / measured, and the bar is 1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bench.claim import GEMM, Claim, Found, Group, Piece, peak
+from bench.claim import GEMM, Claim, Group, Measurement, Results, peak
 from bench.rounds import cnn_rounds, dense_rounds
 from bench.work import WORKERS, image_flops, step_flops
 
@@ -20,27 +20,27 @@ CNN_PARAMETERS = 1_690_046
 
 
 def _cnn_step() -> Group:
-    def share(found: Found) -> float:
-        rate = step_flops("cnn") / found["ours"]["seconds"]
-        return rate / found["gemm"]["flops_per_second"]
+    def share(results: Results) -> float:
+        rate = step_flops("cnn") / results["ours"]["seconds"]
+        return rate / results["gemm"]["flops_per_second"]
 
-    def without_padding(found: Found) -> float:
-        return share(found) * step_flops("cnn", on_padding=False) / step_flops("cnn")
+    def without_padding(results: Results) -> float:
+        return share(results) * step_flops("cnn", on_padding=False) / step_flops("cnn")
 
     limit = "fp32 GEMM peak of one thread"
     return Group(
         "cnn-step",
-        (GEMM, Piece("ours", "ours-steps"), Piece("naive", "naive-steps")),
+        (GEMM, Measurement("ours", "ours-steps"), Measurement("naive", "naive-steps")),
         (
             Claim(
                 "cnn-step-vs-naive",
                 "CNN, batch 32, one thread: CPU time of a training step vs naive PyTorch",
-                lambda found: found["naive"]["seconds"] / found["ours"]["seconds"],
+                lambda results: results["naive"]["seconds"] / results["ours"]["seconds"],
                 1.2,
                 needs=("ours", "naive"),
-                measured=lambda found: {
-                    "ours_seconds": found["ours"]["seconds"],
-                    "naive_seconds": found["naive"]["seconds"],
+                measured=lambda results: {
+                    "ours_seconds": results["ours"]["seconds"],
+                    "naive_seconds": results["naive"]["seconds"],
                 },
                 limit=limit,
                 share=share,
@@ -52,10 +52,10 @@ def _cnn_step() -> Group:
                 0.58,
                 unit="of peak",
                 needs=("ours", "gemm"),
-                measured=lambda found: {
-                    "gflops": step_flops("cnn") / found["ours"]["seconds"] / 1e9,
-                    "gemm_peak_gflops": found["gemm"]["flops_per_second"] / 1e9,
-                    "share_without_products_on_padding": without_padding(found),
+                measured=lambda results: {
+                    "gflops": step_flops("cnn") / results["ours"]["seconds"] / 1e9,
+                    "gemm_peak_gflops": results["gemm"]["flops_per_second"] / 1e9,
+                    "share_without_products_on_padding": without_padding(results),
                 },
                 limit=limit,
                 share=share,
@@ -69,38 +69,38 @@ def _cnn_step() -> Group:
 def _mixing() -> Group:
     traffic = 2.0 * 4 * WORKERS * CNN_PARAMETERS
 
-    def share(key: str) -> Callable[[Found], float]:
-        return lambda found: (
-            traffic / found[key]["seconds"] / found["bandwidth"]["bytes_per_second"]
+    def share(key: str) -> Callable[[Results], float]:
+        return lambda results: (
+            traffic / results[key]["seconds"] / results["bandwidth"]["bytes_per_second"]
         )
 
     limit = "memory bandwidth: every row read and written once"
     two = ("--threads", "2")
 
-    def naive(found: Found) -> float:
-        return min(found[key]["seconds"] for key in ("naive", "naive-2"))
+    def naive(results: Results) -> float:
+        return min(results[key]["seconds"] for key in ("naive", "naive-2"))
 
     return Group(
         "mixing",
         (
-            Piece("bandwidth", "bandwidth"),
-            Piece("ours", "ours-mixing"),
-            Piece("ours-2", "ours-mixing", two),
-            Piece("naive", "naive-mixing"),
-            Piece("naive-2", "naive-mixing", two),
-            Piece("exchange", "ours-exchange"),
+            Measurement("bandwidth", "bandwidth"),
+            Measurement("ours", "ours-mixing"),
+            Measurement("ours-2", "ours-mixing", two),
+            Measurement("naive", "naive-mixing"),
+            Measurement("naive-2", "naive-mixing", two),
+            Measurement("exchange", "ours-exchange"),
         ),
         (
             Claim(
                 "mixing-vs-neighbour-loop",
                 f"mixing {WORKERS} models of 1.69M parameters, degree 6, two threads",
-                lambda found: naive(found) / found["ours-2"]["seconds"],
+                lambda results: naive(results) / results["ours-2"]["seconds"],
                 3.0,
                 needs=("ours-2", "naive", "naive-2"),
-                measured=lambda found: {
-                    "ours_seconds": found["ours-2"]["seconds"],
-                    "naive_seconds": naive(found),
-                    "copy_gigabytes_per_second": found["bandwidth"]["bytes_per_second"] / 1e9,
+                measured=lambda results: {
+                    "ours_seconds": results["ours-2"]["seconds"],
+                    "naive_seconds": naive(results),
+                    "copy_gigabytes_per_second": results["bandwidth"]["bytes_per_second"] / 1e9,
                 },
                 limit=limit,
                 share=share("ours-2"),
@@ -109,11 +109,11 @@ def _mixing() -> Group:
             Claim(
                 "mixing-vs-neighbour-loop-one-thread",
                 "the same, both sides with one thread",
-                lambda found: found["naive"]["seconds"] / found["ours"]["seconds"],
+                lambda results: results["naive"]["seconds"] / results["ours"]["seconds"],
                 needs=("ours", "naive"),
-                measured=lambda found: {
-                    "ours_seconds": found["ours"]["seconds"],
-                    "naive_seconds": found["naive"]["seconds"],
+                measured=lambda results: {
+                    "ours_seconds": results["ours"]["seconds"],
+                    "naive_seconds": results["naive"]["seconds"],
                 },
                 limit=limit,
                 share=share("ours"),
@@ -121,9 +121,9 @@ def _mixing() -> Group:
             Claim(
                 "exchange-vs-neighbour-loop",
                 "the whole exchange of a round (distances on all links, then mixing)",
-                lambda found: naive(found) / found["exchange"]["seconds"],
+                lambda results: naive(results) / results["exchange"]["seconds"],
                 needs=("exchange", "naive", "naive-2"),
-                measured=lambda found: {"ours_seconds": found["exchange"]["seconds"]},
+                measured=lambda results: {"ours_seconds": results["exchange"]["seconds"]},
                 limit=limit,
                 share=share("exchange"),
                 note="the loop measures no distances",
@@ -133,23 +133,23 @@ def _mixing() -> Group:
 
 
 def _evaluation() -> Group:
-    def share(found: Found) -> float:
-        rate = image_flops("cnn") / found["ours"]["seconds"]
-        return rate / found["gemm"]["flops_per_second"]
+    def share(results: Results) -> float:
+        rate = image_flops("cnn") / results["ours"]["seconds"]
+        return rate / results["gemm"]["flops_per_second"]
 
     return Group(
         "evaluation",
-        (GEMM, Piece("ours", "ours-evaluation"), Piece("naive", "naive-evaluation")),
+        (GEMM, Measurement("ours", "ours-evaluation"), Measurement("naive", "naive-evaluation")),
         (
             Claim(
                 "evaluation-vs-batch-32",
                 "CNN, one thread: CPU time of testing an image vs plain batches of 32",
-                lambda found: found["naive"]["seconds"] / found["ours"]["seconds"],
+                lambda results: results["naive"]["seconds"] / results["ours"]["seconds"],
                 1.8,
                 needs=("ours", "naive"),
-                measured=lambda found: {
-                    "ours_seconds": found["ours"]["seconds"],
-                    "naive_seconds": found["naive"]["seconds"],
+                measured=lambda results: {
+                    "ours_seconds": results["ours"]["seconds"],
+                    "naive_seconds": results["naive"]["seconds"],
                 },
                 limit="fp32 GEMM peak of one thread",
                 share=share,
@@ -159,10 +159,10 @@ def _evaluation() -> Group:
 
 
 def _plan() -> Group:
-    def exponents(found: Found) -> tuple[float, float]:
+    def exponents(results: Results) -> tuple[float, float]:
         """Growth in links: fitted over all sizes, and between the last two."""
-        links = np.log([found[f"plan-{size}"]["links"] for size in PLAN_SECONDS])
-        spent = np.log([found[f"plan-{size}"]["seconds"] for size in PLAN_SECONDS])
+        links = np.log([results[f"plan-{size}"]["links"] for size in PLAN_SECONDS])
+        spent = np.log([results[f"plan-{size}"]["seconds"] for size in PLAN_SECONDS])
         last = (spent[-1] - spent[-2]) / (links[-1] - links[-2])
         return float(np.polyfit(links, spent, 1)[0]), float(last)
 
@@ -171,49 +171,52 @@ def _plan() -> Group:
         return Claim(
             f"plan-{size}-workers",
             f"FedHP's plan, {size} workers, full mesh, in at most {allowed:g} s",
-            lambda found: allowed / found[key]["seconds"],
+            lambda results: allowed / results[key]["seconds"],
             1.0,
             needs=(key,),
-            measured=lambda found: {"allowed_seconds": allowed, **found[key]},
+            measured=lambda results: {"allowed_seconds": allowed, **results[key]},
         )
 
     return Group(
         "plan",
         tuple(
-            Piece(f"plan-{size}", "ours-plan", ("--workers", str(size))) for size in PLAN_SECONDS
+            Measurement(f"plan-{size}", "ours-plan", ("--workers", str(size)))
+            for size in PLAN_SECONDS
         ),
         (
             *(of_size(size, allowed) for size, allowed in PLAN_SECONDS.items()),
             Claim(
                 "plan-growth",
                 f"FedHP's plan grows with the links to the power of at most {GROWTH}",
-                lambda found: GROWTH / exponents(found)[0],
+                lambda results: GROWTH / exponents(results)[0],
                 1.0,
                 needs=tuple(f"plan-{size}" for size in PLAN_SECONDS),
-                measured=lambda found: {
+                measured=lambda results: {
                     "allowed_exponent": GROWTH,
-                    "exponent": exponents(found)[0],
-                    "exponent_between_the_last_two": exponents(found)[1],
+                    "exponent": exponents(results)[0],
+                    "exponent_between_the_last_two": exponents(results)[1],
                 },
-                limit="linear: every link is looked at",
+                limit="linear: every link is examined",
             ),
         ),
     )
 
 
 def _estimators() -> Group:
-    def share(key: str) -> Callable[[Found], float]:
-        def of(found: Found) -> float:
+    def share(key: str) -> Callable[[Results], float]:
+        def of(results: Results) -> float:
             """FedHP estimates in every other round by default."""
-            plain = found[key]["plain"]
-            extra = max(found[key]["with_estimates"] - plain, 0.0) / 2
+            plain = results[key]["plain"]
+            extra = max(results[key]["with_estimates"] - plain, 0.0) / 2
             return extra / (plain + extra)
 
         return of
 
     return Group(
         "estimators",
-        tuple(Piece(model, "ours-estimators", ("--model", model)) for model in ("cnn", "mlp")),
+        tuple(
+            Measurement(model, "ours-estimators", ("--model", model)) for model in ("cnn", "mlp")
+        ),
         tuple(
             Claim(
                 f"estimators-share-{model}",
@@ -221,7 +224,7 @@ def _estimators() -> Group:
                 share(model),
                 unit="of the run",
                 needs=(model,),
-                measured=lambda found, model=model: dict(found[model]),  # type: ignore[misc]
+                measured=lambda results, model=model: dict(results[model]),  # type: ignore[misc]
             )
             for model in ("cnn", "mlp")
         ),

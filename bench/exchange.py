@@ -1,7 +1,7 @@
-"""How fast a model travels: `python -m bench.exchange` (two processes, mutual TLS 1.3).
+"""How fast a model is transferred: `python -m bench.exchange` (two processes, mutual TLS 1.3).
 
-Pulls of whole models through grpc.aio, the real codec and chunks, beside a plain TLS socket
-with the same bytes and a copy in memory; interleaved, so that a busy machine slows all alike.
+Pulls whole models through grpc.aio with the real codec and chunks, and compares with a plain TLS
+socket and a copy in memory; interleaved, so that a busy machine slows all of them equally.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def row_of(values: int) -> Row:
 
 
 class Server(PeerServicer):
-    """A worker's Pull, and nothing else of it; the envelope's round says which model."""
+    """Only the Pull of a worker; the envelope's round selects the model."""
 
     def __init__(self) -> None:
         self.codecs = [codec_of(values) for values in VALUES]
@@ -74,7 +74,7 @@ class Server(PeerServicer):
 
 
 async def serve(folder: Path) -> None:
-    """Both servers until the standard input ends; the first line of output has their ports."""
+    """Run both servers until standard input ends; the first line of output has their ports."""
     implementation = Server()
     authority, certificate, key = (
         (folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem")
@@ -106,16 +106,16 @@ def tls(folder: Path, purpose: ssl.Purpose) -> ssl.SSLContext:
 
 
 def serve_plain(listener: socket.socket, folder: Path, models: list[Encoded]) -> None:
-    """A byte asks for a model; its bytes are the answer."""
+    """The client sends the number of a model; the answer is its bytes."""
     connection, _ = listener.accept()
     with tls(folder, ssl.Purpose.CLIENT_AUTH).wrap_socket(connection, server_side=True) as stream:
-        while asked := stream.recv(1):
-            for part in models[asked[0]].parts:
+        while request := stream.recv(1):
+            for part in models[request[0]].parts:
                 stream.sendall(part)
 
 
 async def pull(channel: grpc.aio.Channel, index: int, codec: ModelCodec, size: int) -> Row:
-    """As a worker pulls: from the request to a checked model."""
+    """Pull a model like a worker: from the request to a checked model."""
     request = wire.PullRequest(
         envelope=wire.Envelope(version=1, round=index), wanted=wire.TRAINED, bytes=size
     )
@@ -133,7 +133,7 @@ def pull_plain(stream: ssl.SSLSocket, index: int, target: memoryview) -> None:
 
 
 async def measure(folder: Path, ports: tuple[int, int], sizes: list[int], repeats: int) -> bool:
-    """All ways of a repeat one after the other, for every model; whether the bar is reached."""
+    """Measure all kinds of transfer for every model; whether the bar is reached."""
     authority, certificate, key = (
         (folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem")
     )
@@ -165,13 +165,13 @@ async def one_model(
 
     for repeat in range(-1, repeats):
         if not repeat:
-            speeds.clear()  # the first of all only warms up
+            speeds.clear()  # the first repeat only warms up
         for size in sizes:
             start = perf_counter()
-            got = await pull(channel, index, codec, size)
+            received = await pull(channel, index, codec, size)
             note(f"pull in chunks of {size >> 10} KiB", start)
-            if not np.array_equal(got, row):
-                raise SystemExit("the model did not arrive as it was sent")
+            if not np.array_equal(received, row):
+                raise SystemExit("the received model differs from the one that was sent")
         start = perf_counter()
         pull_plain(plain, index, memoryview(target))
         note("plain TLS socket", start)
@@ -185,17 +185,17 @@ async def one_model(
 
 
 def show(values: int, speeds: dict[str, list[float]], *, best: int) -> bool:
-    """MiB/s, and the share of the plain socket and of the copy, made within each repeat."""
+    """Print MiB/s and the shares of the plain socket and of the copy within each repeat."""
     count = len(speeds["copy in memory"])
-    print(f"model of {4 * values / 1e6:.1f} MB, median (least to most) of {count} in MiB/s")
-    for name, found in speeds.items():
+    print(f"model of {4 * values / 1e6:.1f} MB, median (min to max) of {count} in MiB/s")
+    for name, rates in speeds.items():
         shares = "".join(
-            f"  {statistics.median(a / b for a, b in zip(found, speeds[other], strict=True)):6.2f}"
+            f"  {statistics.median(a / b for a, b in zip(rates, speeds[other], strict=True)):6.2f}"
             f" of {other}"
             for other in ("plain TLS socket", "copy in memory")
         )
-        middle = statistics.median(found)
-        print(f"  {name:32} {middle:7.0f} ({min(found):.0f} to {max(found):.0f}){shares}")
+        median = statistics.median(rates)
+        print(f"  {name:32} {median:7.0f} ({min(rates):.0f} to {max(rates):.0f}){shares}")
     return statistics.median(speeds[f"pull in chunks of {best >> 10} KiB"]) >= BAR
 
 
@@ -212,7 +212,7 @@ def certificates(folder: Path) -> None:
 
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """The other process; it ends with its standard input."""
+    """The other process; it ends when its standard input is closed."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -229,13 +229,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument(
-        "--chunks", default=str(limits.MODEL_CHUNK_BYTES >> 10), help="KiB, the first one counts"
+        "--chunks",
+        default=str(limits.MODEL_CHUNK_BYTES >> 10),
+        help="sizes in KiB, separated by commas; the first one must reach the bar",
     )
     return parser.parse_args()
 
 
 def main() -> int:
-    """Print the speeds; 1 if a model travels more slowly than the bar."""
+    """Print the speeds; 1 if a model is transferred more slowly than the bar."""
     arguments = parsed()
     if arguments.serve:
         asyncio.run(serve(arguments.serve))

@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured in the same repeat as the claims."""
+"""The limits of this machine, measured in the same repeats as the claims."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COPY_BYTES = 256 << 20
 
 
 def gemm_peak(*, threads: int, seconds: float) -> dict[str, float]:
-    """The best fp32 product of several sizes, FLOP/s; one thread by CPU time, more by wall."""
+    """The best fp32 product of several sizes, FLOP/s; CPU time for one thread, else wall time."""
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
-    best, at = 0.0, 0
+    best, best_size = 0.0, 0
     for size in SQUARES:
         left, right = torch.randn(size, size), torch.randn(size, size)
         out = torch.empty(size, size)
@@ -27,8 +27,8 @@ def gemm_peak(*, threads: int, seconds: float) -> dict[str, float]:
 
         rate = 2.0 * size**3 / _fastest(product, clock, seconds=seconds / len(SQUARES))
         if rate > best:
-            best, at = rate, size
-    return {"flops_per_second": best, "size": at}
+            best, best_size = rate, size
+    return {"flops_per_second": best, "size": best_size}
 
 
 def copy_bandwidth(*, threads: int, seconds: float) -> dict[str, float]:
@@ -40,7 +40,7 @@ def copy_bandwidth(*, threads: int, seconds: float) -> dict[str, float]:
 
 
 def _fastest(action: Callable[[], object], clock: Callable[[], float], *, seconds: float) -> float:
-    """Least time of one call; calls are grouped so that the clock's grain does not matter."""
+    """The least time of one call; grouped, so that the clock's resolution does not matter."""
     action()
     started = clock()
     action()

@@ -1,4 +1,4 @@
-"""What anyone writes: one module per worker, torch.optim.SGD, Python loops over neighbours."""
+"""The obvious implementation: a module per worker, torch.optim.SGD, Python loops over neighbors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NaiveFederation:
         return loss.item()
 
     def mix(self) -> None:
-        """Average every parameter over the neighbours and oneself."""
+        """Average every parameter over the worker and its neighbors."""
         states = [module.state_dict() for module in self.modules]
         weight = 1 / (DEGREE + 1)
         with torch.no_grad():
@@ -54,7 +54,7 @@ class NaiveFederation:
             module.load_state_dict(state)
 
     def round(self, local_steps: list[int]) -> float:
-        """Everyone trains, then everyone mixes; the mean of the last losses."""
+        """All workers train, then all mix; the mean of the last losses."""
         losses = [self.train(worker, steps) for worker, steps in enumerate(local_steps)]
         self.mix()
         return sum(losses) / len(losses)
@@ -76,15 +76,15 @@ def regular_neighbors(workers: int, degree: int) -> list[list[int]]:
     """A ring of workers in random order, each linked to the nearest degree / 2 on both sides."""
     order = list(range(workers))
     random.Random(SEED).shuffle(order)
-    places = {worker: place for place, worker in enumerate(order)}
+    positions = {worker: position for position, worker in enumerate(order)}
     reach = [shift for shift in range(-degree // 2, degree // 2 + 1) if shift]
-    return [[order[(places[i] + s) % workers] for s in reach] for i in range(workers)]
+    return [[order[(positions[i] + s) % workers] for s in reach] for i in range(workers)]
 
 
 def mix_rows(rows: Tensor, neighbors: list[list[int]], weight: float, out: Tensor) -> None:
-    """out_i = w * (x_i + sum over neighbours x_j), a neighbour at a time."""
-    for worker, near in enumerate(neighbors):
+    """out_i = w * (x_i + sum over neighbors x_j), one neighbor at a time."""
+    for worker, peers in enumerate(neighbors):
         total = weight * rows[worker]
-        for neighbor in near:
+        for neighbor in peers:
             total += weight * rows[neighbor]
         out[worker] = total

@@ -1,4 +1,4 @@
-"""The one place that touches fedhp: builds experiments and drives the engine round by round."""
+"""The only module that uses fedhp: builds experiments and drives the engine round by round."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fedhp.learn.mix import mix
 from fedhp.timing import Network
 from fedhp.types import FloatArray, LinkVerdict, NeighborMixing, Plan, Reports
 
-PART = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
+MODELS = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
 
 
 class Ours:
-    """An experiment whose rounds are driven by hand: the same steps for every algorithm."""
+    """An experiment whose rounds are driven from here: the same steps for every algorithm."""
 
     def __init__(self, model: str, folder: Path, *, workers: int, executors: int) -> None:
         regular = {"name": "random_regular", "degree": DEGREE}
@@ -37,7 +37,7 @@ class Ours:
                 "device": "cpu",
                 "executors": executors,
                 "algorithm": {"name": "dpsgd"},
-                "model": PART.get(model, {"name": model}),
+                "model": MODELS.get(model, {"name": model}),
                 "topology": regular if workers > DEGREE else {"name": "full"},
                 "data": {
                     "name": "npz",
@@ -62,21 +62,21 @@ class Ours:
         self.engine.close()
 
     def train(self, local_steps: list[int], *, estimates: bool = False) -> float:
-        """Local steps of everyone; the mean loss."""
+        """Local steps of all workers; the mean loss."""
         self._round += 1
-        found = self.engine.train(
+        results = self.engine.train(
             np.array(local_steps, dtype=np.int64),
             round_index=self._round,
             learning_rate=LEARNING_RATE,
         )
         if estimates:
-            # As FedHP does after round 1: ten of thirty workers measure, taking turns.
+            # Like FedHP after round 1: ten of thirty workers measure, in turn.
             chosen = np.arange(len(local_steps)) < -(-len(local_steps) // 3)
             self.engine.estimate(chosen, round_index=self._round)
-        return float(np.nanmean(found.loss))
+        return float(np.nanmean(results.loss))
 
     def exchange(self) -> None:
-        """Distances on the links, then mixing; the mixed models are the next ones."""
+        """Distances on the links, then mixing; the mixed models are used in the next round."""
         self.engine.exchange(self._exchange, round_index=self._round)
         self.engine.advance()
 
@@ -91,7 +91,7 @@ class Ours:
         return float(self.engine.evaluate().accuracy.mean())
 
     def evaluate_mean(self) -> float:
-        """Test the mean model alone, as a side with one global model does; its accuracy."""
+        """Test only the mean model, like a side with one global model; its accuracy."""
         shard = self.engine.shard
         mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
         [accuracy] = shard.evaluate(mean, everyone=False)
@@ -99,7 +99,7 @@ class Ours:
 
 
 def mixing(workers: int, parameters: int, *, threads: int) -> Callable[[], torch.Tensor]:
-    """One mixing of random rows over a random regular graph, as a call; threads as executors."""
+    """A call that mixes random rows over a random regular graph once, with so many executors."""
     settings = {"degree": DEGREE}
     topology = base_topology("random_regular", settings, workers=workers, seed=SEED)
     weights = mixing_weights(topology, "max_degree")
@@ -120,16 +120,16 @@ def mixing(workers: int, parameters: int, *, threads: int) -> Callable[[], torch
 
 
 @dataclass(frozen=True, slots=True)
-class Planning:
-    """A plan of FedHP in a later round, and how much the one before it had cut."""
+class PlanBenchmark:
+    """A call that plans a later round of FedHP, with the numbers of links and of cut links."""
 
     once: Callable[[], Plan]
     links: int
     cut: int
 
 
-def planning(workers: int) -> Planning:
-    """Round 3 of FedHP on a full mesh: all distances are known and the bound lets half go."""
+def planning(workers: int) -> PlanBenchmark:
+    """Round 3 of FedHP on a full mesh: all distances are known, and the bound allows many cuts."""
     rng = np.random.default_rng([SEED, workers])
     algorithm = load_algorithm("fedhp", {})
     assert isinstance(algorithm, Algorithm)
@@ -138,9 +138,9 @@ def planning(workers: int) -> Planning:
         Federation(workers=workers, rounds=100, seed=SEED, local_steps=30, base_topology=base)
     )
     points = rng.standard_normal((workers, 16))
-    # Half the mean distance as bound: it binds midway, after links were cut in earnest.
-    far = np.linalg.norm(points[base.links[:, 0]] - points[base.links[:, 1]], axis=1)
-    norm = float(far.mean())
+    # With half the mean distance the bound binds midway, after many links were cut.
+    distances = np.linalg.norm(points[base.links[:, 0]] - points[base.links[:, 1]], axis=1)
+    norm = float(distances.mean())
     step_time = rng.choice([0.05, 0.1, 0.2], workers) * rng.uniform(0.8, 1.2, workers)
     missing = np.full(workers, np.nan)
 
@@ -177,7 +177,7 @@ def planning(workers: int) -> Planning:
         observation, before = observe(round_index + 1), state
         state, plan = algorithm.plan(before, observation, reports)
     cut = int((plan.decision.verdicts == LinkVerdict.CUT).sum())
-    return Planning(
+    return PlanBenchmark(
         once=lambda: algorithm.plan(before, observation, reports)[1],
         links=len(base.links),
         cut=cut,

@@ -1,4 +1,4 @@
-"""What was found: paired-ratio medians with their spread, as a table, JSON and a plot."""
+"""The results: medians of paired ratios with their spread, as a table, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.claim import Claim, Found
+from bench.claim import Claim, Results
 
 BLUE, VERMILLION, INK, PALE = "#0072B2", "#D55E00", "#333333", "#BBBBBB"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One claim's result; ratio is the median over repeats, each ratio made within one."""
+    """The result of a claim; ratio is the median over repeats of the ratios within a repeat."""
 
     name: str
     what: str
@@ -31,21 +31,21 @@ class Row:
     unit: str
     limit: str
     share: float | None  # of the limit
-    measured: dict[str, float]  # medians of the figures behind the ratio
+    measured: dict[str, float]  # medians of the numbers behind the ratio
     note: str
 
 
 def row_of(
-    claim: Claim, repeats: Sequence[Found], *, failed: Mapping[str, str], theirs: set[str]
+    claim: Claim, repeats: Sequence[Results], *, failed: Mapping[str, str], theirs: set[str]
 ) -> Row:
-    """The row of a claim; a piece that is missing says why."""
-    whole = [found for found in repeats if all(key in found for key in claim.needs)]
-    ratios = [claim.ratio(found) for found in whole]
+    """The row of a claim; a note says why a measurement is missing."""
+    complete = [results for results in repeats if all(key in results for key in claim.needs)]
+    ratios = [claim.ratio(results) for results in complete]
     reasons = [failed[key] for key in claim.needs if key in failed]
     ours_failed = any(key in failed and key not in theirs for key in claim.needs)
     note = claim.note
     if reasons:
-        note = f"{'not run' if not whole else 'stopped early'}: {reasons[0]}"
+        note = f"{'not run' if not complete else 'stopped early'}: {reasons[0]}"
     ratio = float(np.median(ratios)) if ratios else None
     passed = None if claim.bar is None or ratio is None else ratio >= claim.bar
     return Row(
@@ -55,11 +55,11 @@ def row_of(
         bar=claim.bar,
         passed=False if ours_failed else passed,
         spread=_spread(ratios),
-        repeats=len(whole),
+        repeats=len(complete),
         unit=claim.unit,
         limit=claim.limit,
-        share=_share(claim, whole),
-        measured=_medians([claim.measured(found) for found in whole]),
+        share=_share(claim, complete),
+        measured=_medians([claim.measured(results) for results in complete]),
         note=note,
     )
 
@@ -70,15 +70,15 @@ def missed(rows: Sequence[Row]) -> list[str]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """The table, and a line that sums it up."""
+    """Print the table and a summary."""
     print()
     print(_table(rows))
-    wrong = missed(rows)
+    missing_bar = missed(rows)
     held = sum(row.passed is True for row in rows)
     absent = sum(row.ratio is None for row in rows)
-    print(f"\n{held} claims hold, {len(wrong)} missed, {absent} not run")
-    if wrong:
-        print(f"missed: {', '.join(wrong)}")
+    print(f"\n{held} claims hold, {len(missing_bar)} missed, {absent} not run")
+    if missing_bar:
+        print(f"missed: {', '.join(missing_bar)}")
 
 
 def write(rows: Sequence[Row], folder: Path, *, quick: bool) -> None:
@@ -87,9 +87,9 @@ def write(rows: Sequence[Row], folder: Path, *, quick: bool) -> None:
     (folder / "results.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     lines = ["# Measured claims", "", _machine(), ""]
     if quick:
-        lines += ["**Short pieces (`--quick`): a try, no evidence.**", ""]
-    lines += [_table(rows), "", "## Figures behind the ratios (medians)", ""]
-    lines += [f"- **{row.name}**: {row.what}. {_figures(row)}" for row in rows]
+        lines += ["**Short measurements (`--quick`): for a quick check only.**", ""]
+    lines += [_table(rows), "", "## Numbers behind the ratios (medians)", ""]
+    lines += [f"- **{row.name}**: {row.what}. {_numbers(row)}" for row in rows]
     (folder / "results.md").write_text("\n".join(lines) + "\n")
     _plot([row for row in rows if row.bar is not None and row.ratio is not None], folder)
 
@@ -108,14 +108,14 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(("min", "q1", "q3", "max"), map(float, quantiles), strict=True))
 
 
-def _share(claim: Claim, whole: Sequence[Found]) -> float | None:
+def _share(claim: Claim, complete: Sequence[Results]) -> float | None:
     """Median share of the limit, over the repeats that measured the limit as well."""
     if claim.share is None:
         return None
     shares = []
-    for found in whole:
+    for results in complete:
         try:
-            shares.append(claim.share(found))
+            shares.append(claim.share(results))
         except KeyError:  # the limit was not measured in this repeat
             continue
     return float(np.median(shares)) if shares else None
@@ -124,7 +124,7 @@ def _share(claim: Claim, whole: Sequence[Found]) -> float | None:
 def _medians(measured: Sequence[dict[str, float]]) -> dict[str, float]:
     if not measured:
         return {}
-    return {key: float(np.median([each[key] for each in measured])) for key in measured[0]}
+    return {key: float(np.median([numbers[key] for numbers in measured])) for key in measured[0]}
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -156,14 +156,14 @@ def _verdict(row: Row) -> str:
     return "holds" if row.passed else "MISSED"
 
 
-def _figures(row: Row) -> str:
-    told = [f"{key.replace('_', ' ')} {_short(value)}" for key, value in row.measured.items()]
+def _numbers(row: Row) -> str:
+    medians = [f"{key.replace('_', ' ')} {_short(value)}" for key, value in row.measured.items()]
     quartiles = (
         [f"quartiles {_short(row.spread['q1'])} to {_short(row.spread['q3'])}"]
         if row.spread
         else []
     )
-    return "; ".join([*told, *quartiles, *([row.note] if row.note else [])])
+    return "; ".join([*medians, *quartiles, *([row.note] if row.note else [])])
 
 
 def _short(value: float) -> str:
@@ -183,7 +183,7 @@ def _machine() -> str:
 
 
 def _plot(rows: Sequence[Row], folder: Path) -> None:
-    """Every claim's ratio over its bar, on a log axis, with quartiles and extremes."""
+    """The ratio of every claim divided by its bar, on a log axis, with quartiles and extremes."""
     if not rows:
         return
     import matplotlib
@@ -195,17 +195,19 @@ def _plot(rows: Sequence[Row], folder: Path) -> None:
     figure, axes = plt.subplots(figsize=(8.2, 0.9 + 0.34 * len(rows)), layout="constrained")
     axes.axvline(1.0, color=INK, linewidth=1.0)
     seen = set()
-    for place, row in enumerate(reversed(rows)):
+    for position, row in enumerate(reversed(rows)):
         assert row.bar is not None
         assert row.ratio is not None
         scaled = {key: value / row.bar for key, value in row.spread.items()}
         color, marker = (BLUE, "o") if row.passed else (VERMILLION, "X")
         label = "holds" if row.passed else "missed"
-        axes.plot([scaled["min"], scaled["max"]], [place] * 2, color=color, linewidth=1.0)
-        axes.plot([scaled["q1"], scaled["q3"]], [place] * 2, color=color, linewidth=4.0, alpha=0.5)
+        axes.plot([scaled["min"], scaled["max"]], [position] * 2, color=color, linewidth=1.0)
+        axes.plot(
+            [scaled["q1"], scaled["q3"]], [position] * 2, color=color, linewidth=4.0, alpha=0.5
+        )
         axes.plot(
             row.ratio / row.bar,
-            place,
+            position,
             marker,
             color=color,
             markersize=7,
@@ -214,7 +216,7 @@ def _plot(rows: Sequence[Row], folder: Path) -> None:
         seen.add(label)
         axes.annotate(
             f"{_short(row.ratio)} {row.unit} (bar {row.bar:g})",
-            (1.01, place),
+            (1.01, position),
             xycoords=("axes fraction", "data"),
             va="center",
             fontsize=8,
@@ -226,7 +228,7 @@ def _plot(rows: Sequence[Row], folder: Path) -> None:
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(
-        "measured ratio / its bar (right of 1: the claim holds); thick: quartiles, thin: extremes",
+        "measured ratio / bar (right of 1: the claim holds); thick: quartiles, thin: extremes",
         fontsize=8,
     )
     axes.grid(axis="x", color=PALE, linewidth=0.5)

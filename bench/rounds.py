@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.claim import GEMM_BOTH, Claim, Found, Group, Piece, peak
+from bench.claim import GEMM_TWO_THREADS, Claim, Group, Measurement, Results, peak
 from bench.work import (
     BATCH,
     EVALUATE_EVERY,
@@ -17,13 +17,13 @@ from bench.work import (
 )
 
 
-def _rounds(found: Found, side: str, *, evaluation: str) -> float:
+def _rounds(results: Results, side: str, *, evaluation: str) -> float:
     """Seconds per round of a side, with its share of an evaluation ("", "evaluation" or
-    "mean_evaluation"); of a side with several thread settings, its fastest."""
-    sides = [key for key in found if key == side or key.startswith(f"{side}-")]
+    "mean_evaluation"); the fastest of its thread settings."""
+    sides = [key for key in results if key == side or key.startswith(f"{side}-")]
     return min(
-        found[key]["round"]
-        + (found[key].get(evaluation, found[key].get("evaluation", 0.0)) / EVALUATE_EVERY)
+        results[key]["round"]
+        + (results[key].get(evaluation, results[key].get("evaluation", 0.0)) / EVALUATE_EVERY)
         * bool(evaluation)
         for key in sides
     )
@@ -36,18 +36,18 @@ def _versus(
     *,
     evaluation: str,
     limit: str,
-    share: Callable[[Found], float],
+    share: Callable[[Results], float],
     note: str,
     needs: tuple[str, ...],
 ) -> Claim:
-    def ratio(found: Found) -> float:
-        theirs = _rounds(found, peer, evaluation=evaluation)
-        return theirs / _rounds(found, "ours", evaluation=evaluation)
+    def ratio(results: Results) -> float:
+        theirs = _rounds(results, peer, evaluation=evaluation)
+        return theirs / _rounds(results, "ours", evaluation=evaluation)
 
-    def measured(found: Found) -> dict[str, float]:
+    def measured(results: Results) -> dict[str, float]:
         return {
-            "ours_seconds": _rounds(found, "ours", evaluation=evaluation),
-            f"{peer}_seconds": _rounds(found, peer, evaluation=evaluation),
+            "ours_seconds": _rounds(results, "ours", evaluation=evaluation),
+            f"{peer}_seconds": _rounds(results, peer, evaluation=evaluation),
         }
 
     label = {"cnn": "CNN", "mlp": "MLP 784-128-10", "logistic": "logistic regression"}[model]
@@ -75,22 +75,22 @@ def cnn_rounds() -> Group:
     flops = sum(local_steps("cnn")) * step_flops("cnn")
     tested = (WORKERS + 1) * TEST_IMAGES * image_flops("cnn") / EVALUATE_EVERY
 
-    def share(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation="evaluation")
-        return (flops + tested) / spent / found["gemm2"]["flops_per_second"]
+    def share(results: Results) -> float:
+        spent = _rounds(results, "ours", evaluation="evaluation")
+        return (flops + tested) / spent / results["gemm2"]["flops_per_second"]
 
-    def share_training(found: Found) -> float:
-        spent = _rounds(found, "ours", evaluation="")
-        return flops / spent / found["gemm2"]["flops_per_second"]
+    def share_training(results: Results) -> float:
+        spent = _rounds(results, "ours", evaluation="")
+        return flops / spent / results["gemm2"]["flops_per_second"]
 
     return Group(
         "cnn-rounds",
         (
-            Piece("ours", "ours-rounds"),
-            Piece("gossipy-1", "bench.peers.gossipy_round", ("--threads", "1"), "gossipy"),
-            Piece("gossipy-2", "bench.peers.gossipy_round", ("--threads", "2"), "gossipy"),
-            Piece("flower", "bench.peers.flower_round", (), "flower"),
-            GEMM_BOTH,
+            Measurement("ours", "ours-rounds"),
+            Measurement("gossipy-1", "bench.peers.gossipy_round", ("--threads", "1"), "gossipy"),
+            Measurement("gossipy-2", "bench.peers.gossipy_round", ("--threads", "2"), "gossipy"),
+            Measurement("flower", "bench.peers.flower_round", (), "flower"),
+            GEMM_TWO_THREADS,
         ),
         (
             *_cnn_versus(share, share_training),
@@ -100,7 +100,7 @@ def cnn_rounds() -> Group:
 
 
 def _cnn_versus(
-    share: Callable[[Found], float], share_training: Callable[[Found], float]
+    share: Callable[[Results], float], share_training: Callable[[Results], float]
 ) -> list[Claim]:
     limit = "fp32 GEMM peak of two threads"
     gossipy = "gossipy at its faster thread setting (1 or 2); it merges with one peer, we with 6"
@@ -131,17 +131,17 @@ def _cnn_versus(
 
 def dense_rounds(model: str, *, naive: float, gossipy: float) -> Group:
     steps = sum(local_steps(model))
-    # Logistic regression computes less than it reads: its limit is the batches' way from memory.
+    # Logistic regression computes less than it reads: its limit is the memory bandwidth.
     by_memory = model == "logistic"
     work = steps * (BATCH * SIDE * SIDE * 4 if by_memory else step_flops(model))
 
-    def share(found: Found) -> float:
+    def share(results: Results) -> float:
         limit = (
-            found["bandwidth"]["bytes_per_second"]
+            results["bandwidth"]["bytes_per_second"]
             if by_memory
-            else found["gemm2"]["flops_per_second"]
+            else results["gemm2"]["flops_per_second"]
         )
-        return work / _rounds(found, "ours", evaluation="") / limit
+        return work / _rounds(results, "ours", evaluation="") / limit
 
     chosen = ("--model", model)
     threads = {count: (*chosen, "--threads", str(count)) for count in (1, 2)}
@@ -149,12 +149,12 @@ def dense_rounds(model: str, *, naive: float, gossipy: float) -> Group:
     return Group(
         f"{model}-rounds",
         (
-            Piece("ours", "ours-rounds", chosen),
-            Piece("naive-1", "naive-rounds", threads[1]),
-            Piece("naive-2", "naive-rounds", threads[2]),
-            Piece("gossipy-1", gossipy_program, threads[1], "gossipy"),
-            Piece("gossipy-2", gossipy_program, threads[2], "gossipy"),
-            Piece("bandwidth", "bandwidth") if by_memory else GEMM_BOTH,
+            Measurement("ours", "ours-rounds", chosen),
+            Measurement("naive-1", "naive-rounds", threads[1]),
+            Measurement("naive-2", "naive-rounds", threads[2]),
+            Measurement("gossipy-1", gossipy_program, threads[1], "gossipy"),
+            Measurement("gossipy-2", gossipy_program, threads[2], "gossipy"),
+            Measurement("bandwidth", "bandwidth") if by_memory else GEMM_TWO_THREADS,
         ),
         tuple(
             _versus(

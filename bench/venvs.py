@@ -1,4 +1,4 @@
-"""A venv for each peer under bench/.venvs, made on demand: torch first, then the peer."""
+"""A venv for each peer under bench/.venvs, created on demand: torch first, then the peer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _reason(peer: str) -> str:
 
 
 def python_of(peer: str) -> Path:
-    """The Python of a peer's venv; installs it if it is not there."""
+    """The Python of a peer's venv, which is created if necessary."""
     if reason := _reason(peer):
         raise NotInstalled(reason)
     return HOME / peer / "bin" / "python"
@@ -47,8 +47,8 @@ def _install(peer: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _run(sys.executable, "-m", "venv", str(folder))
-        # Torch comes alone, so that pip takes the build the project uses and no CUDA libraries;
-        # naming it again keeps pip from choosing another one for the peer.
+        # Torch is installed first and alone, so that pip takes the project's build without CUDA
+        # libraries; naming it again keeps pip from replacing it for the peer.
         _pip(python, TORCH, "numpy")
         _pip(python, *PEERS[peer], TORCH)
     except NotInstalled:
@@ -67,7 +67,7 @@ def _run(*command: str) -> None:
             command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotInstalled(f"installation took over {INSTALL_SECONDS} s") from None
+        raise NotInstalled(f"the installation took more than {INSTALL_SECONDS} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["unknown"]
         raise NotInstalled(f"installation failed ({lines[-1].removeprefix('ERROR: ')[:120]})")

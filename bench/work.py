@@ -1,6 +1,6 @@
-"""The work every side does: the same arrays, models, batches and number of local steps.
+"""The work of every side: the same arrays, models, batches and number of local steps.
 
-Needs numpy and torch only, so that the peers' programs use it in their own venvs.
+Needs only numpy and torch, so that the programs of the peers can use it in their own venvs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEGREE = 6
 LEARNING_RATE = 0.05
 SIDE = 28
 TEST_IMAGES = 2000
-SHARE = 640  # training images of each worker: 20 batches, the longest turn
+SHARE = 640  # training images of each worker: 20 batches, the most local steps
 CNN_STEPS = 5  # local steps of every worker in a round with the CNN
 EVALUATE_EVERY = 5
 CLASSES = {"cnn": 62, "mlp": 10, "logistic": 10}
@@ -38,14 +38,14 @@ class Arrays:
 
 
 def local_steps(model: str) -> list[int]:
-    """Steps of each worker in a round: unequal, 1 to 20, for the small models."""
+    """Local steps of each worker in a round: 1 to 20 for the small models."""
     if model == "cnn":
         return [CNN_STEPS] * WORKERS
     return [worker % 20 + 1 for worker in range(WORKERS)]
 
 
 def plain_model(model: str) -> nn.Module:
-    """The model as anyone writes it, with torch's own layers and initial values."""
+    """The model with torch's own layers and initial values."""
     classes = CLASSES[model]
     if model == "cnn":
         return nn.Sequential(
@@ -73,7 +73,7 @@ def data_file(folder: Path, model: str) -> Path:
 
 
 def write_data(folder: Path) -> None:
-    """Synthetic images, one prototype per class under noise, for all sides of all claims."""
+    """Write synthetic images, one noisy prototype per class, for all sides of all claims."""
     for model in ("cnn", "mlp"):
         classes = CLASSES[model]
         rng = np.random.default_rng([SEED, classes])
@@ -121,18 +121,18 @@ def image_flops(model: str) -> float:
 
 def layer_flops(model: str, *, on_padding: bool = True) -> list[float]:
     """Forward products of each layer with weights, for one image."""
-    found: list[float] = []
+    flops: list[float] = []
     side = SIDE
     for layer in plain_model(model).children():
         if isinstance(layer, nn.Conv2d):
             kernel = layer.kernel_size[0]
             taps = side * kernel
             if not on_padding:
-                places = range(-(kernel // 2), kernel // 2 + 1)
-                taps = sum(side - abs(place) for place in places)
-            found.append(2.0 * taps**2 * layer.in_channels * layer.out_channels)
+                offsets = range(-(kernel // 2), kernel // 2 + 1)
+                taps = sum(side - abs(offset) for offset in offsets)
+            flops.append(2.0 * taps**2 * layer.in_channels * layer.out_channels)
         elif isinstance(layer, nn.MaxPool2d):
             side //= 2
         elif isinstance(layer, nn.Linear):
-            found.append(2.0 * layer.in_features * layer.out_features)
-    return found
+            flops.append(2.0 * layer.in_features * layer.out_features)
+    return flops

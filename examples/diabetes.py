@@ -1,7 +1,7 @@
-"""A whole task of one's own, and no image classifier: regression on the diabetes set.
+"""Your own task: regression on the diabetes data set.
 
-442 patients of scikit-learn's offline set; ten measurements predict the progression of
-the disease one year later. The loss is the squared error, the metric R^2.
+442 patients from a data set of scikit-learn; ten measurements predict the progression of
+the disease one year later. The loss is the squared error, the metric is R^2.
 
     fedhp run examples/diabetes.toml
 """
@@ -21,7 +21,7 @@ from fedhp.types import Dataset
 
 
 class Diabetes:
-    """Predict a number; every parameter after the star is a setting of [task]."""
+    """Predicts a number; every parameter after the star is a setting of [task]."""
 
     metric_name = "R2"
 
@@ -32,7 +32,7 @@ class Diabetes:
         test_every: Annotated[int, Field(ge=2, le=20)] = 5,
     ) -> None:
         self.hidden = hidden
-        self.test_every = test_every  # every so many samples, one is for the test
+        self.test_every = test_every  # one of so many samples is for the test
 
     def data(self) -> Dataset:
         """Inputs and target with mean 0 and deviation 1 on the training part."""
@@ -58,15 +58,15 @@ class Diabetes:
         return functional.mse_loss(outputs, targets)
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of the variance that is explained: 1 is perfect, 0 is the mean."""
+        """The share of the variance that is explained: 1 is perfect, 0 is as good as the mean."""
         outputs, targets = outputs.double(), targets.double()
-        missed = (targets - outputs).square().sum()
-        spread = (targets - targets.mean()).square().sum()
-        return float(1 - missed / spread)
+        residual = (targets - outputs).square().sum()
+        total = (targets - targets.mean()).square().sum()
+        return float(1 - residual / total)
 
 
 def standardized(values: NDArray[np.float64], *, train: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """The columns on the scale of their training part."""
+    """The columns with mean 0 and deviation 1 on their training part."""
     mean, deviation = values[train].mean(axis=0), values[train].std(axis=0)
     scaled: NDArray[np.float64] = (values - mean) / deviation
     return scaled.astype(np.float32)

@@ -1,6 +1,6 @@
-"""An algorithm of one's own: random pairs, and steps that follow each worker's speed.
+"""Your own algorithm: random pairs, and steps in proportion to each worker's speed.
 
-Every round the workers are paired at random; a worker that is twice as fast takes twice as
+In every round the workers are paired at random; a worker that is twice as fast takes twice as
 many steps. Run it: fedhp run examples/own_algorithm.toml
 Compare it: fedhp compare examples/own_algorithm.toml --algorithms own_algorithm:Pairs,fedhp
 """
@@ -21,7 +21,7 @@ from fedhp.types import FloatArray, LinkVerdict
 
 @dataclass(frozen=True, slots=True)
 class PairsState:
-    """What the coordinator remembers: arrays, numbers and strings only."""
+    """What the algorithm remembers: arrays, numbers and strings only."""
 
     seed: int
     mean_steps: int
@@ -29,7 +29,7 @@ class PairsState:
 
 
 class Pairs:
-    """Settings are the keyword-only parameters; they come from [algorithm] in the file."""
+    """The keyword-only parameters are settings; they come from [algorithm] in the file."""
 
     def __init__(self, *, max_steps: Annotated[int, Field(ge=1)] = 100) -> None:
         self.max_steps = max_steps
@@ -42,16 +42,16 @@ class Pairs:
     def plan(
         self, state: PairsState, observation: Observation, reports: Reports
     ) -> tuple[PairsState, Plan]:
-        """Pure: what it needs to remember goes into the state it returns."""
+        """A pure function: what it has to remember goes into the state that it returns."""
         measured = np.isfinite(reports.step_time)
         step_time = np.where(measured, reports.step_time, state.step_time)
         state = replace(state, step_time=step_time)
 
-        # Randomness only from the seed and the round, so that a run can be repeated.
+        # Randomness depends only on the seed and the round, so that a run can be repeated.
         rng = generator(state.seed, Purpose.ALGORITHM, observation.round_index)
-        there = rng.permutation(np.flatnonzero(observation.available))
-        half = len(there) // 2
-        pairs = np.stack([there[:half], there[half : 2 * half]], axis=1)
+        available = rng.permutation(np.flatnonzero(observation.available))
+        half = len(available) // 2
+        pairs = np.stack([available[:half], available[half : 2 * half]], axis=1)
         topology = topology_from(len(step_time), pairs)
 
         speed = 1 / step_time

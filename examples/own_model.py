@@ -1,4 +1,4 @@
-"""A model of one's own: a factory (shape, classes, *, settings) that returns a module.
+"""Your own model: a function (shape, classes, *, settings) that returns a module.
 
 fedhp run examples/own_model.toml
 fedhp run examples/own_model.toml model.channels=32 training.batch_norm=local
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions with a skip connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

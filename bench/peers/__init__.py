@@ -1,1 +1,1 @@
-"""Programs that measure other libraries; each is run by the Python of a venv of its own."""
+"""Programs that measure other libraries, each run by the Python of its own venv."""

@@ -18,7 +18,7 @@ Weights = list[NDArray[np.float32]]
 
 @functools.cache
 def arrays_of(folder: str, model: str) -> Arrays:
-    """Read once per process: a real client would have its data at hand, too."""
+    """Read once per process: a real client would also have its data in memory."""
     torch.set_num_threads(1)
     return read_data(Path(folder), model)
 
@@ -30,12 +30,12 @@ def module_of(model: str) -> torch.nn.Module:
 
 
 def weights_of(module: torch.nn.Module) -> Weights:
-    """As Flower transports them."""
+    """The weights in the form that Flower sends."""
     return [value.detach().numpy() for value in module.state_dict().values()]
 
 
 def load(module: torch.nn.Module, weights: Weights) -> None:
-    """The other way round."""
+    """Load weights in that form."""
     names = module.state_dict().keys()
     values = (torch.from_numpy(np.array(value)) for value in weights)
     module.load_state_dict(dict(zip(names, values, strict=True)))

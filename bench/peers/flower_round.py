@@ -34,8 +34,8 @@ from bench.work import BATCH, SEED, WORKERS, plain_model, read_data
 ACTORS = 2
 
 
-class Counted(FedAvg):  # type: ignore[misc]
-    """FedAvg that stops when a client failed: Flower itself would go on and be fast."""
+class StrictFedAvg(FedAvg):  # type: ignore[misc]
+    """FedAvg that stops when a client failed: Flower would continue without it, and be faster."""
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
         """The average of all clients, or no result at all."""
@@ -44,8 +44,8 @@ class Counted(FedAvg):  # type: ignore[misc]
         return super().aggregate_fit(server_round, results, failures)
 
 
-class Watch:
-    """Evaluates the global model after the last round, and notes when rounds end."""
+class RoundTimer:
+    """Notes when rounds end, and evaluates the global model after the last one."""
 
     def __init__(self, folder: str, model: str, *, last: int) -> None:
         self.arrays, self.module = read_data(Path(folder), model), plain_model(model)
@@ -67,8 +67,8 @@ class Watch:
                 torch.split(self.arrays.y_test, BATCH),
                 strict=True,
             )
-            right = sum(int((self.module(x).argmax(1) == y).sum()) for x, y in batches)
-        self.accuracy = right / len(self.arrays.y_test)
+            correct = sum(int((self.module(x).argmax(1) == y).sum()) for x, y in batches)
+        self.accuracy = correct / len(self.arrays.y_test)
         self.evaluated = time.perf_counter() - self.ends[server_round]
         return 0.0, {"accuracy": self.accuracy}
 
@@ -83,15 +83,15 @@ def main() -> int:
     folder, model = str(arguments.data), arguments.model
     last = arguments.rounds + 1
     torch.manual_seed(SEED)
-    watch = Watch(folder, model, last=last)
-    strategy = Counted(
+    timer = RoundTimer(folder, model, last=last)
+    strategy = StrictFedAvg(
         fraction_fit=1.0,
         fraction_evaluate=0.0,
         min_fit_clients=WORKERS,
         min_available_clients=WORKERS,
         accept_failures=False,
         initial_parameters=ndarrays_to_parameters(weights_of(plain_model(model))),
-        evaluate_fn=watch,
+        evaluate_fn=timer,
     )
 
     def server(context: Any) -> Any:
@@ -114,13 +114,13 @@ def main() -> int:
             },
         },
     )
-    if last not in watch.ends:
+    if last not in timer.ends:
         print("Flower ended before its last round", file=sys.stderr)
         return 1
     result = {
-        "round": (watch.ends[last] - watch.ends[1]) / arguments.rounds,
-        "evaluation": watch.evaluated,
-        "accuracy": watch.accuracy,
+        "round": (timer.ends[last] - timer.ends[1]) / arguments.rounds,
+        "evaluation": timer.evaluated,
+        "accuracy": timer.accuracy,
     }
     print(json.dumps(result))
     return 0

@@ -1,7 +1,7 @@
 """gossipy: the same model, batches and local steps; one push per node and round, merged.
 
-A directed ring makes every node receive exactly one model per round, so that everyone does
-its own number of steps; prints seconds per round and per evaluation of all nodes.
+With a directed ring, every node receives exactly one model per round and takes exactly its own
+number of steps. Prints seconds per round and per evaluation of all nodes.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from bench.work import (
 
 
 class Network(TorchModel):  # type: ignore[misc]
-    """The plain model in gossipy's clothes."""
+    """The plain model with gossipy's interface."""
 
     def __init__(self, model: str) -> None:
         super().__init__()
         self.layers = plain_model(model)
 
     def init_weights(self) -> None:
-        """As torch initialised them."""
+        """Keep torch's initial values."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits."""
-        found: torch.Tensor = self.layers(inputs)
-        return found
+        logits: torch.Tensor = self.layers(inputs)
+        return logits
 
 
 class Tests:
-    """The test images, shown to the simulator after its last round only; notes the time."""
+    """The test images, given to the simulator only after its last round; notes the times."""
 
     def __init__(self, data: tuple[torch.Tensor, torch.Tensor], *, rounds: int) -> None:
         self.data = data
@@ -75,7 +75,7 @@ class Tests:
 
 
 class Evaluations(SimulationEventReceiver):  # type: ignore[misc]
-    """Takes down when the evaluation was done, and its accuracy."""
+    """Notes the time and the accuracy of the evaluation."""
 
     def __init__(self) -> None:
         self.done = float("nan")
@@ -87,7 +87,7 @@ class Evaluations(SimulationEventReceiver):  # type: ignore[misc]
     def update_evaluation(self, round: int, on_user: bool, evaluation: list[Any]) -> None:
         """All nodes were tested."""
         self.done = time.perf_counter()
-        self.accuracy = float(np.mean([each["accuracy"] for each in evaluation]))
+        self.accuracy = float(np.mean([result["accuracy"] for result in evaluation]))
 
     def update_end(self) -> None:
         """Nothing to note."""
@@ -106,13 +106,13 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     LOG.setLevel("ERROR")
-    set_seed(SEED)  # the seeds its own calls take are ignored
+    set_seed(SEED)  # gossipy ignores the seeds that its calls take
     arrays = read_data(arguments.data, arguments.model)
     ring = StaticP2PNetwork(WORKERS, np.roll(np.eye(WORKERS), 1, axis=1))
     prototype = Network(arguments.model)
     nodes = {}
     for worker, steps in enumerate(local_steps(arguments.model)):
-        own = slice(worker * SHARE, worker * SHARE + steps * BATCH)  # an epoch is so many steps
+        own = slice(worker * SHARE, worker * SHARE + steps * BATCH)  # one epoch is this many steps
         handler = TorchModelHandler(
             net=prototype,
             optimizer=torch.optim.SGD,
@@ -132,7 +132,7 @@ def main() -> int:
         node.init_model(local_train=False)
     simulator.initialized = True
     simulator.start(arguments.rounds + 1)
-    print()  # its progress bar leaves the line open
+    print()  # gossipy's progress bar does not end its line
     result = {
         "round": (tests.asked[-1] - tests.asked[0]) / arguments.rounds,
         "evaluation": watch.done - tests.asked[-1],

@@ -1,6 +1,6 @@
-"""One measured piece in a process of its own: warm up, measure, print one JSON line.
+"""One measurement in its own process: warm up, measure, print one line of JSON.
 
-python -m bench.piece NAME --data FOLDER [--threads N] [--model M] [--workers N] [--quick]
+python -m bench.measurements NAME --data FOLDER [--threads N] [--model M] [--workers N] [--quick]
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from bench.naive import NaiveFederation, mix_rows, regular_neighbors
 from bench.work import DEGREE, TEST_IMAGES, WORKERS, local_steps, read_data
 
 CNN_PARAMETERS = 1_690_046
-ESTIMATE_EVERY = 2  # rounds, FedHP's default
 DEFAULT_STEPS = 30  # training.local_steps of an experiment that sets none
 
 Result = dict[str, float]
@@ -28,9 +27,9 @@ T = TypeVar("T")
 
 
 def main() -> int:
-    """Measure the piece that was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m bench.piece")
-    parser.add_argument("name", choices=sorted(PIECES))
+    """Run the measurement that was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.measurements")
+    parser.add_argument("name", choices=sorted(MEASUREMENTS))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--threads", type=int, default=1)
@@ -38,7 +37,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print(json.dumps(PIECES[arguments.name](arguments)))
+    print(json.dumps(MEASUREMENTS[arguments.name](arguments)))
     return 0
 
 
@@ -152,12 +151,8 @@ def ours_plan(arguments: argparse.Namespace) -> Result:
     """Wall seconds of FedHP's plan in a later round."""
     from bench.ours import planning
 
-    found = planning(arguments.workers)
-    return {
-        "seconds": _typical(found.once, arguments),
-        "links": found.links,
-        "cut": found.cut,
-    }
+    plan = planning(arguments.workers)
+    return {"seconds": _typical(plan.once, arguments), "links": plan.links, "cut": plan.cut}
 
 
 def ours_estimators(arguments: argparse.Namespace) -> Result:
@@ -177,7 +172,7 @@ def ours_estimators(arguments: argparse.Namespace) -> Result:
 
 
 def _rounds(arguments: argparse.Namespace, action: Callable[[], float]) -> Result:
-    """Mean wall seconds over some rounds; the cheap models get more of them."""
+    """Mean wall seconds over some rounds; more rounds for the cheap models."""
     few, many = (2, 3) if arguments.model == "cnn" else (5, 20)
     count = few if arguments.quick else many
     started = time.perf_counter()
@@ -188,7 +183,7 @@ def _rounds(arguments: argparse.Namespace, action: Callable[[], float]) -> Resul
 
 
 def _typical(action: Callable[[], object], arguments: argparse.Namespace) -> float:
-    """Median wall seconds of a call, after one to warm up."""
+    """Median wall seconds of a call, after a warm-up call."""
     action()
     until = time.perf_counter() + (1.0 if arguments.quick else 2.0)
     spent: list[float] = []
@@ -203,7 +198,7 @@ def _once(action: Callable[[], T], clock: Callable[[], float]) -> tuple[float, T
     return clock() - started, value
 
 
-PIECES: dict[str, Callable[[argparse.Namespace], Result]] = {
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Result]] = {
     "gemm": gemm,
     "bandwidth": bandwidth,
     "ours-steps": ours_steps,
