@@ -1,4 +1,4 @@
-"""`fedhp certs`: from nothing to the three files of a machine, and when they end."""
+"""`fedhp certs`: from nothing to the three files of a machine, and when they expire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command
-from fedhp.cluster.security.certificates import init_authority, issue, load_identity
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import load_identity
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_inspect_is_a_table_with_a_warning(command: Command, folder: Path) -> No
     ends = datetime.now(UTC) + timedelta(days=29)
     for cell in ("w-1", "worker", f"{ends:%Y-%m-%d}", "28", "here"):
         assert cell in row
-    assert "soon: w-1 ends in 28 days" in told.out
+    assert "soon: w-1 expires in 28 days" in told.out
     assert "soon: w-2" not in told.out
     assert command("certs", "inspect", folder / "w-2.crt").code == 0
 
@@ -84,7 +85,7 @@ def test_nothing_is_replaced_unasked(command: Command, folder: Path) -> None:
     for arguments in (("init",), ("issue", "w-1")):
         told = command("certs", *arguments)
         assert told.code == 2
-        assert "already there" in told.err
+        assert "already exists" in told.err
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert command("certs", "issue", "w-1", "--replace").code == 0
     assert (folder / "w-1.key").read_bytes() != before["w-1.key"]
@@ -94,7 +95,7 @@ def test_nothing_is_replaced_unasked(command: Command, folder: Path) -> None:
     ("arguments", "words"),
     [
         (("issue", "a b"), "cannot be the name of a machine"),
-        (("issue", "w", "--host", "node1:7000"), "is no host"),
+        (("issue", "w", "--host", "node1:7000"), "is not a host"),
         (("issue", "w", "--role", "king"), "coordinator, worker, operator"),
         (("issue", "w", "--days", "0"), "1 to 36500"),
         (("issue", "w", "--folder", "nowhere"), "fedhp certs init --folder nowhere"),
@@ -122,8 +123,8 @@ def test_no_key_is_ever_shown(command: Command, folder: Path) -> None:
 def test_without_the_extra_it_says_what_to_install(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "fedhp.cluster.security.certificates")
-    monkeypatch.delattr("fedhp.cluster.security.certificates")
+    monkeypatch.delitem(sys.modules, "fedhp.cluster.security.identity")
+    monkeypatch.delattr("fedhp.cluster.security.identity")
     monkeypatch.setitem(sys.modules, "cryptography", None)
     told = command("certs", "inspect")
     assert told.code == 2

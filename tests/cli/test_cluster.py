@@ -134,7 +134,7 @@ def test_who_asks_nobody_is_told_why(command: Command, tmp_path: Path, certs: Pa
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         asked = ("cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0")
         told = command(*asked)
-        assert "nobody listens there" in told.err
+        assert "nothing listens there" in told.err
     told = command(*asked[:-1], "nobody")
     assert "nobody.crt is missing" in told.err
 

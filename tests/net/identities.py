@@ -22,10 +22,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
+from fedhp.cluster.protocol.guard import CallRule, Envelopes, Guard, Refused
 from fedhp.cluster.security import tls
-from fedhp.cluster.security.certificates import Identity, init_authority, issue
-from fedhp.cluster.security.tls import AllowList, admit, open_channel
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import ROLES, Identity
+from fedhp.cluster.security.tls import AllowList, identify_caller, open_channel
 from waiting import PATIENCE
 
 TODAY = datetime.now(UTC)
@@ -89,15 +92,22 @@ def make_theirs(folder: Path) -> Path:
 
 
 class Doorkeeper:
-    """One call: the request is who the caller says it is, the reply who it is."""
+    """One call: the request is the caller's envelope, the reply who it is by its certificate."""
 
-    def __init__(self, allowed: AllowList, roles: tuple[str, ...] = ()) -> None:
-        self.allowed, self.roles = allowed, roles
+    def __init__(self, allowed: AllowList, roles: tuple[str, ...] = ROLES) -> None:
+        self.allowed = allowed
+        self._guard = Guard(run=None)
+        self._rule = CallRule(frozenset(roles), "any", without_run=True)
         self.calls = 0
 
-    async def knock(self, request: bytes, context: Any) -> bytes:
+    async def knock(self, request: wire.Envelope, context: Any) -> bytes:
         self.calls += 1
-        peer = await admit(context, self.allowed, sender=request.decode(), roles=self.roles)
+        peer = await identify_caller(context)
+        roles = frozenset(() if self.allowed.refusal(peer.name) else peer.roles)
+        try:
+            self._guard.check(request, peer=peer.name, roles=roles, rule=self._rule)
+        except Refused as refused:
+            await context.abort(DENIED, str(refused))
         return f"{peer.name} {' '.join(sorted(peer.roles))}".encode()
 
 
@@ -107,7 +117,9 @@ async def serving(
 ) -> AsyncIterator[tuple[str, Doorkeeper]]:
     door = door or Doorkeeper(AllowList(None))
     server = grpc.aio.server()
-    method = grpc.unary_unary_rpc_method_handler(door.knock)
+    method = grpc.unary_unary_rpc_method_handler(
+        door.knock, request_deserializer=wire.Envelope.FromString
+    )
     handlers = grpc.method_handlers_generic_handler("test.Door", {"Knock": method})
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_secure_port(f"{host}:0", tls.server_credentials(identity))
@@ -119,8 +131,10 @@ async def serving(
 
 
 async def knock(channel: grpc.aio.Channel, sender: str) -> str:
-    call = channel.unary_unary("/test.Door/Knock")
-    reply: bytes = await call(sender.encode(), timeout=PATIENCE)
+    call = channel.unary_unary(
+        "/test.Door/Knock", request_serializer=wire.Envelope.SerializeToString
+    )
+    reply: bytes = await call(Envelopes(sender).make(), timeout=PATIENCE)
     return reply.decode()
 
 

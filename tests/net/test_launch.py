@@ -19,7 +19,8 @@ from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster, ensure_certificates
 from fedhp.cluster.ops.logs import last_error
-from fedhp.cluster.security.certificates import init_authority, issue, load_identity
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import load_identity
 from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
@@ -95,7 +96,7 @@ def test_a_coordinator_that_is_killed_comes_back_where_it_was(endless: Cluster) 
     address, before = operator.target_of(cluster.folder).address, round_of(cluster)
     cluster.kill("coordinator")
     assert cluster.exit_codes()["coordinator"] == -signal.SIGKILL
-    with pytest.raises(RunError, match="nobody listens there"):
+    with pytest.raises(RunError, match="nothing listens there"):
         cluster.status()
     cluster.restart("coordinator")
     until(cluster, lambda: round_of(cluster) > before, "rounds after the restart")

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from fedhp.cluster.security import tls
-from fedhp.cluster.security.certificates import load_identity
+from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList, open_channel, peer_of, why_refused
 from fedhp.errors import IdentityError
 from net.identities import (
@@ -154,7 +154,8 @@ def test_6_in_the_name_of_another(ours: Path) -> None:
             error = await turned_away(thief, address, name="server", sender="worker-1")
             assert error.code() is DENIED
             told = await why_refused(thief, address, name="server", error=error)
-            assert told.endswith("refused the call: worker-2 calls itself 'worker-1'")
+            assert "refused the call: sender:" in told
+            assert told.endswith("from 'worker-1'")
         async with serving(thief) as (address, door):  # and as a server
             caller = load_identity(ours, "worker-1")
             error = await turned_away(caller, address, name="server")
@@ -182,7 +183,7 @@ def test_7_removed_from_the_allow_list(ours: Path, tmp_path: Path) -> None:
                 await knock(channel, "worker-1")
             assert caught.value.code() is DENIED
             told = await why_refused(worker, address, name="server", error=caught.value)
-            assert told.endswith("refused the call: worker-1 is not on the allow-list")
+            assert "refused the call: unknown: 'worker-1' is not on the allow-list" in told
 
     run(scene)
 
@@ -193,7 +194,7 @@ def test_a_role_is_needed(ours: Path) -> None:
         async with serving(load_identity(ours, "server"), door) as (address, _):
             error = await turned_away(load_identity(ours, "worker-1"), address, name="server")
             assert error.code() is DENIED
-            assert "needs operator or coordinator" in str(error.details())
+            assert "needs coordinator or operator" in str(error.details())
             async with open_channel(load_identity(ours, "server"), address, name=None) as channel:
                 assert await knock(channel, "server") == "server coordinator"
 
@@ -258,11 +259,11 @@ def test_our_client_speaks_tls_1_3_only(ours: Path) -> None:
 def test_too_late_for_tls_1_3_only(ours: Path) -> None:
     program = (
         "import grpc, sys, pathlib\n"
-        "from fedhp.cluster.security import certificates, tls\n"
-        "identity = certificates.load_identity(pathlib.Path(sys.argv[1]), 'server')\n"
+        "from fedhp.cluster.security import identity as who, tls\n"
+        "identity = who.load_identity(pathlib.Path(sys.argv[1]), 'server')\n"
         "for make in (tls.server_credentials, tls.client_credentials):\n"
         "    try: make(identity)\n"
-        "    except certificates.IdentityError as error: print(error.fix)\n"
+        "    except who.IdentityError as error: print(error.fix)\n"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GRPC_")}
     command = [sys.executable, "-c", program, str(ours)]

@@ -35,7 +35,7 @@ def test_a_worker_whose_coordinator_is_nowhere_says_so(certificates: Path, tmp_p
     async def test() -> None:
         async with start_federation(experiment(), certificates, tmp_path) as federation:
             federation.coordinator.address = "127.0.0.1:1"
-            with pytest.raises(FedhpError, match="nobody listens there"):
+            with pytest.raises(FedhpError, match="nothing listens there"):
                 await asyncio.wait_for(federation.start(0, give_up=0.3), 20)
             federation.running.clear()
 

@@ -1,4 +1,4 @@
-"""fedhp certs: an authority of one's own, identities for machines, and when they end."""
+"""fedhp certs: create an authority, issue certificates for machines, show when they expire."""
 
 from __future__ import annotations
 
@@ -14,35 +14,38 @@ from fedhp.cli.parameters import Json, table_console
 from fedhp.errors import FedhpError, IdentityError
 
 if TYPE_CHECKING:
-    from fedhp.cluster.security.identity import Facts
+    from fedhp.cluster.security.identity import CertificateInfo
 
 app = typer.Typer(
-    help="Identities of machines: make an authority, issue certificates, see when they end.",
+    help="Certificates of machines: create an authority, issue them, show when they expire.",
     no_args_is_help=True,
 )
 
-_SOON = 30  # days until an end that is warned of
+EXPIRY_WARNING_DAYS = 30
 
 Folder = Annotated[
     Path,
-    typer.Option("--folder", "--certs", metavar="FOLDER", help="Where keys and certificates are."),
+    typer.Option(
+        "--folder", "--certs", metavar="FOLDER", help="Folder of the keys and certificates."
+    ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace what is already there.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace existing files.")]
 
 
 @app.command()
 def init(
     folder: Folder = Path("certs"),
-    days: Annotated[int, typer.Option(metavar="N", help="How long it is valid.")] = 3650,
+    days: Annotated[int, typer.Option(metavar="N", help="Days until it expires.")] = 3650,
     replace: Replace = False,
 ) -> None:
-    """Make an authority: its key signs the certificates of all machines."""
-    made = _certs().init_authority(folder, days=days, replace=replace)
-    print(f"{made.name}: valid until {made.ends:%Y-%m-%d}")
-    print(f"  {made.file}   its certificate: every machine needs a copy")
-    print(f"  {made.file.with_suffix('.key')}   its key: keep it here and secret, copy it nowhere")
-    given = "" if folder == Path("certs") else f" --folder {shlex.quote(str(folder))}"
-    print(f"next, for every machine: fedhp certs issue NAME --host HOST{given}")
+    """Create an authority: its key signs the certificates of all machines."""
+    certificates, _ = _security()
+    authority = certificates.init_authority(folder, days=days, replace=replace)
+    print(f"{authority.name}: valid until {authority.ends:%Y-%m-%d}")
+    print(f"  {authority.file}   its certificate: every machine needs a copy")
+    print(f"  {authority.file.with_suffix('.key')}   its key: keep it secret, do not copy it")
+    option = "" if folder == Path("certs") else f" --folder {shlex.quote(str(folder))}"
+    print(f"next, for every machine: fedhp certs issue NAME --host HOST{option}")
 
 
 @app.command()
@@ -51,7 +54,7 @@ def issue(
     hosts: Annotated[
         list[str] | None,
         typer.Option(
-            "--host", metavar="HOST", help="DNS name or IP address it serves at; may be repeated."
+            "--host", metavar="HOST", help="DNS name or IP address of the machine; may be repeated."
         ),
     ] = None,
     roles: Annotated[
@@ -62,12 +65,13 @@ def issue(
             help="coordinator, worker or operator; may be repeated. Default: worker.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", help="How long it is valid.")] = 365,
+    days: Annotated[int, typer.Option(metavar="N", help="Days until it expires.")] = 365,
     folder: Folder = Path("certs"),
     replace: Replace = False,
 ) -> None:
-    """Make the key and the certificate of one machine."""
-    made = _certs().issue(
+    """Create the key and the certificate of one machine."""
+    certificates, _ = _security()
+    issued = certificates.issue(
         folder,
         name,
         hosts=hosts or (),
@@ -75,13 +79,13 @@ def issue(
         days=days,
         replace=replace,
     )
-    print(f"{made.name}: {', '.join(made.roles)}; valid until {made.ends:%Y-%m-%d}")
-    if made.hosts:
-        print(f"  serves at {', '.join(made.hosts)}")
+    print(f"{issued.name}: {', '.join(issued.roles)}; valid until {issued.ends:%Y-%m-%d}")
+    if issued.hosts:
+        print(f"  serves at {', '.join(issued.hosts)}")
     else:
-        print("  no --host: only who asks for it by name connects to it")
-    files = [made.file.with_name("ca.crt"), made.file, made.file.with_suffix(".key")]
-    print("next, copy these three files, and no others, to one folder of that machine:")
+        print("  no --host: others can connect to it only by its name")
+    files = [issued.file.with_name("ca.crt"), issued.file, issued.file.with_suffix(".key")]
+    print("next, copy these three files, and no others, to one folder on that machine:")
     for file in files:
         print(f"  {file}")
     print(f"for example: scp -p {shlex.join(map(str, files))} MACHINE:certs/")
@@ -94,54 +98,55 @@ def inspect(
     ] = Path("certs"),
     as_json: Json = False,
 ) -> None:
-    """Show who has which certificate, until when, and what is wrong with it."""
+    """Show each certificate, when it expires, and what is wrong with it."""
     from datetime import UTC
 
     now = datetime.now(UTC)
-    found = _certs().inspect(path, now=now)
+    _, identity = _security()
+    infos = identity.inspect(path, now=now)
     if as_json:
         import json
 
-        print(json.dumps({"certificates": [_as_json(facts, now) for facts in found]}))
+        print(json.dumps({"certificates": [_as_json(info, now) for info in infos]}))
     else:
-        _print_table(found, now)
-    bad = [facts for facts in found if facts.problem]
+        _print_table(infos, now)
+    bad = [info for info in infos if info.problem]
     if bad:
         raise IdentityError(
-            f"{len(bad)} of {len(found)} certificates cannot be used; the first: {bad[0].problem}",
-            fix="issue it anew (--replace), or copy the right files",
+            f"{len(bad)} of {len(infos)} certificates cannot be used; the first: {bad[0].problem}",
+            fix="issue it again (--replace), or copy the right files",
         )
 
 
-def _certs() -> Any:
-    """The module that makes certificates, or how to get what it needs."""
+def _security() -> Any:
+    """The modules that make and read certificates, or how to install what they need."""
     try:
-        from fedhp.cluster.security import certificates
+        from fedhp.cluster.security import certificates, identity
     except ModuleNotFoundError as error:
         raise FedhpError(
             f"certificates need a package that is not installed: {error.name}",
             fix="pip install 'fedhp[cluster]'",
         ) from None
-    return certificates
+    return certificates, identity
 
 
-def _as_json(facts: Facts, now: datetime) -> dict[str, Any]:
+def _as_json(info: CertificateInfo, now: datetime) -> dict[str, Any]:
     return {
-        "name": facts.name,
-        "roles": list(facts.roles),
-        "hosts": list(facts.hosts),
-        "authority": facts.authority,
-        "from": facts.starts.isoformat(),
-        "until": facts.ends.isoformat(),
-        "days_left": facts.days_left(now),
-        "file": str(facts.file),
-        "key": facts.has_key,
-        "sha256": facts.fingerprint,
-        "problem": facts.problem,
+        "name": info.name,
+        "roles": list(info.roles),
+        "hosts": list(info.hosts),
+        "authority": info.authority,
+        "from": info.starts.isoformat(),
+        "until": info.ends.isoformat(),
+        "days_left": info.days_left(now),
+        "file": str(info.file),
+        "key": info.has_key,
+        "sha256": info.fingerprint,
+        "problem": info.problem,
     }
 
 
-def _print_table(found: Sequence[Facts], now: datetime) -> None:
+def _print_table(infos: Sequence[CertificateInfo], now: datetime) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -150,28 +155,28 @@ def _print_table(found: Sequence[Facts], now: datetime) -> None:
         table.add_column(column, overflow="fold")
     table.add_column("days left", justify="right")
     table.add_column("key")
-    for facts in found:
-        days = facts.days_left(now)
-        bad = facts.problem or days < 0
-        style = "red" if bad else "yellow" if days < _SOON else ""
+    for info in infos:
+        days = info.days_left(now)
+        bad = info.problem or days < 0
+        style = "red" if bad else "yellow" if days < EXPIRY_WARNING_DAYS else ""
         cells = [
-            facts.name,
-            "authority" if facts.authority else ", ".join(facts.roles),
-            ", ".join(facts.hosts),
-            f"{facts.starts:%Y-%m-%d}",
-            f"{facts.ends:%Y-%m-%d}",
+            info.name,
+            "authority" if info.authority else ", ".join(info.roles),
+            ", ".join(info.hosts),
+            f"{info.starts:%Y-%m-%d}",
+            f"{info.ends:%Y-%m-%d}",
             str(days),
-            "here" if facts.has_key else "elsewhere",
+            "here" if info.has_key else "elsewhere",
         ]
         table.add_row(*map(escape, cells), style=style)
     console = table_console()
     console.print(table)
-    for facts in found:
-        left = facts.days_left(now)
-        if facts.problem:
-            console.print(f"wrong: {facts.problem}", markup=False, soft_wrap=True)
-        elif left < _SOON:
+    for info in infos:
+        left = info.days_left(now)
+        if info.problem:
+            console.print(f"wrong: {info.problem}", markup=False, soft_wrap=True)
+        elif left < EXPIRY_WARNING_DAYS:
             days_left = "1 day" if left == 1 else f"{left} days"
-            again = f"fedhp certs issue {facts.name} --replace (with its --host and --role)"
-            todo = "make a new authority and new identities" if facts.authority else again
-            console.print(f"soon: {facts.name} ends in {days_left}: {todo}", soft_wrap=True)
+            again = f"fedhp certs issue {info.name} --replace (with its --host and --role)"
+            todo = "create a new authority and new certificates" if info.authority else again
+            console.print(f"soon: {info.name} expires in {days_left}: {todo}", soft_wrap=True)

@@ -22,7 +22,7 @@ from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
-from fedhp.cluster.security.certificates import Identity, load_identity
+from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context

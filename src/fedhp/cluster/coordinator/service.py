@@ -18,7 +18,7 @@ from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
-from fedhp.cluster.security.tls import AllowList, peer_of
+from fedhp.cluster.security.tls import AllowList, identify_caller
 
 T = TypeVar("T")
 LOG = logging.getLogger("fedhp.coordinator")
@@ -131,7 +131,7 @@ class CoordinatorService(CoordinatorServicer):
         """Check who calls, whether it may, and the message; then handle it."""
         name = ""
         try:
-            peer = peer_of(context)
+            peer = await identify_caller(context)
             name = peer.name
             roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
             self.handlers.guard.check(

@@ -22,7 +22,7 @@ from fedhp.cluster.protocol.versions import installed
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
-    from fedhp.cluster.security.identity import Facts
+    from fedhp.cluster.security.identity import CertificateInfo
 
 CheckVerdict = Literal["ok", "warning", "wrong"]
 OLDEST_PYTHON = (3, 11)
@@ -202,7 +202,7 @@ def _certificates(folder: Path, name: str | None, *, listen: str | None) -> Iter
             yield _caught("host", partial(_serves, own, listen))
 
 
-def _certificate(facts: Facts, now: datetime) -> Check:
+def _certificate(facts: CertificateInfo, now: datetime) -> Check:
     name, left = f"certificate {facts.file.name}", facts.days_left(now)
     who = "the authority" if facts.authority else f"{facts.name}, {' and '.join(facts.roles)}"
     message = f"{who}, valid until {facts.ends:%Y-%m-%d} ({left} days)"
@@ -215,7 +215,7 @@ def _certificate(facts: Facts, now: datetime) -> Check:
     return Check(name, "ok", message)
 
 
-def _clock_by_file(facts: Facts, now: datetime) -> Check:
+def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
     """Without another clock: a time before the certificate was written must be wrong."""
     written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
     if written > now:
@@ -233,7 +233,7 @@ def _clock_by_file(facts: Facts, now: datetime) -> Check:
     )
 
 
-def _serves(facts: Facts, listen: str) -> Check:
+def _serves(facts: CertificateInfo, listen: str) -> Check:
     from fedhp.cluster.protocol.addresses import parse_listen
 
     host = parse_listen(listen, key="--listen")

@@ -28,7 +28,8 @@ from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
-from fedhp.cluster.security.certificates import init_authority, issue, load_identity
+from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.security.identity import load_identity
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
 from fedhp.files import make_folder

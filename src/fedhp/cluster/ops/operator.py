@@ -18,7 +18,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.certificates import load_identity
+from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, why_refused
 from fedhp.errors import RunError
 

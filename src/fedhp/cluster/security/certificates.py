@@ -1,7 +1,7 @@
-"""An authority of our own, and a key and a certificate for every machine.
+"""Creates the authority of a federation, and a key and a certificate for every machine.
 
 A folder holds ca.crt and ca.key (the authority), NAME.crt and NAME.key (each machine). A machine
-needs ca.crt and its own two; ca.key stays where it was made.
+needs ca.crt and its own two files; ca.key stays where it was created.
 """
 
 from __future__ import annotations
@@ -22,34 +22,29 @@ from fedhp.cluster.security.identity import (
     NAME_URI,
     ROLE_URI,
     ROLES,
-    Facts,
-    Identity,
+    CertificateInfo,
+    certificate_info,
     check_dates,
     check_name,
-    describe,
-    inspect,
-    key_of,
-    load_identity,
-    parse,
-    read,
-    said,
+    format_time,
+    parse_certificate,
+    parse_key,
+    read_pem,
 )
 from fedhp.errors import IdentityError
 from fedhp.files import storage_errors, write_file
 
-__all__ = ["ROLES", "Facts", "Identity", "init_authority", "inspect", "issue", "load_identity"]
-
 AUTHORITY_DAYS = 3650
 IDENTITY_DAYS = 365
-MOST_DAYS = 36500
-# Clocks differ: a fresh certificate is good on a machine whose clock is this much behind.
+MAX_DAYS = 36500
+# Clocks differ: a new certificate is valid on a machine whose clock is this much behind.
 BACKDATED = timedelta(hours=1)
 
 
 def init_authority(
     folder: Path, *, days: int = AUTHORITY_DAYS, replace: bool = False, now: datetime | None = None
-) -> Facts:
-    """Make an authority. With replace, all that an old one there signed becomes worthless."""
+) -> CertificateInfo:
+    """Create an authority. With replace, all certificates of the old one become invalid."""
     _check_days(days)
     _check_free(folder, AUTHORITY, replace=replace)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -72,8 +67,8 @@ def issue(
     days: int = IDENTITY_DAYS,
     replace: bool = False,
     now: datetime | None = None,
-) -> Facts:
-    """Make a machine's key and certificate, signed by the authority in the same folder."""
+) -> CertificateInfo:
+    """Create a machine's key and certificate, signed by the authority in the same folder."""
     start = now or datetime.now(UTC)
     _check_days(days)
     if check_name(name).casefold() == AUTHORITY:
@@ -87,12 +82,12 @@ def issue(
     ends = authority.not_valid_after_utc
     if start + timedelta(days=days) > ends:
         raise IdentityError(
-            f"{days} days from now is after the authority's own end ({said(ends)})",
+            f"in {days} days the authority itself has expired ({format_time(ends)})",
             allowed=f"at most {(ends - start).days} days",
-            fix="give fewer --days, or make a new authority in another folder",
+            fix="give fewer --days, or create a new authority in another folder",
         )
     _check_free(folder, name, replace=replace)
-    _check_unlike_others(folder, name, hosts)
+    _check_distinct(folder, name, hosts)
     key = ec.generate_private_key(ec.SECP256R1())
     sides = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -108,10 +103,10 @@ def issue(
 
 
 def _check_days(days: int) -> None:
-    if not 1 <= days <= MOST_DAYS:
+    if not 1 <= days <= MAX_DAYS:
         raise IdentityError(
             f"a certificate cannot be valid for {days} days",
-            allowed=f"1 to {MOST_DAYS}",
+            allowed=f"1 to {MAX_DAYS}",
             fix=f"for example --days {IDENTITY_DAYS}",
         )
 
@@ -120,7 +115,7 @@ def _check_hosts(hosts: Sequence[str]) -> None:
     for host in hosts:
         if not is_host(host):
             raise IdentityError(
-                f"{host[:300]!r} is no host",
+                f"{host[:300]!r} is not a host",
                 allowed="a DNS name or an IP address, without a port and without '*'",
                 fix="for example --host node1.lan --host 10.0.0.5",
             )
@@ -130,7 +125,7 @@ def _check_roles(roles: Sequence[str]) -> None:
     wrong = [role for role in roles if role not in ROLES]
     if wrong or not roles:
         raise IdentityError(
-            f"{wrong[0]!r} is no role" if wrong else "an identity needs a role",
+            f"unknown role {wrong[0]!r}" if wrong else "an identity needs a role",
             allowed=", ".join(ROLES),
             fix="for example --role worker",
         )
@@ -143,27 +138,28 @@ def _check_free(folder: Path, stem: str, *, replace: bool) -> None:
 
 
 def _taken(file: Path) -> IdentityError:
-    cost = "all certificates it signed become worthless" if file.stem == AUTHORITY else "it is lost"
+    lost = "all certificates it signed become invalid" if file.stem == AUTHORITY else "it is lost"
     return IdentityError(
-        f"{file} is already there",
-        allowed="a name or folder that is not in use",
-        fix=f"choose another, or give --replace: then {cost}",
+        f"{file} already exists",
+        allowed="a name or folder that is not yet used",
+        fix=f"choose another one, or add --replace: then {lost}",
     )
 
 
-def _check_unlike_others(folder: Path, name: str, hosts: Sequence[str]) -> None:
-    """TLS compares names and hosts alike, and without case: nobody may pass for another."""
+def _check_distinct(folder: Path, name: str, hosts: Sequence[str]) -> None:
+    """TLS compares names like hosts, ignoring case: no machine may be taken for another."""
     for file in sorted(folder.glob("*.crt")):
         if file.stem in (AUTHORITY, name):
             continue
-        other = describe(file, parse(file, read(file)))
+        other = certificate_info(file, parse_certificate(file, read_pem(file)))
         shared = [own for own in (name, *hosts) if same_host(own, other.name)]
         shared += [name for host in other.hosts if same_host(name, host)]
         if shared:
             raise IdentityError(
-                f"{name} and {other.name} could pass for each other: both would be {shared[0]!r}",
-                allowed="names that differ in more than the case of letters; no host that is the "
-                "name of another machine",
+                f"{name} and {other.name} could be mistaken for each other: both would be "
+                f"{shared[0]!r}",
+                allowed="names that differ in more than upper and lower case; hosts that are not "
+                "the name of another machine",
                 fix="choose another name, or give the host with its domain or as an IP address",
             )
 
@@ -174,11 +170,14 @@ def _authority(
     file = folder / f"{AUTHORITY}.crt"
     if not file.exists():
         raise IdentityError(
-            f"{folder} holds no authority ({file.name})",
-            fix=f"make one first: fedhp certs init --folder {folder}",
+            f"{folder} has no authority ({file.name})",
+            fix=f"create one first: fedhp certs init --folder {folder}",
         )
-    pem = read(file)
-    certificate, key = parse(file, pem), key_of(file, pem, key=read(file.with_suffix(".key")))
+    pem = read_pem(file)
+    certificate, key = (
+        parse_certificate(file, pem),
+        parse_key(file, pem, key=read_pem(file.with_suffix(".key"))),
+    )
     check_dates(f"{file}: the authority", certificate, moment)
     return certificate, key
 
@@ -244,7 +243,7 @@ def _save(
     *,
     key: ec.EllipticCurvePrivateKey,
     replace: bool,
-) -> Facts:
+) -> CertificateInfo:
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -256,11 +255,11 @@ def _save(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(file.with_suffix(".key"), secret, mode=0o600, replace=replace)
         _write(file, pem, mode=0o644, replace=replace)
-    return describe(file, certificate)
+    return certificate_info(file, certificate)
 
 
 def _write(file: Path, content: bytes, *, mode: int, replace: bool) -> None:
-    """Whole or not at all; a key never has a wider mode, not even while it is written."""
+    """Written completely or not at all; a key never has a wider mode, not even meanwhile."""
     try:
         write_file(file, content, mode=mode, replace=replace, shared=True)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Who a machine is: its certificate read and checked, the true cause said if it is no good.
+"""Who a machine is: loads its certificate, checks it, and names the true cause of a problem.
 
 A folder holds ca.crt (the authority) and NAME.crt and NAME.key of each machine, made by
 certificates.py. Keys never appear in a message.
@@ -28,13 +28,13 @@ ROLES = ("coordinator", "worker", "operator")
 AUTHORITY = "ca"
 NAME_URI, ROLE_URI = "fedhp://", "fedhp-role:"
 
-_LARGEST_FILE = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this machine is, with all that a TLS connection needs."""
+    """Who this machine is, with everything a TLS connection needs."""
 
     name: str
     roles: frozenset[str]
@@ -46,13 +46,13 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a certificate says of itself, and what is wrong with it."""
+class CertificateInfo:
+    """What a certificate contains, and what is wrong with it."""
 
     file: Path
     name: str
     roles: tuple[str, ...]
-    hosts: tuple[str, ...]  # where it may serve, besides its name
+    hosts: tuple[str, ...]  # where it may serve, in addition to its name
     authority: bool  # it signs others
     starts: datetime
     ends: datetime
@@ -61,65 +61,65 @@ class Facts:
     problem: str = ""
 
     def days_left(self, now: datetime) -> int:
-        """Whole days until its end; negative when it is over."""
+        """Whole days until it expires; negative if it has expired."""
         return (self.ends - now).days
 
     def may_serve(self, host: str) -> bool:
-        """Whether TLS takes it for this host or name."""
+        """Whether TLS accepts it for this host or name."""
         return any(same_host(host, own) for own in (self.name, *self.hosts))
 
 
 def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Identity:
-    """A machine's identity from its three files, checked before any work."""
+    """Load a machine's identity from its three files, and check it."""
     check_name(name)
     file, signer_file = folder / f"{name}.crt", folder / f"{AUTHORITY}.crt"
-    authority, certificate = read(signer_file), read(file)
-    key = read(file.with_suffix(".key"))
-    key_of(file, certificate, key=key)
-    facts = _examine(file, certificate, authority=authority, moment=now or datetime.now(UTC))
+    authority, certificate = read_pem(signer_file), read_pem(file)
+    key = read_pem(file.with_suffix(".key"))
+    parse_key(file, certificate, key=key)
+    facts = _verify(file, certificate, authority=authority, moment=now or datetime.now(UTC))
     if facts.name != name:
         raise IdentityError(
             f"{file} is the certificate of {facts.name}, not of {name}",
-            fix="copy the right files; a file has the name that is in the certificate",
+            fix="copy the right files: a file is named after the name in the certificate",
         )
     roles = frozenset(facts.roles)
     return Identity(name, roles, folder, facts.ends, authority, certificate, key)
 
 
 def recheck(identity: Identity, *, now: datetime | None = None) -> None:
-    """The same checks for what a process holds in memory: time passes, files are renewed."""
+    """Check an identity in memory again: time passes, and files are replaced."""
     file = identity.folder / f"{identity.name}.crt"
     moment = now or datetime.now(UTC)
-    _examine(file, identity.certificate, authority=identity.authority, moment=moment)
+    _verify(file, identity.certificate, authority=identity.authority, moment=moment)
 
 
-def inspect(path: Path, *, now: datetime | None = None) -> tuple[Facts, ...]:
-    """What the certificate in a file says, or all in a folder, the authority first."""
+def inspect(path: Path, *, now: datetime | None = None) -> tuple[CertificateInfo, ...]:
+    """The certificate in a file, or all in a folder, the authority first."""
     moment = now or datetime.now(UTC)
     files = [path]
     if path.is_dir():
         files = sorted(path.glob("*.crt"), key=lambda file: (file.stem != AUTHORITY, file.name))
     if not files:
         raise IdentityError(
-            f"{path} holds no certificates (*.crt)", fix=f"fedhp certs init --folder {path}"
+            f"{path} has no certificates (*.crt)", fix=f"fedhp certs init --folder {path}"
         )
-    return tuple(_inspected(file, moment) for file in files)
+    return tuple(_inspect_file(file, moment) for file in files)
 
 
 def check_name(name: str) -> str:
-    """The name, if a machine may be called so."""
+    """Return the name, if it is valid for a machine."""
     if is_name(name) and ip_address_in(name) is None:
         return name
     raise IdentityError(
         f"{name[: 2 * limits.NAME_LENGTH]!r} cannot be the name of a machine",
         allowed=f"1 to {limits.NAME_LENGTH} letters, digits, '-', '_' and '.', with a letter or "
-        "digit at either end; no IP address",
-        fix="choose a name like worker-1; addresses are given with --host",
+        "digit at the beginning and the end; not an IP address",
+        fix="choose a name like worker-1, and give addresses with --host",
     )
 
 
 def name_and_roles(uris: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """The one name and the roles among a certificate's URIs; no name or several: an error."""
+    """The one name and the roles among a certificate's URIs; raises without exactly one name."""
     uris = tuple(uris)
     names = [uri.removeprefix(NAME_URI) for uri in uris if uri.startswith(NAME_URI)]
     if len(names) != 1:
@@ -128,94 +128,96 @@ def name_and_roles(uris: Iterable[str]) -> tuple[str, tuple[str, ...]]:
             allowed="exactly one name",
             fix="issue it with: fedhp certs issue NAME",
         )
-    given = {uri.removeprefix(ROLE_URI) for uri in uris if uri.startswith(ROLE_URI)}
-    return check_name(names[0]), tuple(role for role in ROLES if role in given)
+    roles = {uri.removeprefix(ROLE_URI) for uri in uris if uri.startswith(ROLE_URI)}
+    return check_name(names[0]), tuple(role for role in ROLES if role in roles)
 
 
-def said(moment: datetime) -> str:
-    """A moment in a message."""
+def format_time(moment: datetime) -> str:
+    """A moment as text."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def read(file: Path) -> bytes:
-    """A file's content; a key only if nobody but its owner can use it."""
+def read_pem(file: Path) -> bytes:
+    """A file's content; a key only if nobody but its owner can access it."""
     try:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if file.suffix == ".key" and mode & 0o077:
                 raise IdentityError(
-                    f"{file}: others than its owner can use this key (mode {mode:04o})",
+                    f"{file}: other users can access this key (mode {mode:04o})",
                     allowed="mode 0600",
-                    fix=f"chmod 600 {file}; if somebody may have read it, issue a new one",
+                    fix=f"chmod 600 {file}; if somebody may have read the key, issue a new one",
                 )
-            return stream.read(_LARGEST_FILE)
+            return stream.read(_MAX_FILE_BYTES)
     except FileNotFoundError:
         raise IdentityError(
             f"{file} is missing",
             allowed=f"{AUTHORITY}.crt, NAME.crt and NAME.key in one folder",
-            fix="make it with fedhp certs init and fedhp certs issue NAME, or copy it here",
+            fix="create it with fedhp certs init and fedhp certs issue NAME, or copy it here",
         ) from None
     except OSError as error:
         raise IdentityError(
-            f"{file} cannot be read: {error.strerror}", fix="mend the file or its permissions"
+            f"{file} cannot be read: {error.strerror}", fix="repair the file or its permissions"
         ) from None
 
 
-def parse(file: Path, pem: bytes) -> x509.Certificate:
-    """The certificate in a file's content."""
+def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
+    """Parse the certificate in a file's content."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         _ = certificate.extensions  # parsed only when asked for
     except (ValueError, x509.DuplicateExtension):
         raise IdentityError(
-            f"{file} is no certificate, or it is damaged",
+            f"{file} is not a certificate, or it is damaged",
             allowed="a certificate in PEM form",
             fix="copy it again, or issue a new one",
         ) from None
     return certificate
 
 
-def key_of(file: Path, certificate: bytes, *, key: bytes) -> ec.EllipticCurvePrivateKey:
-    """The private key, if it is the certificate's and of the kind that TLS needs here."""
-    secret = file.with_suffix(".key")
-    again = "copy both files again from where they were made, or issue them anew"
+def parse_key(file: Path, certificate: bytes, *, key: bytes) -> ec.EllipticCurvePrivateKey:
+    """Parse a private key; it must belong to the certificate and be of the kind that TLS needs."""
+    key_file = file.with_suffix(".key")
+    fix = "copy both files again from where they were made, or issue new ones"
     try:
         private = serialization.load_pem_private_key(key, password=None)
     except TypeError:
         raise IdentityError(
-            f"{secret} has a passphrase, which nobody types when a machine starts", fix=again
+            f"{key_file} has a passphrase, but a machine must start without one", fix=fix
         ) from None
-    except Exception:  # of many kinds, and their words may quote the file
-        raise IdentityError(f"{secret} is no private key, or it is damaged", fix=again) from None
-    if private.public_key() != parse(file, certificate).public_key():
-        raise IdentityError(f"{secret} does not belong to {file}", fix=again)
+    except Exception:  # of many kinds, and their texts may quote the file
+        raise IdentityError(f"{key_file} is not a private key, or it is damaged", fix=fix) from None
+    if private.public_key() != parse_certificate(file, certificate).public_key():
+        raise IdentityError(f"{key_file} does not belong to {file}", fix=fix)
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise IdentityError(
-            f"{secret} is of another kind than fedhp makes",
-            allowed="a key on an elliptic curve: without it TLS 1.2 would be possible",
+            f"{key_file} is not the kind of key that fedhp creates",
+            allowed="an elliptic-curve key: any other would make TLS 1.2 possible",
             fix="issue a new one with: fedhp certs issue NAME",
         )
     return private
 
 
 def check_dates(what: str, certificate: x509.Certificate, moment: datetime) -> None:
-    """Valid now."""
+    """Raise unless the certificate is valid at this moment."""
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    clock = f"this machine's clock says {said(moment)}"
+    clock = f"this machine's clock says {format_time(moment)}"
     if moment > ends:
         raise IdentityError(
-            f"{what} expired on {said(ends)}; {clock}",
+            f"{what} expired on {format_time(ends)}; {clock}",
             fix="fedhp certs issue NAME --replace, or set this machine's clock if it is wrong",
         )
     if moment < starts:
         raise IdentityError(
-            f"{what} is not yet valid, but from {said(starts)}; {clock}",
+            f"{what} is not yet valid, only from {format_time(starts)}; {clock}",
             fix="set this machine's clock if it is wrong; otherwise wait, or issue a new one",
         )
 
 
-def describe(file: Path, certificate: x509.Certificate, *, problem: str = "") -> Facts:
-    """What a certificate says, whoever made it."""
+def certificate_info(
+    file: Path, certificate: x509.Certificate, *, problem: str = ""
+) -> CertificateInfo:
+    """What a certificate contains, whether fedhp issued it or not."""
     names = _extension(certificate, x509.SubjectAlternativeName)
     basic = _extension(certificate, x509.BasicConstraints)
     authority = basic is not None and basic.ca
@@ -231,7 +233,7 @@ def describe(file: Path, certificate: x509.Certificate, *, problem: str = "") ->
     if names is not None:
         hosts += names.get_values_for_type(x509.DNSName)
         hosts += map(str, names.get_values_for_type(x509.IPAddress))
-    return Facts(
+    return CertificateInfo(
         file,
         name,
         roles,
@@ -247,25 +249,27 @@ def describe(file: Path, certificate: x509.Certificate, *, problem: str = "") ->
 
 def common_name(name: x509.Name) -> str:
     """The common name of a subject or issuer."""
-    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else "nameless"
+    names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else "nameless"
 
 
-def _examine(file: Path, certificate: bytes, *, authority: bytes, moment: datetime) -> Facts:
-    """Signed by the authority beside it, valid now, with exactly one name."""
+def _verify(
+    file: Path, certificate: bytes, *, authority: bytes, moment: datetime
+) -> CertificateInfo:
+    """Raise unless it is signed by the authority, valid now, and has exactly one name."""
     signer_file = file.with_name(f"{AUTHORITY}.crt")
-    found, signer = parse(file, certificate), parse(signer_file, authority)
+    parsed, signer = parse_certificate(file, certificate), parse_certificate(signer_file, authority)
     try:
-        found.verify_directly_issued_by(signer)
+        parsed.verify_directly_issued_by(signer)
     except (ValueError, TypeError, InvalidSignature):
         raise IdentityError(
-            f"{file} was signed by another authority ({common_name(found.issuer)}) than the one "
+            f"{file} was signed by another authority ({common_name(parsed.issuer)}) than the one "
             f"in {signer_file} ({common_name(signer.subject)})",
-            fix="copy the ca.crt of the authority that issued it, or have one issued by this one",
+            fix="copy the ca.crt of the authority that issued it, or issue a new certificate here",
         ) from None
     check_dates(f"the authority in {signer_file}", signer, moment)
-    check_dates(f"{file}: the certificate", found, moment)
-    facts = describe(file, found)
+    check_dates(f"{file}: the certificate", parsed, moment)
+    facts = certificate_info(file, parsed)
     if facts.problem:
         raise IdentityError(
             f"{file}: {facts.problem}", fix="issue a new one with: fedhp certs issue NAME"
@@ -273,23 +277,23 @@ def _examine(file: Path, certificate: bytes, *, authority: bytes, moment: dateti
     return facts
 
 
-def _inspected(file: Path, moment: datetime) -> Facts:
+def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
     if file.suffix == ".key":
         raise IdentityError(
             f"{file} is a private key", allowed="a certificate (.crt) or a folder of them"
         )
-    pem = read(file)
-    certificate = parse(file, pem)
-    facts, signer = describe(file, certificate), file.with_name(f"{AUTHORITY}.crt")
+    pem = read_pem(file)
+    certificate = parse_certificate(file, pem)
+    facts, signer = certificate_info(file, certificate), file.with_name(f"{AUTHORITY}.crt")
     try:
         if facts.has_key and not facts.authority:
             load_identity(file.parent, file.stem, now=moment)
         elif signer.exists() and not facts.authority:
-            _examine(file, pem, authority=read(signer), moment=moment)
+            _verify(file, pem, authority=read_pem(signer), moment=moment)
         else:
             check_dates(f"{file}: the certificate", certificate, moment)
     except IdentityError as error:
-        return describe(file, certificate, problem=error.problem)
+        return certificate_info(file, certificate, problem=error.problem)
     return facts
 
 

@@ -1,6 +1,6 @@
 """Mutual TLS 1.3: credentials and channels, who is at the other end, and why it refused.
 
-gRPC tells a refused client no more than "Socket closed"; why_refused finds the true cause.
+gRPC tells a refused client only "Socket closed"; why_refused finds the true cause.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -29,24 +29,24 @@ from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
 from fedhp.errors import IdentityError
 
-_RACY = 2.0  # s; a file that changed so lately may change again under the same time stamp
-_REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+_RECENT_SECONDS = 2.0  # a file that changed so recently may change again with the same times
+_REFUSAL_CODES = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 # What is wrong with the other side's certificate, by OpenSSL's X509_V_ERR_ numbers.
-_VERDICTS = {
-    9: "has a certificate that is not yet valid by this machine's clock",
-    10: "has a certificate that expired by this machine's clock",
+_CERTIFICATE_ERRORS = {
+    9: "has a certificate that is not yet valid, by this machine's clock",
+    10: "has a certificate that has expired, by this machine's clock",
     **dict.fromkeys((7, 18, 19, 20, 21), "has a certificate of another authority than ca.crt"),
-    26: "has a certificate that is not made for servers",
+    26: "has a certificate that is not for servers",
 }
-# What the other side says of ours, by the names of TLS alerts.
-_ALERTS = {
-    "CERTIFICATE_EXPIRED": "says that the certificate expired or is not yet valid",
+# What the other side says about ours, by the names of TLS alerts.
+_TLS_ALERTS = {
+    "CERTIFICATE_EXPIRED": "says that the certificate has expired or is not yet valid",
     "UNKNOWN_CA": "trusts another authority than the one that signed it",
     "CERTIFICATE_REQUIRED": "got no certificate",
-    "HANDSHAKE_FAILURE": "found nothing in common to speak, or got no certificate",
+    "HANDSHAKE_FAILURE": "has no TLS settings in common, or got no certificate",
     "BAD_CERTIFICATE": "says that the certificate is bad",
-    "UNSUPPORTED_CERTIFICATE": "says that the certificate is not made for clients",
+    "UNSUPPORTED_CERTIFICATE": "says that the certificate is not for clients",
     "CERTIFICATE_REVOKED": "says that the certificate was revoked",
     "DECRYPT_ERROR": "says that the certificate's signature is wrong",
     "ACCESS_DENIED": "says that access is denied",
@@ -62,10 +62,10 @@ class PeerIdentity:
 
 
 class AllowList:
-    """The names that may call, one per line of a file, read anew whenever the file changes."""
+    """The names that may call, one per line of a file, read again whenever the file changes."""
 
     def __init__(self, file: Path | None) -> None:
-        """Without a file: everyone the authority signed."""
+        """Without a file, every name that the authority signed may call."""
         self._file = file
         self._stamp: tuple[int, ...] = ()
         self._names: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class AllowList:
             self._refresh(file)
 
     def refusal(self, name: str) -> str:
-        """Why this name may not call, empty if it may; an unreadable list lets nobody in."""
+        """Why this name may not call, empty if it may; with an unreadable list nobody may."""
         if self._file is None:
             return ""
         try:
@@ -84,8 +84,8 @@ class AllowList:
 
     def _refresh(self, file: Path) -> None:
         try:
-            facts = os.stat(file)
-            stamp = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            status = os.stat(file)
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             if stamp == self._stamp:
                 return
             self._names = frozenset(_listed(file.read_text(encoding="utf-8")))
@@ -94,15 +94,15 @@ class AllowList:
             raise IdentityError(
                 f"the allow-list {file} cannot be used: {why}",
                 allowed="a text file with one name per line; '#' begins a comment",
-                fix="mend the file; until then nobody is let in",
+                fix="repair the file; until then nobody may call",
             ) from None
-        # Two writes within one tick of the clock bear the same times: then look again.
-        if time.time() - max(facts.st_mtime, facts.st_ctime) > _RACY:
+        # Two writes within one tick of the clock have the same times: then read it again next time.
+        if time.time() - max(status.st_mtime, status.st_ctime) > _RECENT_SECONDS:
             self._stamp = stamp
 
 
 def server_credentials(identity: Identity) -> grpc.ServerCredentials:
-    """For a server that takes only clients with a certificate of its authority."""
+    """For a server that accepts only clients with a certificate of its authority."""
     _require_tls13()
     pair = (identity.key, identity.certificate)
     return grpc.ssl_server_credentials([pair], identity.authority, require_client_auth=True)
@@ -115,54 +115,41 @@ def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
 
 
 def open_channel(identity: Identity, address: str, *, name: str | None) -> grpc.aio.Channel:
-    """A channel to HOST:PORT; there must be `name`, or without one whoever may serve HOST."""
+    """A channel to HOST:PORT, where `name` must answer; without a name, any that may serve HOST."""
     target = parse_address(address, key="address")
     options: list[tuple[str, Any]] = [*limits.CONNECTION_OPTIONS, ("grpc.enable_http_proxy", 0)]
     if name is not None:
         options.append(("grpc.ssl_target_name_override", identities.check_name(name)))
-    # The scheme is spelled out, or gRPC takes a host called "unix" for one.
+    # With the scheme in front, because gRPC would take a host called "unix" for one.
     url = "dns:///" + quote(str(target), safe=":")
     return grpc.aio.secure_channel(url, client_credentials(identity), options=options)
 
 
 def peer_of(context: Any) -> PeerIdentity:
     """Who is calling, by the certificate that TLS has verified; never by what a message says."""
-    facts = context.auth_context()
-    if list(facts.get("transport_security_type", ())) != [b"ssl"]:
+    properties = context.auth_context()
+    if list(properties.get("transport_security_type", ())) != [b"ssl"]:
         raise IdentityError("the connection is not encrypted", allowed="mutual TLS 1.3")
-    version = b"".join(facts.get("ssl_tls_version", ())).decode("ascii", "replace")
+    version = b"".join(properties.get("ssl_tls_version", ())).decode("ascii", "replace")
     if version != "TLSv1.3":
         raise IdentityError(f"the connection is {version or 'of an unknown kind'}, not TLS 1.3")
-    uris = (uri.decode("utf-8", "replace") for uri in facts.get("peer_uri", ()))
+    uris = (uri.decode("utf-8", "replace") for uri in properties.get("peer_uri", ()))
     name, roles = identities.name_and_roles(uris)
     return PeerIdentity(name, frozenset(roles))
 
 
-async def admit(
-    context: Any, allowed: AllowList, *, sender: str, roles: Collection[str] = ()
-) -> PeerIdentity:
-    """The caller, if it may call; otherwise the call ends with the reason.
-
-    `sender` is who the message says it is from; without roles any will do.
-    """
+async def identify_caller(context: Any) -> PeerIdentity:
+    """Who is calling; a call whose certificate does not name one machine ends here."""
     try:
-        peer = peer_of(context)
+        return peer_of(context)
     except IdentityError as error:
-        await _abort(context, grpc.StatusCode.UNAUTHENTICATED, error.problem)
-    refusal = allowed.refusal(peer.name)
-    if not refusal and sender != peer.name:
-        refusal = f"{peer.name} calls itself {sender[: limits.NAME_LENGTH]!r}"
-    if not refusal and roles and not peer.roles & set(roles):
-        has = " and ".join(sorted(peer.roles)) or "nothing"
-        refusal = f"{peer.name} is {has} by its certificate, but this needs {' or '.join(roles)}"
-    if refusal:
-        await _abort(context, grpc.StatusCode.PERMISSION_DENIED, refusal)
-    return peer
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"sender: {error.problem}")
+        raise AssertionError("gRPC's abort raises") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a call failed, in words, and whether it will fail until somebody mends a certificate."""
+    """Why a call failed, and whether it will fail until somebody replaces a certificate."""
 
     text: str
     final: bool = False
@@ -175,7 +162,7 @@ async def why_refused(
     name: str | None,
     error: grpc.aio.AioRpcError | None = None,
 ) -> str:
-    """In words, why a call to this address failed; `error` is what gRPC made of it."""
+    """Why a call to this address failed, as text; `error` is what gRPC reported."""
     return (await cause_of(identity, address, name=name, error=error)).text
 
 
@@ -186,9 +173,9 @@ async def cause_of(
     name: str | None,
     error: grpc.aio.AioRpcError | None = None,
 ) -> Cause:
-    """The same, and whether trying again is in vain."""
+    """Why a call to this address failed, and whether it is useless to try again."""
     target = parse_address(address, key="address")
-    if error is not None and error.code() in _REFUSALS:
+    if error is not None and error.code() in _REFUSAL_CODES:
         reason = one_line(str(error.details() or "no reason given"))
         return Cause(f"{address} refused the call: {reason}")
     try:
@@ -196,16 +183,15 @@ async def cause_of(
         identities.load_identity(identity.folder, identity.name)
     except IdentityError as wrong:
         return Cause("; ".join(part for part in (wrong.problem, wrong.fix) if part), final=True)
-    found = await asyncio.to_thread(_try_handshake, identity, target, name=name)
-    return Cause(f"{address} {found.text}", found.final)
+    cause = await asyncio.to_thread(_try_handshake, identity, target, name=name)
+    return Cause(f"{address} {cause.text}", cause.final)
 
 
-async def facts_at(identity: Identity, address: str) -> identities.Facts | None:
-    """What the certificate at an address says; None where there is no handshake."""
-
+async def certificate_at(identity: Identity, address: str) -> identities.CertificateInfo | None:
+    """The certificate that is shown at an address; None if there is no handshake."""
     target = parse_address(address, key="address")
 
-    def look() -> identities.Facts | None:
+    def handshake() -> identities.CertificateInfo | None:
         try:
             with (
                 socket.create_connection(
@@ -213,19 +199,19 @@ async def facts_at(identity: Identity, address: str) -> identities.Facts | None:
                 ) as plain,
                 _context(identity).wrap_socket(plain) as connection,
             ):
-                return _facts(connection.getpeercert(binary_form=True))
+                return _info(connection.getpeercert(binary_form=True))
         except OSError:  # TLS's own errors too
             return None
 
-    return await asyncio.to_thread(look)
+    return await asyncio.to_thread(handshake)
 
 
 def _require_tls13() -> None:
     if not TLS13_ONLY:
         raise IdentityError(
-            "gRPC was imported before fedhp.cluster, so it would also speak TLS 1.2",
-            allowed="TLS 1.3 alone",
-            fix="import fedhp.cluster before grpc, or set in the environment "
+            "gRPC was imported before fedhp.cluster, so it would also accept TLS 1.2",
+            allowed="only TLS 1.3",
+            fix="import fedhp.cluster before grpc, or set the environment variable "
             f"{CIPHERS_SETTING}={RSA_ONLY}",
         )
 
@@ -240,50 +226,50 @@ def _listed(text: str) -> Iterator[str]:
                 raise IdentityError(f"line {number}: {error.problem}") from None
 
 
-async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
-    await context.abort(code, why)
-    raise AssertionError("gRPC's abort raises")
-
-
 def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) -> Cause:
-    """What comes of a handshake with the identity's files, outside gRPC."""
-    patience = limits.CONNECT_SECONDS
+    """Try a handshake with the identity's files, outside gRPC."""
+    seconds = limits.CONNECT_SECONDS
     try:
-        plain = socket.create_connection((target.host, target.port), timeout=patience)
+        plain = socket.create_connection((target.host, target.port), timeout=seconds)
     except ConnectionRefusedError:
-        return Cause("refused the connection: nobody listens there; is the program running?")
+        return Cause("refused the connection: nothing listens there; is the program running?")
     except TimeoutError:
         return Cause(
-            f"did not answer within {patience:g} s: the machine is off, or a firewall is between"
+            f"did not answer within {seconds:g} s: the machine is off, or a firewall blocks it"
         )
     except socket.gaierror:
-        return Cause("cannot be found: this machine knows no host of that name")
+        return Cause("cannot be found: this machine does not know the host name")
     except OSError as error:
         return Cause(f"cannot be reached: {error.strerror or error}")
     with plain:
-        shown = False
+        certificate_seen = False
         try:
             with _context(identity).wrap_socket(plain) as connection:
-                shown = True
-                stranger = _wrong_side(
+                certificate_seen = True
+                mismatch = _mismatch(
                     connection.getpeercert(binary_form=True), target.host, name=name
                 )
-                # With TLS 1.3 a handshake ends here before the other side has judged our
-                # certificate: its verdict, or HTTP/2's first frame, is in the first read.
-                if stranger:
-                    return Cause(stranger, final=True)
-                return Cause(_verdict(identity, connection.recv(1)))
+                # With TLS 1.3 a handshake ends here before the other side has checked our
+                # certificate: the first read brings its alert, or the first frame of HTTP/2.
+                if mismatch:
+                    return Cause(mismatch, final=True)
+                return Cause(_after_handshake(identity, connection.recv(1)))
         except ssl.SSLCertVerificationError as error:
             other = f"has a bad certificate: {error.verify_message}"
-            return Cause(_VERDICTS.get(error.verify_code, other), final=True)
+            return Cause(_CERTIFICATE_ERRORS.get(error.verify_code, other), final=True)
         except TimeoutError:
-            return Cause(f"took the connection but said nothing for {patience:g} s: is it stuck?")
+            return Cause(
+                f"accepted the connection but sent nothing for {seconds:g} s: is it stuck?"
+            )
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            if shown:
-                return Cause(_verdict(identity, b""))
-            return Cause("broke off in the handshake: it speaks no TLS 1.3, or is another program")
+            if certificate_seen:
+                return Cause(_after_handshake(identity, b""))
+            return Cause(
+                "closed the connection in the handshake: it does not speak TLS 1.3, or it is "
+                "another program"
+            )
         except ssl.SSLError as error:
-            return Cause(_alert(identity, error.reason or ""), final=True)
+            return Cause(_alert_text(identity, error.reason or ""), final=True)
         except OSError as error:
             return Cause(f"broke the connection: {error.strerror or error}")
 
@@ -291,7 +277,7 @@ def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) ->
 def _context(identity: Identity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # done after it, with words; nothing but the handshake is sent
+    context.check_hostname = False  # checked later, with a better message; no data is sent
     context.set_alpn_protocols(["h2"])
     context.load_verify_locations(cadata=identity.authority.decode("ascii"))
     stem = str(identity.folder / identity.name)
@@ -299,46 +285,45 @@ def _context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
-def _wrong_side(certificate: bytes | None, host: str, *, name: str | None) -> str:
-    facts = _facts(certificate)
-    if facts is None:
+def _mismatch(certificate: bytes | None, host: str, *, name: str | None) -> str:
+    info = _info(certificate)
+    if info is None:
         return "showed no certificate"
-    if facts.may_serve(host if name is None else name):
+    if info.may_serve(host if name is None else name):
         return ""
     if name is not None:
-        return f"is {facts.name}, not {name}"
-    served = ", ".join((facts.name, *facts.hosts))
+        return f"is {info.name}, not {name}"
+    served = ", ".join((info.name, *info.hosts))
     return (
-        f"is {facts.name}, whose certificate is not for {host} but for {served}; "
+        f"is {info.name}, whose certificate is not for {host} but for {served}; "
         f"issue it again with --host {host}"
     )
 
 
-def _facts(certificate: bytes | None) -> identities.Facts | None:
+def _info(certificate: bytes | None) -> identities.CertificateInfo | None:
     if certificate is None:
         return None
     file = Path("its certificate")
-    return identities.describe(file, x509.load_der_x509_certificate(certificate))
+    return identities.certificate_info(file, x509.load_der_x509_certificate(certificate))
 
 
-def _verdict(identity: Identity, first: bytes) -> str:
+def _after_handshake(identity: Identity, first: bytes) -> str:
     if first:
-        return (
-            f"takes the certificate of {identity.name}: the connection works, TLS is not the cause"
-        )
+        return f"accepts {identity.name}'s certificate: the connection works, TLS is not the cause"
+    now = identities.format_time(datetime.now(UTC))
     return (
-        f"closed the connection without a word when it saw the certificate of {identity.name}. "
-        f"That is valid by this machine's clock ({identities.said(datetime.now(UTC))}), and one "
+        f"closed the connection without a reason when it saw the certificate of {identity.name}. "
+        f"It is valid by this machine's clock ({now}), and one "
         "authority signed both sides: compare the clocks of the two machines, and their ca.crt"
     )
 
 
-def _alert(identity: Identity, reason: str) -> str:
+def _alert_text(identity: Identity, reason: str) -> str:
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason:
         return "speaks only TLS 1.2 or older, but TLS 1.3 is required"
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
-        return "speaks no TLS: another program listens there, or one without certificates"
-    for alert, words in _ALERTS.items():
+        return "does not speak TLS: another program listens there, or one without certificates"
+    for alert, text in _TLS_ALERTS.items():
         if reason.endswith(f"ALERT_{alert}"):
-            return f"refused the certificate of {identity.name}: it {words}"
+            return f"refused the certificate of {identity.name}: it {text}"
     return f"ended the handshake: {reason.replace('_', ' ').lower() or 'no reason given'}"

@@ -30,7 +30,7 @@ from fedhp.cluster.protocol.message_checks import (
     one_line,
 )
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.tls import Cause, cause_of, facts_at, open_channel
+from fedhp.cluster.security.tls import Cause, cause_of, certificate_at, open_channel
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import RunError
 
@@ -270,7 +270,7 @@ class CoordinatorClient:
         itself checks the host alone."""
         if self._role_checked:
             return
-        facts = await facts_at(self._session.identity, self.address)
+        facts = await certificate_at(self._session.identity, self.address)
         if facts is None:
             raise NoCoordinator(f"{self.address} does not show its certificate again")
         if "coordinator" not in facts.roles:

@@ -28,10 +28,9 @@ from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
-from fedhp.cluster.security.tls import peer_of
+from fedhp.cluster.security.tls import identify_caller, peer_of
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.session import WorkerSession
-from fedhp.errors import IdentityError
 
 MAX_CALLS_PER_PEER = 4  # at once; more are refused
 MAX_SENDING = 64  # streams that send at once; more wait for their turn
@@ -213,10 +212,7 @@ class PeerService(PeerServicer):
     @asynccontextmanager
     async def _answering(self, context: Context, what: str) -> AsyncIterator[str]:
         """The caller's name; an error in the block aborts the call with a code and the reason."""
-        try:
-            peer = peer_of(context).name
-        except IdentityError as error:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"sender: {error.problem}")
+        peer = (await identify_caller(context)).name
         try:
             yield peer
             return
