@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.fault_run import CaseResult, FaultCase, FaultRun, experiment
-from fedhp.cluster.failpoints import COORDINATOR as COORDINATOR_PHASES
-from fedhp.cluster.failpoints import WORKER as WORKER_PHASES
+from fedhp.cluster.failpoints import COORDINATOR_POINTS, WORKER_POINTS
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import running_etcd
@@ -193,24 +192,24 @@ def _new_folder(folder: Path) -> Path:
 
 
 CASES: tuple[FaultCase, ...] = (
-    *(FaultCase(f"worker killed: {phase}", worker_dies(phase)) for phase in WORKER_PHASES),
+    *(FaultCase(f"worker killed: {phase}", worker_dies(phase)) for phase in WORKER_POINTS),
     FaultCase("worker stopped and woken", worker_stops),
     FaultCase("three of eight workers killed", three_of_eight_die),
     *(
         FaultCase(f"coordinator killed: {phase}", coordinator_dies(phase))
-        for phase in COORDINATOR_PHASES
+        for phase in COORDINATOR_POINTS
     ),
     *(
         FaultCase(f"coordinator stopped: {phase}", coordinator_stops(phase))
-        for phase in COORDINATOR_PHASES
+        for phase in COORDINATOR_POINTS
     ),
     *(
         FaultCase(f"leader killed, standby: {each}", standby(each, "kill"))
-        for each in COORDINATOR_PHASES
+        for each in COORDINATOR_POINTS
     ),
     *(
         FaultCase(f"leader stopped, standby: {each}", standby(each, "stop"))
-        for each in COORDINATOR_PHASES
+        for each in COORDINATOR_POINTS
     ),
     FaultCase("one of three etcd members killed", etcd_member_dies),
 )

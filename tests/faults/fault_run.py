@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.cluster.audit.invariants import check_invariants, longest_pause
-from fedhp.cluster.failpoints import VARIABLE
+from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
@@ -113,7 +113,7 @@ class FaultRun:
     def start(self, **failpoints: str) -> None:
         """Start all; failpoints by name of the process: w1="worker.mixing@3=kill"."""
         environment: Mapping[str, Mapping[str, str]] = {
-            name: {VARIABLE: text} for name, text in failpoints.items()
+            name: {FAILPOINTS_VARIABLE: text} for name, text in failpoints.items()
         }
         self.cluster.start(environment=environment)
 

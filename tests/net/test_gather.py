@@ -11,7 +11,7 @@ from cli.support import caller
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import GatheredRun, gather
 from fedhp.cluster.audit.timeline import read_timeline
-from fedhp.cluster.failpoints import VARIABLE
+from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import load, to_tables
@@ -224,7 +224,7 @@ def test_a_killed_leader_and_its_standby(
             restart=False,
         ) as cluster,
     ):
-        cluster.start(environment={"c0": {VARIABLE: "coordinator.committed@3=kill"}})
+        cluster.start(environment={"c0": {FAILPOINTS_VARIABLE: "coordinator.committed@3=kill"}})
         until(cluster, lambda: cluster.exit_codes()["c1"] == 0, "the standby ends the run")
         assert cluster.exit_codes()["c0"] == -signal.SIGKILL
     command = caller(capsys)

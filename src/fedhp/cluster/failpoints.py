@@ -1,7 +1,7 @@
-"""Points where a test can let this process die or freeze, by name: `reach("worker.mixing")`.
+"""Points where a test can kill or freeze this process, by name: `reach("worker.mixing")`.
 
 FEDHP_FAILPOINTS holds `point@round=action` entries, separated by commas; the round may be left
-out. Actions: kill (SIGKILL to itself), stop (SIGSTOP), each once. Unset, nothing happens.
+out. Actions, each once: kill (SIGKILL to itself), stop (SIGSTOP). Unset, nothing happens.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 import signal
 
-VARIABLE = "FEDHP_FAILPOINTS"
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-# The phases of a worker and of a coordinator, in order.
-WORKER = ("joined", "planned", "training", "sending", "receiving", "mixing", "reporting")
-COORDINATOR = ("leading", "planning", "ordering", "gathering", "committing", "committed")
+FAILPOINTS_VARIABLE = "FEDHP_FAILPOINTS"
+# In the order in which a process passes them.
+WORKER_POINTS = ("joined", "planned", "training", "sending", "receiving", "mixing", "reporting")
+COORDINATOR_POINTS = ("leading", "planning", "ordering", "gathering", "committing", "committed")
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def reach(point: str, round_index: int = 0) -> None:
     """Die or freeze here, if the environment says so."""
-    asked = os.environ.get(VARIABLE)
-    if not asked:
+    setting = os.environ.get(FAILPOINTS_VARIABLE)
+    if not setting:
         return
-    for entry in asked.split(","):
+    entries = setting.split(",")
+    for entry in entries:
         where, _, action = entry.partition("=")
         name, _, when = where.partition("@")
-        if name == point and when in ("", str(round_index)) and action in SIGNALS:
-            os.environ[VARIABLE] = ",".join(each for each in asked.split(",") if each != entry)
-            os.kill(os.getpid(), SIGNALS[action])
+        if name == point and when in ("", str(round_index)) and action in _SIGNALS:
+            os.environ[FAILPOINTS_VARIABLE] = ",".join(other for other in entries if other != entry)
+            os.kill(os.getpid(), _SIGNALS[action])

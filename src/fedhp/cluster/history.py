@@ -1,6 +1,6 @@
-"""The events of one process, one JSON line each, for the offline checks: history-NAME.jsonl.
+"""What one process did, line by line, for the offline checks: history-NAME.jsonl.
 
-A line is written and flushed before the event has any effect elsewhere. A kill may leave an
+A line is written before the event it describes has any effect elsewhere. A kill may leave an
 incomplete last line; readers skip it.
 """
 
@@ -34,12 +34,12 @@ class History:
 
 
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
-    """The events of a file in order, without incomplete lines."""
+    """The events of a file in order; incomplete lines are left out."""
     return events_in(file.read_bytes())
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:
-    """The events in the content of a file."""
+    """The events in the content of a history file."""
     for line in content.splitlines():
         try:
             event = json.loads(line)

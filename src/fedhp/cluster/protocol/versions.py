@@ -1,4 +1,4 @@
-"""Which versions of fedhp, Python and the libraries that matter are installed here."""
+"""Which versions of fedhp, Python and the main libraries are installed here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 
 @functools.cache
 def installed() -> dict[str, str]:
-    """Versions by name; read from the packages' descriptions, nothing is imported."""
-    found = {"fedhp": __version__, "python": platform.python_version()}
+    """Versions by name, read from the packages' metadata; nothing is imported."""
+    versions = {"fedhp": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "missing"
-    return found
+            versions[name] = "missing"
+    return versions

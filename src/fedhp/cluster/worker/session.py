@@ -48,7 +48,7 @@ class WorkerSession:
     def enter(self, phase: str) -> None:
         """Change the phase; in some of them a test lets the process die."""
         self.phase = phase
-        if phase in failpoints.WORKER and phase not in IN_STREAMS:
+        if phase in failpoints.WORKER_POINTS and phase not in IN_STREAMS:
             failpoints.reach(f"worker.{phase}", self.attempt.round_index)
 
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
