@@ -1,4 +1,4 @@
-"""Files, overrides, options and folders that are wrong: exit code 2, one message, no folder."""
+"""Wrong files, overrides, options and folders: exit code 2, one message, no folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_overrides_that_are_right(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["run", "compare"])
-def test_files_that_are_none(command: Command, tmp_path: Path, what: str) -> None:
+def test_files_that_cannot_be_read(command: Command, tmp_path: Path, what: str) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes('# grüße\nname = "é"'.encode("latin-1"))
     broken = tmp_path / "broken.toml"
@@ -125,14 +125,14 @@ def test_options_of_compare(
 def test_folders_that_cannot_be_written(command: Command, tmp_path: Path, what: str) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    places = ["/proc/fedhp", "/dev/null/x", tmp_path / "file" / "x", tmp_path / ("y" * 300)]
-    places += [tmp_path / "loop" / "x"] + ([tmp_path / "file"] if what == "run" else [])
+    folders = ["/proc/fedhp", "/dev/null/x", tmp_path / "file" / "x", tmp_path / ("y" * 300)]
+    folders += [tmp_path / "loop" / "x"] + ([tmp_path / "file"] if what == "run" else [])
     file = write(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for place in places:
-        told = command(what, file, "--out", place)
+    for folder in folders:
+        told = command(what, file, "--out", folder)
         assert told.code == 2, told.err
-        assert f"--out {place}" in told.err
+        assert f"--out {folder}" in told.err
         assert "fix: choose another --out" in told.err
         assert sorted(tmp_path.iterdir()) == before
 

@@ -1,4 +1,4 @@
-"""A part of one's own that breaks in the middle of the work: told, kept, and nobody else's end."""
+"""An own component that fails during a run: reported, with details, and other runs finish."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Breaks:
     def plan(self, state, observation, reports):
         if state.rounds == self.after:
             raise LookupError("the map\\nis lost")
-        print("a part may print what it likes")
+        print("a component may print")
         n, none = len(observation.available), np.empty(0, dtype=np.int64)
         links = np.empty((0, 2), dtype=np.int64)
         decision = Decision(links, none, np.empty(0), "alone")
@@ -44,7 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_says_what_broke_and_where_the_details_are(command: Command, folder: Path) -> None:
+def test_a_run_reports_what_failed_and_where_the_details_are(
+    command: Command, folder: Path
+) -> None:
     file = write(folder, rounds=4, algorithm={"name": "breaking_part:Breaks"})
     told = command("run", file, "--out", folder / "run")
     assert told.code == 70
@@ -69,7 +71,7 @@ def test_in_a_comparison_the_others_finish(command: Command, folder: Path) -> No
     assert [run["status"] for run in runs] == ["running", "finished", "finished"]
 
 
-def test_the_command_may_be_called_again_and_again(command: Command, folder: Path) -> None:
+def test_the_command_can_be_called_repeatedly(command: Command, folder: Path) -> None:
     for _ in range(2):
         assert command("--version").code == 0
         assert command("run", folder / "absent.toml").code == 2

@@ -1,4 +1,4 @@
-"""Bad configurations, made by walking the schema: one fault each, on a random valid ground."""
+"""Bad configurations, generated from the schema: one fault each, in a random valid experiment."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.algorithms.base import ALGORITHMS
+from fuzz.component_faults import component_faults, name_faults, own_component_faults
 from fuzz.fault import Fault, Tables
 from fuzz.joint_faults import combinations, file_faults
-from fuzz.part_faults import name_faults, own_part_faults, part_faults
 from fuzz.schema_faults import schema_faults, unknown_keys
 
 
@@ -25,16 +25,16 @@ class Case:
 
 
 def make_cases(folder: Path, count: int, seed: int) -> list[Case]:
-    """Every fault once, then faults by lot, each on a ground of its own."""
+    """Every fault once, then faults at random, each in its own random experiment."""
     rng = random.Random(seed)
     faults = list(all_faults(folder, rng))
     chosen = faults + [rng.choice(faults) for _ in range(count - len(faults))]
     rng.shuffle(chosen)
-    return [lay(fault, {} if fault.bare else ground(rng)) for fault in chosen[:count]]
+    return [with_fault(fault, {} if fault.bare else random_base(rng)) for fault in chosen[:count]]
 
 
-def lay(fault: Fault, tables: Tables) -> Case:
-    """A fault on valid ground; what stands in its way there gives way."""
+def with_fault(fault: Fault, tables: Tables) -> Case:
+    """An experiment with a fault; settings that would hide the fault are replaced."""
     for key, value in fault.settings.items():
         *sections, last = key.split(".")
         table = tables
@@ -43,13 +43,13 @@ def lay(fault: Fault, tables: Tables) -> Case:
                 table[section] = {}
             table = table[section]
         if last == "name" and sections:
-            table.clear()  # settings of another part would be a fault of their own
+            table.clear()  # settings of another component would be a second fault
         table[last] = value
     return Case(fault.title, tables, fault.keys)
 
 
-def ground(rng: random.Random) -> Tables:
-    """A random valid experiment, cheap to prepare."""
+def random_base(rng: random.Random) -> Tables:
+    """A random valid experiment that is cheap to prepare."""
     tables: Tables = {"workers": rng.randint(4, 12), "rounds": rng.randint(0, 50)}
     choices: list[tuple[str, str, list[Any]]] = [
         ("algorithm", "name", list(ALGORITHMS)),
@@ -72,8 +72,8 @@ def all_faults(folder: Path, rng: random.Random) -> Iterator[Fault]:
     """Every fault there is."""
     yield from schema_faults()
     yield from unknown_keys(rng)
-    yield from part_faults(rng)
+    yield from component_faults(rng)
     yield from name_faults(rng)
-    yield from own_part_faults()
+    yield from own_component_faults()
     yield from combinations(rng)
     yield from file_faults(folder)

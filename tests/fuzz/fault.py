@@ -1,4 +1,4 @@
-"""What one mistake in a configuration is."""
+"""One mistake in a configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class Fault:
     """One mistake: the settings that make it, and the keys a message may name for it."""
 
     title: str
-    settings: dict[str, Any]  # dotted key -> value; laid over a valid experiment
+    settings: dict[str, Any]  # dotted key -> value, set in a valid experiment
     keys: tuple[str, ...]
-    bare: bool = False  # no other settings beside it
+    bare: bool = False  # without any other settings

@@ -1,4 +1,4 @@
-"""Faults of settings that are right alone and wrong together, and of files."""
+"""Faults of settings that are valid alone but not together, and of files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def combinations(rng: random.Random) -> Iterator[Fault]:
                 {"data.partition": kind, "data.skew": skew},
                 "data.skew",
             )
-    for each in (1000, 1440):
-        settings = {"data.partition": "shards", "data.shards_per_worker": each}
+    for shards in (1000, 1440):
+        settings = {"data.partition": "shards", "data.shards_per_worker": shards}
         yield fault("too many shards", settings, "data.shards_per_worker")
     for key in ("data.train_images", "data.test_images"):
         for images in (1439, 10**6):
-            yield fault("more images than there are", {key: images}, key)
+            yield fault("more images than the data set has", {key: images}, key)
     for name, setting in (("dpsgd", "steps"), ("adpsgd", "steps"), ("ldsgd", "steps")):
         settings = {"algorithm.name": name, f"algorithm.{setting}": 10**12}
         yield fault("too many steps", settings, "algorithm.name", f"algorithm.{setting}")
@@ -59,7 +59,7 @@ def combinations(rng: random.Random) -> Iterator[Fault]:
 
 
 def topology_combinations(rng: random.Random) -> Iterator[Fault]:
-    """Disconnected graphs, links that name nobody."""
+    """Disconnected graphs, links with unknown workers."""
     settings: Tables
     for _ in range(10):
         workers = rng.randint(4, 12)
@@ -83,7 +83,7 @@ def topology_combinations(rng: random.Random) -> Iterator[Fault]:
 
 
 def world_combinations(rng: random.Random) -> Iterator[Fault]:
-    """Devices that do not add up, workers that are not there, links that run backwards."""
+    """Device counts that do not add up, unknown workers, bandwidth with low above high."""
     settings: Tables
     for devices in ({"laptop": 3}, {"laptop": 100, "xavier_nx": 1}):
         yield Fault("counts", {"world.devices": devices, "workers": 7}, ("world.devices",))
@@ -116,7 +116,7 @@ def world_combinations(rng: random.Random) -> Iterator[Fault]:
 
 
 def task_combinations() -> Iterator[Fault]:
-    """A task of one's own beside what it replaces; values where classes are needed."""
+    """An own task together with what it replaces; values where classes are needed."""
     own = {"task.name": "fuzz_parts:Regression"}
     for model in ("cnn", "logistic", "fuzz_parts:good"):
         yield Fault("own task and model", {**own, "model.name": model}, ("model.name",), bare=True)

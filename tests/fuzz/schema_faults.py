@@ -1,4 +1,4 @@
-"""Faults found by walking the schema: wrong values of every key, and keys that do not exist."""
+"""Faults generated from the schema: wrong values of every key, and unknown keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWKWARD = ("int", "list", "dict_of", "literal", "function-after", "a[0]", "none"
 
 
 def schema_faults() -> Iterator[Fault]:
-    """Wrong types and ranges for every key, scalars and lists for every section."""
+    """Wrong types and ranges for every key; scalars and lists for every section."""
     for path, field in leaves(Experiment):
         for value in bad_values(Annotated[field.annotation, *field.metadata, None]):
             yield Fault(f"{path} = {value!r:.40}", {path: value}, (path,))
@@ -38,23 +38,21 @@ def schema_faults() -> Iterator[Fault]:
 
 def nested_faults(nested: str, kind: type[BaseModel]) -> Iterator[Fault]:
     """Tables inside lists and tables of tables."""
-    whole: Tables = {"step_time": 0.1} if kind is DeviceConfig else {"worker": 1, "first": 2}
-    whole |= {} if kind is DeviceConfig else {"last": 3}
+    complete: Tables = {"step_time": 0.1} if kind is DeviceConfig else {"worker": 1, "first": 2}
+    complete |= {} if kind is DeviceConfig else {"last": 3}
     wrap: Callable[[Any], Any] = (lambda x: x) if kind is DeviceConfig else (lambda x: [x])
-    place = nested if kind is DeviceConfig else f"{nested}.0"
+    key = nested if kind is DeviceConfig else f"{nested}.0"
     for name, field in kind.model_fields.items():
         for value in bad_values(Annotated[field.annotation, *field.metadata, None]):
-            broken = {**whole, name: value}
-            yield Fault(
-                f"{place}.{name} = {value!r:.40}", {nested: wrap(broken)}, (f"{place}.{name}",)
-            )
+            broken = {**complete, name: value}
+            yield Fault(f"{key}.{name} = {value!r:.40}", {nested: wrap(broken)}, (f"{key}.{name}",))
         if field.is_required():
-            missing = {key: value for key, value in whole.items() if key != name}
-            yield Fault(f"{place} without {name}", {nested: wrap(missing)}, (f"{place}.{name}",))
+            missing = {key: value for key, value in complete.items() if key != name}
+            yield Fault(f"{key} without {name}", {nested: wrap(missing)}, (f"{key}.{name}",))
     for typo in ("steptime", "int", "form", "list_"):
-        yield Fault(f"{place}.{typo}", {nested: wrap({**whole, typo: 1})}, (f"{place}.{typo}",))
+        yield Fault(f"{key}.{typo}", {nested: wrap({**complete, typo: 1})}, (f"{key}.{typo}",))
     for value in (3, "x", True):
-        yield Fault(f"{place} = {value!r}", {nested: wrap(value)}, (place,))
+        yield Fault(f"{key} = {value!r}", {nested: wrap(value)}, (key,))
 
 
 def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -119,13 +117,13 @@ def bad_values(annotation: Any) -> list[Any]:
 
 def _deep(options: list[Any]) -> list[Any]:
     """Faults inside the members of a union that are lists or tables."""
-    found: list[Any] = []
+    values: list[Any] = []
     for option in options:
         if get_origin(option) is dict:
-            found += [{"laptop": v} for v in bad_values(get_args(option)[1])]
+            values += [{"laptop": v} for v in bad_values(get_args(option)[1])]
         elif get_origin(option) is list:
-            found += [[v] for v in bad_values(get_args(option)[0])]
-    return found
+            values += [[v] for v in bad_values(get_args(option)[0])]
+    return values
 
 
 def _is_in(value: Any, pool: list[Any]) -> bool:
@@ -138,31 +136,31 @@ def _notes(part: Any) -> list[Any]:
 
 def _out_of_range(kind: Any, notes: list[Any]) -> list[Any]:
     whole = kind is int
-    found: list[Any] = []
+    values: list[Any] = []
     for note in notes:
         limit: Any = next(
             (getattr(note, n) for n in ("ge", "gt", "le", "lt") if hasattr(note, n)), 0
         )
         if isinstance(note, Ge):
-            found += [limit - 1 if whole else limit - max(1e-9, abs(limit) * 1e-3), -(10**12)]
+            values += [limit - 1 if whole else limit - max(1e-9, abs(limit) * 1e-3), -(10**12)]
         elif isinstance(note, Gt):
-            found += [limit, limit - 1, -5]
+            values += [limit, limit - 1, -5]
         elif isinstance(note, Le):
-            found += [limit + 1 if whole else limit * 1.001, 10**19, 10**300]
+            values += [limit + 1 if whole else limit * 1.001, 10**19, 10**300]
         elif isinstance(note, Lt):
-            found += [limit, limit + 1, 10**30]
+            values += [limit, limit + 1, 10**30]
         elif isinstance(note, MinLen):
-            found += [""] if kind is str else [[]]
+            values += [""] if kind is str else [[]]
         elif isinstance(note, MaxLen):
-            found += [[1] * (note.max_length + 1)]
-    return found
+            values += [[1] * (note.max_length + 1)]
+    return values
 
 
 def unknown_keys(rng: random.Random) -> Iterator[Fault]:
-    """Typos of real keys at every level, and names that confuse a reader of unions."""
-    places: list[tuple[str, type[BaseModel]]] = [("", Experiment)]
-    places += [(f"{path}.", kind) for path, kind in sections(Experiment)]
-    for prefix, kind in places:
+    """Typos of real keys at every level, and names that look like branches of unions."""
+    levels: list[tuple[str, type[BaseModel]]] = [("", Experiment)]
+    levels += [(f"{path}.", kind) for path, kind in sections(Experiment)]
+    for prefix, kind in levels:
         if kind is ComponentConfig:
             continue
         names = list(kind.model_fields)
@@ -176,14 +174,14 @@ def unknown_keys(rng: random.Random) -> Iterator[Fault]:
 
 
 def misspelt(name: str, rng: random.Random) -> str:
-    """A name with a slip."""
-    place = rng.randrange(len(name))
+    """A name with a typo."""
+    position = rng.randrange(len(name))
     letter = rng.choice(string.ascii_lowercase)
     return rng.choice(
         [
-            name[:place] + name[place + 1 :] or "x",
-            name[:place] + letter + name[place:],
-            name[:place] + letter + name[place + 1 :],
+            name[:position] + name[position + 1 :] or "x",
+            name[:position] + letter + name[position:],
+            name[:position] + letter + name[position + 1 :],
             name.upper(),
             name.replace("_", "-") + "s",
             name[::-1],

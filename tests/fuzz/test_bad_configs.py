@@ -19,7 +19,7 @@ from fuzz.cases import Case, make_cases
 from fuzz.material import write_material
 
 COUNT = 2200
-THROUGH_THE_COMMAND = 100
+BY_COMMAND = 100
 SEED = 20_240
 
 
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _modest() -> Iterator[None]:
-    """Should a check for memory fail, the test fails, and not the machine."""
+def _limited_memory() -> Iterator[None]:
+    """If a memory check fails, the test fails instead of the machine."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     threads = torch.get_num_threads()
@@ -43,14 +43,14 @@ def _modest() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_data_around(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Parts are found in the folder; no official data set is."""
+    """Components are found in the folder; official data sets are not."""
     monkeypatch.delenv("FEDHP_DATA", raising=False)
     monkeypatch.setenv("FEDHP_CACHE", str(folder / "no_cache"))
     monkeypatch.syspath_prepend(str(folder))
 
 
-def complaint(case: Case, source: str) -> FedhpError | None:
-    """What the gate says of a case."""
+def raised_error(case: Case, source: str) -> FedhpError | None:
+    """The error of checking a case."""
     try:
         try_algorithm(prepare(parse(case.tables, source=source), source=source), source=source)
     except FedhpError as error:
@@ -58,8 +58,8 @@ def complaint(case: Case, source: str) -> FedhpError | None:
     return None
 
 
-def fault_of(case: Case, error: FedhpError | None, source: str) -> str:
-    """What is wrong with a message, empty if it is good."""
+def problem_with_message(case: Case, error: FedhpError | None, source: str) -> str:
+    """What is wrong with an error message; empty if it is right."""
     if error is None:
         return "was accepted"
     text = str(error)
@@ -75,7 +75,7 @@ def fault_of(case: Case, error: FedhpError | None, source: str) -> str:
     if source not in text:
         return f"does not name the file: {text}"
     if "Traceback" in text or len(text) > 1500 or len(text.splitlines()) > 4:
-        return f"is no short message: {text}"
+        return f"is not short: {text}"
     return ""
 
 
@@ -86,28 +86,28 @@ def test_every_bad_configuration_gets_one_clear_message(folder: Path) -> None:
     wrong = []
     for case in cases:
         try:
-            problem = fault_of(case, complaint(case, source), source)
-        except Exception as error:  # the very thing that must not happen
+            problem = problem_with_message(case, raised_error(case, source), source)
+        except Exception as error:  # this must not happen
             problem = f"{type(error).__name__}: {error}"
         if problem:
             wrong.append(f"{case.title}: {problem}")
     assert not wrong, f"{len(wrong)} of {COUNT}:\n" + "\n".join(wrong[:40])
 
 
-def test_the_command_says_the_same_and_leaves_nothing_behind(
+def test_the_command_reports_it_too_and_leaves_nothing_behind(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cases = make_cases(folder, COUNT, SEED + 1)[:THROUGH_THE_COMMAND]
+    cases = make_cases(folder, COUNT, SEED + 1)[:BY_COMMAND]
     for number, case in enumerate(cases):
         file, out = folder / f"case-{number}.toml", tmp_path / f"out-{number}"
         file.write_text(tomli_w.dumps(case.tables), encoding="utf-8")
         command = "compare" if number % 10 == 0 and "compare" not in case.tables else "run"
         code = call([command, str(file), "--out", str(out)])
-        told = capsys.readouterr()
-        assert code == 2, (case.title, told.err)
-        assert "Traceback" not in told.err + told.out
-        assert any(key in told.err for key in case.keys), (case.title, told.err)
-        assert "fix:" in told.err
-        assert told.out == ""
+        output = capsys.readouterr()
+        assert code == 2, (case.title, output.err)
+        assert "Traceback" not in output.err + output.out
+        assert any(key in output.err for key in case.keys), (case.title, output.err)
+        assert "fix:" in output.err
+        assert output.out == ""
         assert not out.exists()
         assert list(tmp_path.iterdir()) == []

@@ -53,11 +53,11 @@ def as_networkx(topology: Topology) -> networkx.Graph:
 @given(graphs())
 def test_components_equal_networkx(topology: Topology) -> None:
     graph = as_networkx(topology)
-    found = components_of(topology)
+    result = components_of(topology)
     for group in networkx.connected_components(graph):
-        assert len({int(found[i]) for i in group}) == 1
-    assert len(set(found.tolist())) == networkx.number_connected_components(graph)
-    assert found[0] == 0
+        assert len({int(result[i]) for i in group}) == 1
+    assert len(set(result.tolist())) == networkx.number_connected_components(graph)
+    assert result[0] == 0
     assert is_connected(topology) == networkx.is_connected(graph)
 
 
@@ -79,10 +79,10 @@ def test_degrees_adjacency_and_laplacian_agree(topology: Topology) -> None:
 @given(graphs(), st.data())
 def test_among_keeps_links_between_those_present(topology: Topology, data: st.DataObject) -> None:
     flags = data.draw(st.lists(st.booleans(), min_size=topology.workers, max_size=topology.workers))
-    found = among(topology, np.array(flags))
+    result = among(topology, np.array(flags))
     expected = [[a, b] for a, b in topology.links.tolist() if flags[a] and flags[b]]
-    assert found.links.tolist() == expected
-    assert found.workers == topology.workers
+    assert result.links.tolist() == expected
+    assert result.workers == topology.workers
 
 
 @FAST
@@ -129,11 +129,11 @@ def test_base_topologies_are_connected(workers: int, seed: int) -> None:
         "random": {"probability": 0.1},
     }
     for name, options in names.items():
-        found = base_topology(name, options, workers=workers, seed=seed)
-        assert networkx.is_connected(as_networkx(found))
+        result = base_topology(name, options, workers=workers, seed=seed)
+        assert networkx.is_connected(as_networkx(result))
         again = base_topology(name, options, workers=workers, seed=seed)
-        assert again.links.tolist() == found.links.tolist()
-        ordered = found.links.tolist()
+        assert again.links.tolist() == result.links.tolist()
+        ordered = result.links.tolist()
         assert all(a < b for a, b in ordered)
         assert ordered == sorted(ordered)
     counts = {
@@ -148,25 +148,25 @@ def test_base_topologies_are_connected(workers: int, seed: int) -> None:
 @FAST
 @given(st.integers(8, 30), st.integers(2, 6), st.integers(0, 2**31 - 1))
 def test_random_regular_is_nearly_regular(workers: int, degree: int, seed: int) -> None:
-    found = base_topology("random_regular", {"degree": degree}, workers=workers, seed=seed)
-    assert found.degrees.max() <= degree
-    assert found.degrees.min() >= 2
+    result = base_topology("random_regular", {"degree": degree}, workers=workers, seed=seed)
+    assert result.degrees.max() <= degree
+    assert result.degrees.min() >= 2
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_ring_over(workers: int) -> None:
     order = np.random.default_rng(1).permutation(workers)
-    found = topology_from(workers, ring_over(order))
+    result = topology_from(workers, ring_over(order))
     wanted = {1: [0], 2: [1, 1]}.get(workers, [2] * workers)
-    assert found.degrees.tolist() == wanted
+    assert result.degrees.tolist() == wanted
     if workers > 2:
-        assert sorted(networkx.find_cycle(as_networkx(found)))[0][0] == 0
+        assert sorted(networkx.find_cycle(as_networkx(result)))[0][0] == 0
 
 
-def test_links_of_ones_own() -> None:
+def test_links_from_the_settings() -> None:
     pairs = [(2, 1), (0, 1), (1, 0)]
-    found = base_topology("links", {"pairs": pairs}, workers=3, seed=0)
-    assert found.links.tolist() == [[0, 1], [1, 2]]
+    result = base_topology("links", {"pairs": pairs}, workers=3, seed=0)
+    assert result.links.tolist() == [[0, 1], [1, 2]]
 
 
 def test_a_disconnected_base_topology_is_refused() -> None:
@@ -226,8 +226,8 @@ def test_neighbor_lists(topology: Topology) -> None:
 @FAST
 @given(graphs())
 def test_components_are_numbered_by_first_member(topology: Topology) -> None:
-    found = components_of(topology).tolist()
-    assert list(dict.fromkeys(found)) == list(range(max(found) + 1))
+    result = components_of(topology).tolist()
+    assert list(dict.fromkeys(result)) == list(range(max(result) + 1))
 
 
 @FAST
@@ -236,22 +236,22 @@ def test_topologies_from_pairs_in_any_order(workers: int, data: st.DataObject) -
     worker = st.integers(0, workers - 1)
     pairs = data.draw(st.lists(st.tuples(worker, worker)))
     expected = sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]})
-    found = topology_from(workers, pairs)
-    assert [tuple(link) for link in found.links.tolist()] == expected
-    again = topology_from(workers, found.links)
-    assert again.links.tolist() == found.links.tolist()
+    result = topology_from(workers, pairs)
+    assert [tuple(link) for link in result.links.tolist()] == expected
+    again = topology_from(workers, result.links)
+    assert again.links.tolist() == result.links.tolist()
 
 
 def test_a_full_mesh_needs_no_more_than_its_links() -> None:
     tracemalloc.start()
-    found = base_topology("full", {}, workers=3000, seed=0)
+    result = base_topology("full", {}, workers=3000, seed=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 1.1 * found.links.nbytes
-    assert is_connected(found)
+    assert peak < 1.1 * result.links.nbytes
+    assert is_connected(result)
 
 
 def test_a_large_sparse_base_is_quick_to_make() -> None:
-    found = base_topology("random_regular", {"degree": 20}, workers=10_000, seed=0)
-    assert found.degrees.max() == 20
-    assert found.degrees.mean() > 19.9
+    result = base_topology("random_regular", {"degree": 20}, workers=10_000, seed=0)
+    assert result.degrees.max() == 20
+    assert result.degrees.mean() > 19.9

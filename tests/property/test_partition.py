@@ -1,4 +1,4 @@
-"""Whatever the data and the rule: a split is complete, disjoint, fair, and repeatable."""
+"""For any data and rule, a partition is complete, disjoint, fair and repeatable."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def labelled(draw: st.DrawFn, *, smallest: int = 1) -> tuple[IntArray, int]:
     kind=KINDS,
     skew=st.none() | st.floats(0, 1),
     alpha=st.floats(1e-4, 1e4),
-    each=st.integers(1, 5),
+    shards=st.integers(1, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_every_sample_has_one_owner_and_everyone_some(
+def test_every_sample_has_one_owner_and_every_worker_some(
     data: tuple[IntArray, int],
     workers: int,
     kind: Any,
     skew: float | None,
     alpha: float,
-    each: int,
+    shards: int,
     seed: int,
 ) -> None:
     targets, classes = data
@@ -52,7 +52,7 @@ def test_every_sample_has_one_owner_and_everyone_some(
         partition=kind,
         skew=skew if kind == "skew" else None,
         alpha=alpha,
-        shards_per_worker=each,
+        shards_per_worker=shards,
     )
 
     def split() -> list[IntArray]:
@@ -65,7 +65,7 @@ def test_every_sample_has_one_owner_and_everyone_some(
         refused = error.key
     if refused:
         reasons = {"workers": workers > len(targets), "data.skew": skew is not None}
-        reasons["data.shards_per_worker"] = workers * each > len(targets)
+        reasons["data.shards_per_worker"] = workers * shards > len(targets)
         assert reasons[refused], f"refused without need: {refused}"
         return
     assert len(parts) == workers

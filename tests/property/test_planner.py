@@ -71,13 +71,13 @@ def instances(draw: st.DrawFn, most: int = 7) -> Instance:
 
 @FAST
 @given(instances(), MODES)
-def test_a_plan_keeps_every_promise(problem: Instance, mode: str) -> None:
+def test_every_plan_is_valid(problem: Instance, mode: str) -> None:
     """Inside the base, as connected as the base, within the bound, never worse, 1 <= steps."""
     result, seen = watched(problem, mode)
     links = as_links(result.topology)
     base = problem.base_present
     assert set(links) <= set(base)
-    graph, whole = (reference.graph_of(problem.present, each) for each in (links, base))
+    graph, whole = (reference.graph_of(problem.present, pairs) for pairs in (links, base))
     assert networkx.number_connected_components(graph) == networkx.number_connected_components(
         whole
     )
@@ -121,7 +121,7 @@ def test_the_search_equals_the_reference(problem: Instance, mode: str) -> None:
 
 @FAST
 @given(instances(), MODES)
-def test_a_looser_bound_is_never_felt_as_a_broken_promise(problem: Instance, mode: str) -> None:
+def test_bounds_of_zero_and_infinity(problem: Instance, mode: str) -> None:
     """Bound 0 removes nothing that is apart; an infinite one is never the reason to keep."""
     strict = found(problem, mode, bound=0.0)
     gone = set(problem.base_present) - set(as_links(strict.topology))
@@ -184,7 +184,7 @@ def test_steps_within_a_deadline(pairs: FloatArray, deadline: float, most: int) 
 @FAST
 @given(times, st.floats(1, 100), st.integers(1, 100))
 def test_deadline_rules(pairs: FloatArray, pace: float, most: int) -> None:
-    """Both lie between what the slowest needs and what the most steps take; opt is the best."""
+    """Both lie between the time of one step and that of the most steps; opt is the best."""
     mu, b = pairs
     low, high = (b + mu).max(), (b + most * mu).max()
     paced = min(pace, most)
@@ -220,8 +220,8 @@ def test_the_waiting_constraint_only_adds(pairs: FloatArray, tolerance: float) -
         assert soft > plain
 
 
-def test_a_sparse_base_with_workers_away_keeps_its_pieces() -> None:
-    """A ring with two away falls in two: each piece stays whole."""
+def test_a_sparse_base_with_workers_away_keeps_its_components() -> None:
+    """A ring with two workers away has two components: each keeps its links."""
     for case in range(10):
         rng = np.random.default_rng([33, case])
         ring = sorted((min(i, (i + 1) % 8), max(i, (i + 1) % 8)) for i in range(8))

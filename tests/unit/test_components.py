@@ -1,4 +1,4 @@
-"""Parts by name or dotted path: found, their settings checked, called, or refused in words."""
+"""Components by name or dotted path: found, settings checked, called, or refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedhp.errors import ConfigError, DataError
 BUILTINS = {"full": "fedhp.graph:full", "star": "fedhp.graph:star"}
 
 
-def part(
+def component(
     first: int,
     *,
     size: Annotated[int, Field(ge=1, le=9)] = 3,
@@ -35,12 +35,12 @@ def part(
     either: int | Literal["auto"] = "auto",
     many: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """A part with settings of many types."""
+    """A component with settings of many types."""
     return dict(locals())
 
 
 def check(**settings: Any) -> dict[str, Any]:
-    return check_settings(part, settings, prefix="part", source="e.toml")
+    return check_settings(component, settings, prefix="part", source="e.toml")
 
 
 def refused(**settings: Any) -> ConfigError:
@@ -83,7 +83,7 @@ def test_settings_keep_their_types_as_toml_has_them() -> None:
 def test_only_given_settings_are_returned() -> None:
     assert check() == {}
     assert check(size=4) == {"size": 4}
-    assert defaults(part)["size"] == 3
+    assert defaults(component)["size"] == 3
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_wrong_settings_name_the_key_the_file_and_what_is_allowed(
     assert error.fix
 
 
-def test_objects_of_python_may_be_given_through_the_api() -> None:
+def test_python_objects_can_be_passed_through_the_api() -> None:
     marker = object()
     assert check(anything=marker)["anything"] is marker
 
@@ -128,7 +128,7 @@ def test_a_missing_setting_is_named() -> None:
     assert caught.value.allowed == "a whole number"
 
 
-def test_a_class_with_fields_is_a_part() -> None:
+def test_a_class_with_fields_is_a_component() -> None:
     class Own(BaseModel):
         model_config = {"extra": "forbid"}
         steps: Annotated[int, Field(ge=1)] = 2
@@ -138,7 +138,7 @@ def test_a_class_with_fields_is_a_part() -> None:
         build(Own, settings={"steps": "3"}, prefix="algorithm")
 
 
-def test_what_a_part_raises_is_told_in_one_line() -> None:
+def test_what_a_component_raises_is_reported_in_one_line() -> None:
     def grumpy(*, size: int = 3) -> None:
         raise ValueError("not\ntoday")
 
@@ -149,7 +149,7 @@ def test_what_a_part_raises_is_told_in_one_line() -> None:
     assert "if it is yours" in caught.value.fix
 
 
-def test_a_part_that_leaves_the_program_is_told_too() -> None:
+def test_a_component_that_exits_is_reported_too() -> None:
     def leaving() -> None:
         raise SystemExit("bye")
 
@@ -157,7 +157,7 @@ def test_a_part_that_leaves_the_program_is_told_too() -> None:
         build(leaving, settings={}, prefix="task")
 
 
-def test_clear_errors_pass_and_learn_the_file() -> None:
+def test_clear_errors_pass_and_get_the_file() -> None:
     def picky() -> None:
         raise ConfigError("is too big", key="model.width", fix="smaller")
 
@@ -182,7 +182,7 @@ def test_clear_errors_pass_and_learn_the_file() -> None:
         ("broken_import_g", "def Thing(*, x: 'Nowhere' = 1): ...", "cannot be read"),
     ],
 )
-def test_modules_that_fail_are_told_in_one_message(
+def test_modules_that_fail_are_reported_in_one_message(
     name: str, content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{name}.py").write_text(content)

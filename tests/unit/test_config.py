@@ -57,7 +57,7 @@ def test_an_override_cannot_open_a_value() -> None:
         parse({}, ["workers.x=1"])
 
 
-def test_set_key_makes_the_sections_it_needs() -> None:
+def test_set_key_creates_the_sections_it_needs() -> None:
     tree: dict[str, Any] = {"data": {"name": "digits"}}
     set_key(tree, "data.skew", 0.5)
     set_key(tree, "world.bandwidth.low", 2)
@@ -131,7 +131,7 @@ def test_a_name_that_looks_like_the_branch_of_a_union_is_named_whole() -> None:
     assert caught.value.key.startswith("world.devices")
 
 
-def test_whole_numbers_do_where_a_number_is_wanted() -> None:
+def test_whole_numbers_are_accepted_as_numbers() -> None:
     whole = parse({"world": {"bandwidth": {"low": 1, "high": 2}}, "evaluation": {"targets": [1]}})
     same = parse(
         {"world": {"bandwidth": {"low": 1.0, "high": 2.0}}, "evaluation": {"targets": [1.0]}}
@@ -141,7 +141,7 @@ def test_whole_numbers_do_where_a_number_is_wanted() -> None:
     assert isinstance(to_tables(whole)["world"]["bandwidth"]["low"], float)
 
 
-def test_every_profile_is_valid_and_gives_way_to_what_is_written() -> None:
+def test_every_profile_is_valid_and_can_be_overridden() -> None:
     for name in PROFILES:
         world = parse({"world": {"profile": name}}).world
         assert world.bandwidth.low == PROFILES[name]["bandwidth"]["low"]
@@ -172,15 +172,15 @@ def test_parsing_does_not_change_the_given_tables() -> None:
     assert tables == {"data": {"path": "x.npz", "name": "npz"}, "world": {}}
 
 
-def test_paths_count_from_the_file_and_overrides_from_the_current_folder(
+def test_paths_start_at_the_file_and_overrides_at_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "current").mkdir()
+    monkeypatch.chdir(tmp_path / "current")
     file = tmp_path / "e.toml"
     file.write_text('[data]\nname = "npz"\npath = "a.npz"\n')
     assert load(file).data.path == str(tmp_path / "a.npz")
-    assert load(file, ["data.path=a.npz"]).data.path == str(tmp_path / "here" / "a.npz")
+    assert load(file, ["data.path=a.npz"]).data.path == str(tmp_path / "current" / "a.npz")
 
 
 def test_differences_leave_out_what_does_not_change_the_numbers() -> None:
@@ -222,7 +222,7 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
         load("a\0b")
 
 
-def test_a_number_of_thousands_of_digits_can_be_talked_about(tmp_path: Path) -> None:
+def test_a_number_with_thousands_of_digits_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "huge.toml"
     file.write_text("workers = 0x" + "f" * 6000)
     with pytest.raises(
@@ -236,12 +236,12 @@ def test_the_defaults_are_a_valid_experiment() -> None:
     assert math.isclose(parse({}).training.learning_rate, 0.1)
 
 
-def test_a_part_without_a_name_is_the_default_one() -> None:
+def test_a_component_without_a_name_is_the_default_one() -> None:
     algorithm = parse({"algorithm": {"deadline": "fill"}}).algorithm
     assert (algorithm.name, algorithm.settings) == ("fedhp", {"deadline": "fill"})
 
 
-def test_another_part_on_the_command_line_drops_the_settings_of_the_files() -> None:
+def test_another_component_on_the_command_line_drops_the_settings_of_the_files() -> None:
     tables = {"model": {"name": "mlp", "hidden": [32]}}
     assert parse(tables, ["model.name=cnn"]).model.settings == {}
     swapped = parse(tables, ["model.width=0.5", "model.name=cnn"]).model

@@ -15,10 +15,10 @@ from fedhp.distance import (
 from fedhp.graph import topology_from
 
 LINE = np.array([[0, 1], [1, 2]])
-NOBODY = np.empty((0, 2), dtype=np.int64)
+NO_LINKS = np.empty((0, 2), dtype=np.int64)
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_no_distance_is_known_at_first() -> None:
     found = unknown(3)
     assert np.isnan(found[~np.eye(3, dtype=np.bool_)]).all()
     assert np.diag(found).tolist() == [0, 0, 0]
@@ -41,7 +41,7 @@ def test_a_measured_pair_keeps_its_value_even_if_a_path_is_shorter() -> None:
     assert found[0, 2] == 9.0
 
 
-def test_pairs_that_no_path_joins_keep_their_value() -> None:
+def test_pairs_without_a_path_keep_their_value() -> None:
     old = update_distance(unknown(3), LINE, np.array([1.0, 2.0]), smoothing=0.5)
     new = update_distance(old, np.array([[0, 1]]), np.array([4.0]), smoothing=0.5)
     assert new.tolist() == [[0, 4, 3], [4, 0, 2], [3, 2, 0]]
@@ -61,7 +61,7 @@ def test_the_old_estimate_is_left_alone() -> None:
 
 
 def test_paths_without_measurements() -> None:
-    found = paths(2, NOBODY, np.empty(0))
+    found = paths(2, NO_LINKS, np.empty(0))
     assert found.tolist() == [[0, np.inf], [np.inf, 0]]
 
 
@@ -75,11 +75,11 @@ def test_unknown_pairs_count_as_the_farthest_known() -> None:
 
 def test_mean_distance_counts_both_orders() -> None:
     apart = np.array([[0, 1, 3], [1, 0, 2], [3, 2, 0]], dtype=np.float64)
-    everyone = np.ones(3, dtype=np.bool_)
-    assert mean_distance(topology_from(3, LINE), apart, everyone) == 2 * 3 / 9
-    assert mean_distance(topology_from(3, NOBODY), apart, everyone) == 2 * 6 / 9
+    all_workers = np.ones(3, dtype=np.bool_)
+    assert mean_distance(topology_from(3, LINE), apart, all_workers) == 2 * 3 / 9
+    assert mean_distance(topology_from(3, NO_LINKS), apart, all_workers) == 2 * 6 / 9
     two = np.array([True, True, False])
-    assert mean_distance(topology_from(3, NOBODY), apart, two) == 2 * 1 / 4
+    assert mean_distance(topology_from(3, NO_LINKS), apart, two) == 2 * 1 / 4
     assert mean_distance(topology_from(3, LINE), apart, np.zeros(3, dtype=np.bool_)) == 0.0
 
 
@@ -88,3 +88,9 @@ def test_bound() -> None:
     assert first == 1.0
     assert update_bound(first, np.array([5.0, 5.0]), smoothing=0.25, scale=0.5) == 1.375
     assert update_bound(first, np.array([np.nan, np.inf]), smoothing=0.25, scale=0.5) == 1.0
+
+
+def test_no_warning_without_a_path() -> None:
+    old = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
+    new = update_distance(old, np.array([[0, 1]]), np.array([1.5]), smoothing=0.0)
+    assert new.tolist() == [[0.0, 1.5, 2.0], [1.5, 0.0, 3.0], [2.0, 3.0, 0.0]]

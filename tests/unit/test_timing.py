@@ -81,7 +81,7 @@ def test_timing_of_a_round() -> None:
     assert (found.round_time, found.mean_waiting_time) == (5.0, 0.5)
 
 
-def test_timing_with_nobody_there() -> None:
+def test_timing_without_workers() -> None:
     found = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
     assert (found.round_time, found.mean_waiting_time) == (0.0, 0.0)
     assert np.isnan(found.worker_time).all()

@@ -1,4 +1,4 @@
-"""digits, .npz files and loaders of one's own."""
+"""digits, .npz files and own loaders."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_digits_take_neither_path_nor_split(key: str, value: str) -> None:
         ((12,), (12,)),
     ],
 )
-def test_axes_are_told_apart(
+def test_axes_are_inferred(
     tmp_path: Path, given: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     arrays = four(given)
@@ -94,7 +94,7 @@ def test_axes_are_told_apart(
     np.testing.assert_allclose(data.train_inputs[1], first.reshape(expected), atol=1e-6)
 
 
-def test_layout_can_be_said(tmp_path: Path) -> None:
+def test_the_layout_can_be_set(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", **four((3, 8, 3)))
     assert load(path).shape == (3, 8, 3)
     assert load(path, options={"layout": "channels_last"}).shape == (3, 3, 8)
@@ -157,7 +157,7 @@ def test_class_names(tmp_path: Path) -> None:
         ({"x_test": np.zeros((0, 8, 8)), "y_test": np.zeros(0, int)}, "y_test holds no samples"),
     ],
 )
-def test_npz_trouble(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_bad_npz_files(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     path = save(tmp_path / "a.npz", **four(**change))
     with pytest.raises(DataError) as caught:
         load(path)
@@ -210,7 +210,7 @@ def own(name: str, **settings: Any) -> Dataset:
     return load_data(DataConfig(name=f"my_loaders:{name}", **settings))
 
 
-def test_a_loader_of_ones_own(loaders: ModuleType) -> None:
+def test_an_own_loader(loaders: ModuleType) -> None:
     def arrays(*, count: int, scale: float = 1.0) -> tuple[Any, ...]:
         x, y = scale * np.ones((count, 4, 4)), np.arange(count) % 2
         return x, y, x[:2], y[:2]

@@ -1,4 +1,4 @@
-"""check says what a path holds, and the commands print it."""
+"""check recognises data at a path, and the commands print it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_everything_below_a_folder(tmp_path: Path, mnist_folder: Path, write_idx
     assert "none: values to predict" in output
 
 
-def test_what_is_wrong_is_said(mnist_folder: Path) -> None:
+def test_a_problem_is_reported(mnist_folder: Path) -> None:
     (mnist_folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"rubbish")
     output, error = refuse("check", str(mnist_folder))
     assert "problem:" in output
@@ -111,7 +111,7 @@ def table(output: str) -> list[list[int]]:
     return [[0 if cell == "·" else int(cell) for cell in row] for row in rows]
 
 
-def test_split_shows_who_gets_what(tmp_path: Path) -> None:
+def test_split_shows_the_samples_of_each_worker(tmp_path: Path) -> None:
     output = run("split", "data.skew=0.8", "workers=6", "--plot", str(tmp_path / "a.png"))
     rows = table(output)
     assert [row[0] for row in rows] == list(range(6))

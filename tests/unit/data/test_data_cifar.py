@@ -1,4 +1,4 @@
-"""CIFAR-10 in all its packagings, and pickles that want more than numbers."""
+"""CIFAR-10 in all its formats, and malicious pickles."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_forged_array_state_is_refused(batches: Batches) -> None:
 
 def test_a_pickle_cannot_tamper_with_later_ones(batches: Batches) -> None:
     images, labels = batches["data_batch_1"]
-    # BUILD sets attributes on the stand-in for _reconstruct itself
+    # BUILD sets attributes on the replacement for _reconstruct itself
     state = b"N}X\x07\0\0\0__doc__X\x03\0\0\0bads\x86"
     tamper = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n" + state + b"b."
     with pytest.raises(DataError, match="holds a function"):

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that cuts, stalls, lies and refuses."""
+"""Downloads from a local server that cuts connections, stalls, lies and refuses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 @dataclass
-class Shop:
-    """What the server does; each list is used up request by request."""
+class ServerScript:
+    """What the server does; each list is consumed request by request."""
 
     content: bytes = CONTENT
     ranges: bool = True
@@ -41,8 +41,8 @@ class Shop:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop = shop
+    def __init__(self, script: ServerScript) -> None:
+        self.script = script
         super().__init__(("127.0.0.1", 0), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -56,65 +56,65 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        shop = self.server.shop
-        shop.requests.append(dict(self.headers))
-        if shop.redirect and self.path == "/file.bin":
+        script = self.server.script
+        script.requests.append(dict(self.headers))
+        if script.redirect and self.path == "/file.bin":
             self.send_response(302)
-            self.send_header("Location", shop.redirect)
+            self.send_header("Location", script.redirect)
             self.end_headers()
             return
-        if shop.statuses and (status := shop.statuses.pop(0)) != 200:
+        if script.statuses and (status := script.statuses.pop(0)) != 200:
             self.send_error(status)
             return
-        start, content = 0, shop.content
+        start, content = 0, script.content
         asked = self.headers.get("Range", "")
         mark = self.headers.get("If-Range")
-        if shop.ranges and asked and mark in (None, shop.etag):
+        if script.ranges and asked and mark in (None, script.etag):
             start = int(asked.removeprefix("bytes=").rstrip("-"))
             if start >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")
                 self.end_headers()
                 return
-            first = start + 1 if shop.wrong_range else start
+            first = start + 1 if script.wrong_range else start
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
         else:
             self.send_response(200)
         body = content[start:]
-        if shop.etag:
-            self.send_header("ETag", shop.etag)
-        if shop.length:
+        if script.etag:
+            self.send_header("ETag", script.etag)
+        if script.length:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if shop.cuts:
-            self.wfile.write(body[: shop.cuts.pop(0)])
+        if script.cuts:
+            self.wfile.write(body[: script.cuts.pop(0)])
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_WR)
-        elif shop.stalls:
-            self.wfile.write(body[: shop.stalls.pop(0)])
+        elif script.stalls:
+            self.wfile.write(body[: script.stalls.pop(0)])
             self.wfile.flush()
-            shop.silence.wait(20)
+            script.silence.wait(20)
         else:
             self.wfile.write(body)
 
 
 @pytest.fixture
-def shop() -> Iterator[Shop]:
-    shop = Shop()
-    server = Server(shop)
-    shop.url = f"http://127.0.0.1:{server.server_port}/file.bin"
+def script() -> Iterator[ServerScript]:
+    script = ServerScript()
+    server = Server(script)
+    script.url = f"http://127.0.0.1:{server.server_port}/file.bin"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield shop
-    shop.silence.set()
+    yield script
+    script.silence.set()
     server.shutdown()
     thread.join(10)
     server.server_close()
 
 
 @dataclass
-class Patience:
+class Retries:
     """A retry policy that notes pauses instead of waiting."""
 
     pauses: list[float] = field(default_factory=list)
@@ -125,188 +125,200 @@ class Patience:
 
 
 @pytest.fixture
-def patience() -> Patience:
-    return Patience()
+def retries() -> Retries:
+    return Retries()
 
 
 def left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_plain_download(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+def test_a_plain_download(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     target = tmp_path / "file.bin"
     download(
-        shop.url,
+        script.url,
         target,
         md5=MD5,
-        policy=patience.policy(),
+        policy=retries.policy(),
         progress=lambda *event: seen.append(event),
     )
     assert target.read_bytes() == CONTENT
     assert left_over(tmp_path) == ["file.bin"]
     assert seen[0] == ("file.bin", 0, len(CONTENT))
     assert seen[-1] == ("file.bin", len(CONTENT), len(CONTENT))
-    assert "Range" not in shop.requests[0]
+    assert "Range" not in script.requests[0]
 
 
-def test_a_cut_is_resumed_where_it_happened(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.cuts = [100_000, 200_000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+def test_a_cut_is_resumed_where_it_happened(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
+    script.cuts = [100_000, 200_000]
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    ranges = [request.get("Range") for request in shop.requests]
+    ranges = [request.get("Range") for request in script.requests]
     assert ranges == [None, "bytes=100000-", "bytes=300000-"]
-    assert [request.get("If-Range") for request in shop.requests] == [None, '"v1"', '"v1"']
-    assert patience.pauses == [1.0, 2.0]
+    assert [request.get("If-Range") for request in script.requests] == [None, '"v1"', '"v1"']
+    assert retries.pauses == [1.0, 2.0]
 
 
-def test_a_later_run_goes_on(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.cuts = [1000, 1000, 1000]
+def test_a_later_run_continues(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
+    script.cuts = [1000, 1000, 1000]
     with pytest.raises(DataError, match=r"gave up after 3 attempts: .*cut after 3000 of 1048576"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert left_over(tmp_path) == ["file.bin.part", "file.bin.part.tag"]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert shop.requests[-1]["Range"] == "bytes=3000-"
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert script.requests[-1]["Range"] == "bytes=3000-"
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
     assert left_over(tmp_path) == ["file.bin"]
 
 
-def test_progress_forgives_earlier_failures(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.content = CONTENT * 6
-    shop.cuts = [10, 1 << 20, 10, 1 << 20, 10, 1 << 20]
-    md5 = hashlib.md5(shop.content).hexdigest()
-    download(shop.url, tmp_path / "file.bin", md5=md5, policy=patience.policy())
-    assert patience.pauses == [1.0, 1.0, 2.0, 1.0, 2.0, 1.0]
+def test_progress_forgives_earlier_failures(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
+    script.content = CONTENT * 6
+    script.cuts = [10, 1 << 20, 10, 1 << 20, 10, 1 << 20]
+    md5 = hashlib.md5(script.content).hexdigest()
+    download(script.url, tmp_path / "file.bin", md5=md5, policy=retries.policy())
+    assert retries.pauses == [1.0, 1.0, 2.0, 1.0, 2.0, 1.0]
 
 
-def test_pauses_are_bounded(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.statuses = [503] * 9
-    policy = patience.policy(attempts=9)
+def test_pauses_are_bounded(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
+    script.statuses = [503] * 9
+    policy = retries.policy(attempts=9)
     with pytest.raises(DataError, match="gave up after 9 attempts: the server answered 503"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
-    assert patience.pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=policy)
+    assert retries.pauses == [1, 2, 4, 8, 16, 30, 30, 30]
     assert left_over(tmp_path) == []
 
 
 def test_a_server_without_ranges_starts_over(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
-    shop.ranges = False
-    shop.cuts = [500_000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    script.ranges = False
+    script.cuts = [500_000]
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_a_file_that_changed_meanwhile_starts_over(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
-    shop.cuts = [1000, 1, 1]
+    script.cuts = [1000, 1, 1]
     with pytest.raises(DataError, match="gave up"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    shop.content, shop.etag = CONTENT[::-1], '"v2"'
-    md5 = hashlib.md5(shop.content).hexdigest()
-    download(shop.url, tmp_path / "file.bin", md5=md5, policy=patience.policy())
-    assert (tmp_path / "file.bin").read_bytes() == shop.content
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    script.content, script.etag = CONTENT[::-1], '"v2"'
+    md5 = hashlib.md5(script.content).hexdigest()
+    download(script.url, tmp_path / "file.bin", md5=md5, policy=retries.policy())
+    assert (tmp_path / "file.bin").read_bytes() == script.content
 
 
 def test_an_old_beginning_without_a_mark_is_found_out_by_the_checksum(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
-    shop.etag = ""
+    script.etag = ""
     (tmp_path / "file.bin.part").write_bytes(b"of another file")
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert [request.get("Range") for request in shop.requests] == ["bytes=15-", None]
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert [request.get("Range") for request in script.requests] == ["bytes=15-", None]
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_a_complete_part_is_only_checked(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+def test_a_complete_part_is_only_checked(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT)
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert len(shop.requests) == 1
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert len(script.requests) == 1
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_a_part_that_is_too_long_starts_over(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT + b"more")
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_another_part_than_asked_for_starts_over(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
-    shop.wrong_range = True
-    shop.cuts = [1000]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    script.wrong_range = True
+    script.cuts = [1000]
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_no_length_given(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.length = False
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+def test_no_length_given(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
+    script.length = False
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_wrong_checksum_keeps_nothing(
-    shop: Shop, patience: Patience, tmp_path: Path, resumed: bool
+    script: ServerScript, retries: Retries, tmp_path: Path, resumed: bool
 ) -> None:
     if resumed:
         (tmp_path / "file.bin.part").write_bytes(CONTENT[:100])
     with pytest.raises(DataError) as caught:
-        download(shop.url, tmp_path / "file.bin", md5="0" * 32, policy=patience.policy())
+        download(script.url, tmp_path / "file.bin", md5="0" * 32, policy=retries.policy())
     assert f"expected MD5 {'0' * 32}, got {MD5} (1048576 bytes)" in str(caught.value)
     assert "--from URL" in str(caught.value)
     assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize("status", [404, 403, 410])
-def test_a_refusal_is_final(shop: Shop, patience: Patience, tmp_path: Path, status: int) -> None:
-    shop.statuses = [status]
+def test_a_refusal_is_final(
+    script: ServerScript, retries: Retries, tmp_path: Path, status: int
+) -> None:
+    script.statuses = [status]
     with pytest.raises(DataError, match=f"the server answered {status}"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert len(shop.requests) == 1
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert len(script.requests) == 1
     assert left_over(tmp_path) == []
 
 
-def test_a_passing_trouble_passes(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.statuses = [503, 429]
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+def test_a_temporary_failure_is_retried(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
+    script.statuses = [503, 429]
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_a_server_that_stalls_runs_into_the_timeout(
-    shop: Shop, patience: Patience, tmp_path: Path
+    script: ServerScript, retries: Retries, tmp_path: Path
 ) -> None:
-    shop.stalls = [1000]
-    policy = patience.policy(timeout=1.0, attempts=1)
+    script.stalls = [1000]
+    policy = retries.policy(timeout=1.0, attempts=1)
     with pytest.raises(DataError, match="gave up after 1 attempts: no answer within 1 s"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=policy)
     assert (tmp_path / "file.bin.part").stat().st_size == 1000, "what came is kept"
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_nobody_listens(patience: Patience, tmp_path: Path) -> None:
+def test_no_server_listens(retries: Retries, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/file.bin"
     with pytest.raises(DataError, match=r"gave up after 3 attempts: .*refused"):
-        download(url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+        download(url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
 
 
-def test_a_full_disk_is_noticed_before(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    policy = patience.policy(free=lambda folder: 1 << 20)
+def test_a_full_disk_is_noticed_before(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
+    policy = retries.policy(free=lambda folder: 1 << 20)
     with pytest.raises(StorageFull, match="needs about 1 MB, 1 MB are free") as caught:
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=policy)
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=policy)
     assert caught.value.exit_code == 2
     assert "--to DIR" in str(caught.value)
     assert (tmp_path / "file.bin.part").exists() is False
 
 
-def test_a_disk_that_fills_up_on_the_way(shop: Shop, patience: Patience) -> None:
+def test_a_disk_that_fills_up_on_the_way(script: ServerScript, retries: Retries) -> None:
     # /dev/full refuses every write, as a full disk does
     target = Path("/dev/full")
     if not target.exists():
@@ -317,52 +329,58 @@ def test_a_disk_that_fills_up_on_the_way(shop: Shop, patience: Patience) -> None
         _write(sink, b"x")
 
 
-def test_two_fetches_do_not_mix(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+def test_two_fetches_do_not_mix(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with (tmp_path / "file.bin.part").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process is downloading"):
-            download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert shop.requests == []
+            download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert script.requests == []
 
 
-def test_a_folder_that_cannot_be_written(shop: Shop, patience: Patience, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(
+    script: ServerScript, retries: Retries, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="cannot be written"):
-        download(shop.url, tmp_path / "no" / "file", md5=MD5, policy=patience.policy())
+        download(script.url, tmp_path / "no" / "file", md5=MD5, policy=retries.policy())
 
 
-def test_a_redirect_is_followed(shop: Shop, patience: Patience, tmp_path: Path) -> None:
-    shop.redirect = "/elsewhere.bin"
-    download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
+def test_a_redirect_is_followed(script: ServerScript, retries: Retries, tmp_path: Path) -> None:
+    script.redirect = "/elsewhere.bin"
+    download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    assert [request["Accept-Encoding"] for request in shop.requests] == ["identity"] * 2
+    assert [request["Accept-Encoding"] for request in script.requests] == ["identity"] * 2
 
 
 def test_the_proxy_of_the_environment_is_used(
-    shop: Shop, patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ServerScript, retries: Retries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", shop.url.removesuffix("/file.bin"))
+    monkeypatch.setenv("http_proxy", script.url.removesuffix("/file.bin"))
     url = "http://data.invalid/file.bin"
-    download(url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert shop.requests[0]["Host"] == "data.invalid"
+    download(url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert script.requests[0]["Host"] == "data.invalid"
 
 
 def test_a_proxy_of_an_unknown_kind(
-    patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    retries: Retries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "gopher://127.0.0.1:1")
     with pytest.raises(DataError, match="proxy settings cannot be used") as caught:
-        download("http://data.invalid/x", tmp_path / "x", md5=MD5, policy=patience.policy())
+        download("http://data.invalid/x", tmp_path / "x", md5=MD5, policy=retries.policy())
     assert "NO_PROXY" in str(caught.value)
 
 
 @pytest.mark.parametrize("length", [True, False])
 def test_an_endless_file_is_refused(
-    shop: Shop, patience: Patience, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: bool
+    script: ServerScript,
+    retries: Retries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    length: bool,
 ) -> None:
     monkeypatch.setattr("fedhp.data.download._LARGEST", 500_000)
-    shop.length = length
+    script.length = length
     with pytest.raises(DataError, match="the file has more than"):
-        download(shop.url, tmp_path / "file.bin", md5=MD5, policy=patience.policy())
-    assert len(shop.requests) == 1
+        download(script.url, tmp_path / "file.bin", md5=MD5, policy=retries.policy())
+    assert len(script.requests) == 1
     assert left_over(tmp_path) == []

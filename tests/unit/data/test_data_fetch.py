@@ -1,4 +1,4 @@
-"""fetch and unpack: whole sets from a server on this machine, archives that misbehave."""
+"""fetch and unpack: whole data sets from a local server, malicious and damaged archives."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_files_are_fetched_once_and_again_when_damaged(
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_an_archive_is_unpacked_and_known_again(
+def test_an_archive_is_unpacked_and_not_fetched_again(
     web: tuple[Path, str, list[str]], tmp_path: Path, kind: str
 ) -> None:
     folder, url, served = web
@@ -103,16 +103,16 @@ def test_an_archive_is_unpacked_and_known_again(
     content = make(folder / f"a.{kind}", {"top/one.txt": b"1", "top/deep/two.txt": b"22"})
     source = DataSource(url, ((f"a.{kind}", md5(content)),), "set", archive=True)
     result = fetch("cifar10", to=tmp_path / "there", source=source)
-    place = tmp_path / "there" / "set"
-    assert result.path == place
-    found = sorted(path.relative_to(place).as_posix() for path in place.rglob("*"))
-    assert found == [".fetched.json", "deep", "deep/two.txt", "one.txt"]
+    unpacked = tmp_path / "there" / "set"
+    assert result.path == unpacked
+    files = sorted(path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*"))
+    assert files == [".fetched.json", "deep", "deep/two.txt", "one.txt"]
     assert fetch("cifar10", to=tmp_path / "there", source=source).downloaded == ()
     assert len(served) == 1
-    (place / "one.txt").write_bytes(b"x")
+    (unpacked / "one.txt").write_bytes(b"x")
     again = fetch("cifar10", to=tmp_path / "there", source=source)
     assert again.downloaded == (f"a.{kind}",)
-    assert (place / "one.txt").read_bytes() == b"1"
+    assert (unpacked / "one.txt").read_bytes() == b"1"
 
 
 def test_an_archive_already_here_is_not_fetched_again(tmp_path: Path) -> None:
@@ -124,9 +124,7 @@ def test_an_archive_already_here_is_not_fetched_again(tmp_path: Path) -> None:
     assert not (tmp_path / "set" / "a.zip").exists()
 
 
-def test_a_single_file_is_the_place_itself(
-    web: tuple[Path, str, list[str]], tmp_path: Path
-) -> None:
+def test_a_single_file_is_the_path_itself(web: tuple[Path, str, list[str]], tmp_path: Path) -> None:
     folder, url, _ = web
     content = make_zip(folder / "tiny-imagenet-200.zip", {"a": b"1"})
     source = DataSource("http://unused", (("tiny-imagenet-200.zip", md5(content)),), "")
@@ -218,7 +216,7 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, kind: str) -> None:
     assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_something_that_is_no_archive(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"hello")
     with pytest.raises(DataError, match="cannot be unpacked"):
         unpack(tmp_path / "a", tmp_path / "target")

@@ -17,7 +17,7 @@ from fedhp.data.images import natural
 from fedhp.errors import ConfigError, DataError
 
 
-def picture(value: int, *, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> bytes:
+def image(value: int, *, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> bytes:
     color: Any = value if mode == "L" else (value, 0, 255 - value)
     sink = io.BytesIO()
     Image.new(mode, size, color).save(sink, "PNG")
@@ -45,11 +45,11 @@ def load(name: str, path: Path, **settings: Any) -> Any:
 
 @pytest.fixture
 def divided() -> dict[str, bytes | str]:
-    files: dict[str, bytes | str] = {"README.txt": "no picture"}
+    files: dict[str, bytes | str] = {"README.txt": "not an image"}
     for label, animal in enumerate(("cat", "dog", "eel")):
         for number in range(4):
-            files[f"train/{animal}/{number}.png"] = picture(10 * label + number)
-        files[f"test/{animal}/0.PNG"] = picture(200 + label)
+            files[f"train/{animal}/{number}.png"] = image(10 * label + number)
+        files[f"test/{animal}/0.PNG"] = image(200 + label)
     return files
 
 
@@ -64,15 +64,15 @@ def tiny() -> dict[str, bytes | str]:
         for number in (0, 1, 2, 10):
             mode = "L" if number == 10 else "RGB"
             name = f"train/{wnid}/images/{wnid}_{number}.JPEG"
-            files[name] = picture(10 * label + number, mode=mode)
+            files[name] = image(10 * label + number, mode=mode)
         files[f"train/{wnid}/{wnid}_boxes.txt"] = "boxes"
     order = ["n03", "n02", "n01"]
     files["val/val_annotations.txt"] = "".join(
         f"val_{i}.JPEG\t{wnid}\t0\t0\t9\t9\n" for i, wnid in enumerate(order)
     )
     for i in range(3):
-        files[f"val/images/val_{i}.JPEG"] = picture(100 + i)
-    files["test/images/test_0.JPEG"] = picture(1)
+        files[f"val/images/val_{i}.JPEG"] = image(100 + i)
+    files["test/images/test_0.JPEG"] = image(1)
     return files
 
 
@@ -90,14 +90,14 @@ def test_divided_folders(tmp_path: Path, divided: dict[str, bytes | str], zipped
     assert some.train_targets.tolist() == [0, 1, 2]
 
 
-def test_val_stands_in_for_test(tmp_path: Path, divided: dict[str, bytes | str]) -> None:
+def test_val_is_used_as_test(tmp_path: Path, divided: dict[str, bytes | str]) -> None:
     files = {name.replace("test/", "val/"): content for name, content in divided.items()}
     assert len(load("image_folder", write(tmp_path, files)).test_targets) == 3
 
 
 def test_undivided_folders_are_split_alike_every_time(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {
-        f"{name}/{i}.png": picture(i) for name in ("a", "b") for i in range(20)
+        f"{name}/{i}.png": image(i) for name in ("a", "b") for i in range(20)
     }
     data = load("image_folder", write(tmp_path, files))
     assert np.bincount(data.train_targets).tolist() == [16, 16]
@@ -110,7 +110,7 @@ def test_undivided_folders_are_split_alike_every_time(tmp_path: Path) -> None:
 def test_sizes_must_agree_unless_a_size_is_given(
     tmp_path: Path, divided: dict[str, bytes | str]
 ) -> None:
-    divided["train/dog/1.png"] = picture(7, size=(12, 8))
+    divided["train/dog/1.png"] = image(7, size=(12, 8))
     write(tmp_path, divided)
     with pytest.raises(DataError) as caught:
         load("image_folder", tmp_path)
@@ -128,7 +128,7 @@ def test_wrong_options_name_the_key(tmp_path: Path, options: dict[str, Any]) -> 
         load("image_folder", tmp_path, options=options)
 
 
-def test_folder_trouble(tmp_path: Path, divided: dict[str, bytes | str]) -> None:
+def test_bad_folders(tmp_path: Path, divided: dict[str, bytes | str]) -> None:
     with pytest.raises(ConfigError, match=r"data\.path: is required"):
         load_data(DataConfig(name="image_folder"))
     with pytest.raises(DataError, match=r"data\.path = .*no such file or folder"):
@@ -139,13 +139,13 @@ def test_folder_trouble(tmp_path: Path, divided: dict[str, bytes | str]) -> None
     only_train = {name: c for name, c in divided.items() if name.startswith("train")}
     with pytest.raises(DataError, match="no images in test/<class> or val/<class>"):
         load("image_folder", write(tmp_path / "b", only_train))
-    divided["test/fox/0.png"] = picture(3)
+    divided["test/fox/0.png"] = image(3)
     with pytest.raises(DataError, match="the test folder has the class 'fox'"):
         load("image_folder", write(tmp_path / "c", divided))
 
 
-@pytest.mark.parametrize("content", [b"", b"no picture", picture(1)[:40]])
-def test_a_broken_picture_is_named(
+@pytest.mark.parametrize("content", [b"", b"not an image", image(1)[:40]])
+def test_a_broken_image_is_named(
     tmp_path: Path, divided: dict[str, bytes | str], content: bytes
 ) -> None:
     divided["train/eel/3.png"] = content
@@ -153,10 +153,10 @@ def test_a_broken_picture_is_named(
         load("image_folder", write(tmp_path, divided))
 
 
-def test_a_picture_that_unfolds_to_gigabytes_is_refused(
+def test_an_image_that_expands_to_gigabytes_is_refused(
     tmp_path: Path, divided: dict[str, bytes | str]
 ) -> None:
-    good = bytearray(picture(1))
+    good = bytearray(image(1))
     good[16:24] = (9000).to_bytes(4, "big") * 2  # width and height in the PNG header
     import zlib
 
@@ -201,7 +201,7 @@ def test_tiny_imagenet_below_the_path(tmp_path: Path, tiny: dict[str, bytes | st
         ({"val/images/val_1.JPEG": b"broken"}, "val_1.JPEG: is not a readable image"),
     ],
 )
-def test_tiny_imagenet_trouble(
+def test_bad_tiny_imagenet(
     tmp_path: Path, tiny: dict[str, bytes | str], change: dict[str, Any], words: str
 ) -> None:
     files = {name: content for name, content in {**tiny, **change}.items() if content is not None}
@@ -221,7 +221,7 @@ def test_a_truncated_zip_is_refused(tmp_path: Path, tiny: dict[str, bytes | str]
 def test_a_damaged_zip_entry_is_refused(tmp_path: Path, divided: dict[str, bytes | str]) -> None:
     path = pack(tmp_path / "mine.zip", divided)
     content = path.read_bytes()
-    target = picture(31 - 10)
+    target = image(31 - 10)
     assert content.count(target) == 1
     path.write_bytes(content.replace(target, target[:-10] + bytes(10)))
     with pytest.raises(DataError, match=r"cannot be read from the zip: Bad CRC"):

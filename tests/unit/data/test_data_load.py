@@ -1,4 +1,4 @@
-"""Preparation, places where files are looked up, and the memory of loaded sets."""
+"""Preparation, where files are looked up, and the data sets kept in memory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_pool_needs_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "there"), [("train_images", 10), ("test_images", 2)])
-def test_more_than_there_is(images: tuple[Path, Any], key: str, there: int) -> None:
+def test_more_images_than_the_data_set_has(images: tuple[Path, Any], key: str, there: int) -> None:
     with pytest.raises(ConfigError) as caught:
         load(images[0], **{key: 11})
     assert caught.value.key == f"data.{key}"
@@ -100,11 +100,11 @@ def test_the_same_preparation_is_loaded_once(images: tuple[Path, Any]) -> None:
     assert load(path, pool=2) is not first
     save(path, 255 - x, np.arange(10) % 4)
     again = load(path)
-    assert again is not first, "a file written anew is read anew"
+    assert again is not first, "a file that was written again is read again"
     assert not np.array_equal(again.train_inputs, first.train_inputs)
 
 
-def test_places_in_order(
+def test_folders_are_searched_in_order(
     mnist_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = DataConfig(name="mnist")
@@ -122,7 +122,7 @@ def test_places_in_order(
     (tmp_path / "cached").rename(tmp_path / "cache" / "mnist")
     assert len(load_data(config).train_inputs) == 20
     monkeypatch.setenv("FEDHP_DATA", str(tmp_path / "shared"))
-    assert len(load_data(config).train_inputs) == 20, "an absent FEDHP_DATA is passed over"
+    assert len(load_data(config).train_inputs) == 20, "a missing FEDHP_DATA is skipped"
     (tmp_path / "shared" / "MNIST").mkdir(parents=True)
     (tmp_path / "cache" / "mnist").rename(tmp_path / "shared" / "MNIST" / "raw")
     assert len(load_data(config).train_inputs) == 20, "torchvision's layout is known"
@@ -133,7 +133,7 @@ def test_path_may_be_the_parent(mnist_folder: Path) -> None:
     assert len(data.train_inputs) == 20
 
 
-def test_a_wrong_path_is_not_replaced_by_another_place(
+def test_a_wrong_path_is_not_replaced_by_another(
     mnist_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDHP_DATA", str(mnist_folder.parent))

@@ -1,4 +1,4 @@
-"""Refusals and particular cases of the split; the rules are in tests/paper and tests/property."""
+"""Refused and special cases of the partition; its rules are in tests/paper and tests/property."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_skew_with_too_few_classes() -> None:
     assert all(len(part) for part in split(targets, 2, 10, skew=0.8))
 
 
-def test_skew_zero_that_leaves_someone_out() -> None:
+def test_skew_zero_that_leaves_workers_without_samples() -> None:
     # homes 0,1,2 and 3,0,1 of 4 workers: at p = 0 workers 0 and 1 would get nothing
     error = refused(np.arange(100) % 2, 2, 4, skew=0.0)
     assert error.key == "data.skew"
@@ -76,7 +76,7 @@ def test_skew_without_classes(classes: int | None) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("skew", [None, 0.0, 0.5, 1.0])
-def test_three_or_fewer_workers_are_at_home_everywhere(workers: int, skew: float | None) -> None:
+def test_three_or_fewer_workers_are_home_to_every_class(workers: int, skew: float | None) -> None:
     targets = np.arange(90) % 5
     counts = class_counts(split(targets, 5, workers, skew=skew), targets, 5)
     assert counts.max() - counts.min() <= 1
@@ -107,7 +107,7 @@ def test_dirichlet_needs_classes() -> None:
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-5, 0.1, 1.0, 1e6, 1e300])
 @pytest.mark.parametrize("kind", ["dirichlet", "quantity"])
-def test_any_alpha_ends_with_everyone_served(alpha: float, kind: str) -> None:
+def test_any_alpha_gives_every_worker_a_sample(alpha: float, kind: str) -> None:
     targets = np.arange(600) % 3
     parts = split(targets, 3, 100, partition=kind, alpha=alpha)
     assert min(map(len, parts)) >= 1
@@ -137,8 +137,8 @@ def test_the_seed_decides() -> None:
         assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_the_numbers_stay() -> None:
-    # a change here changes every result ever measured: do it on purpose only
+def test_the_numbers_are_stable() -> None:
+    # a change here changes every result ever measured
     targets = np.arange(24) % 4
     start = {
         kind: [int(part[0]) for part in split(targets, 4, 5, partition=kind, seed=7)]

@@ -1,4 +1,4 @@
-"""Faults of parts: their settings, their names, and parts of one's own that do not fit."""
+"""Faults of components: their settings, their names, and own components that do not fit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fuzz.schema_faults import bad_values, misspelt
 BUILTINS = {"algorithm": ALGORITHMS, "model": MODELS, "topology": TOPOLOGIES}
 
 
-def part_faults(rng: random.Random) -> Iterator[Fault]:
+def component_faults(rng: random.Random) -> Iterator[Fault]:
     """Unknown and wrong settings of every built-in algorithm, model and topology."""
     for section, builtins in BUILTINS.items():
         for name in builtins:
             settings = settings_of(resolve(name, builtins, key=section))
-            fits = suitable(section, name)
+            needed = needed_settings(section, name)
             for setting, annotation in settings.items():
                 path = f"{section}.{setting}"
                 for value in bad_values(annotation):
                     yield Fault(
                         f"{name}: {path} = {value!r:.40}",
-                        {f"{section}.name": name, **fits, path: value},
+                        {f"{section}.name": name, **needed, path: value},
                         (path,),
                     )
             for key in (*(misspelt(s, rng) for s in settings), "stepz", "int", "list_", "self"):
@@ -38,30 +38,30 @@ def part_faults(rng: random.Random) -> Iterator[Fault]:
                     path = f"{section}.{key}"
                     yield Fault(
                         f"{name}: unknown {path}",
-                        {f"{section}.name": name, **fits, path: rng.choice([1, "x", [2]])},
+                        {f"{section}.name": name, **needed, path: rng.choice([1, "x", [2]])},
                         (path,),
                     )
 
 
-def settings_of(part: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a part with their types."""
-    if inspect.isclass(part) and issubclass(part, BaseModel):
+def settings_of(component: Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a component with their types."""
+    if inspect.isclass(component) and issubclass(component, BaseModel):
         return {
             name: Annotated[field.annotation, *field.metadata, None]
-            for name, field in part.model_fields.items()
+            for name, field in component.model_fields.items()
         }
-    parameters = inspect.signature(part, eval_str=True).parameters.values()
+    parameters = inspect.signature(component, eval_str=True).parameters.values()
     return {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def suitable(section: str, name: str) -> dict[str, Any]:
-    """What a part needs beside itself to be valid."""
+def needed_settings(section: str, name: str) -> dict[str, Any]:
+    """The settings that a component needs to be valid."""
     return {"topology.pairs": [[0, 1]]} if name == "links" else {}
 
 
 def name_faults(rng: random.Random) -> Iterator[Fault]:
-    """Parts without a name, with a wrong one, or with a path that leads nowhere."""
-    nowhere = [
+    """Components without a name, with a wrong one, or with a dotted path that does not exist."""
+    missing = [
         "no_such_module_at_all:Thing",
         "no_such_module_at_all.Thing",
         "fuzz_parts:NoSuchThing",
@@ -95,14 +95,14 @@ def name_faults(rng: random.Random) -> Iterator[Fault]:
             typo = misspelt(name, rng)
             if typo not in builtins:
                 yield Fault(f"{key} = {typo!r}", {key: typo}, (key,))
-        for path in nowhere:
+        for path in missing:
             yield Fault(f"{key} = {path!r}", {key: path}, (key,))
 
 
-def own_part_faults() -> Iterator[Fault]:
-    """Parts of one's own that import but do not fit."""
+def own_component_faults() -> Iterator[Fault]:
+    """The user's own components that can be imported but do not fit."""
 
-    def part(section: str, name: str, *keys: str, **settings: Any) -> Fault:
+    def component(section: str, name: str, *keys: str, **settings: Any) -> Fault:
         own = {f"{section}.{key}": value for key, value in settings.items()}
         chosen = keys or (f"{section}.name",)
         plain = {"data.partition": "iid"} if section == "task" else {}
@@ -114,13 +114,13 @@ def own_part_faults() -> Iterator[Fault]:
         )
 
     for name in ("NoPlan", "Explodes", "Exits", "Needs", "good", "Regression", "no_arguments"):
-        yield part("algorithm", name)
-    yield part("algorithm", "Planner", "algorithm.steps", steps=0)
-    yield part("algorithm", "Planner", "algorithm.steps", steps="3")
-    yield part("algorithm", "Planner", "algorithm.step", step=3)
-    yield part("algorithm", "Explodes", fuse=4)
+        yield component("algorithm", name)
+    yield component("algorithm", "Planner", "algorithm.steps", steps=0)
+    yield component("algorithm", "Planner", "algorithm.steps", steps="3")
+    yield component("algorithm", "Planner", "algorithm.step", step=3)
+    yield component("algorithm", "Explodes", fuse=4)
     for name in ("PlansNothing", "KeepsNothing", "KeepsAList", "PlansTooMuch", "CannotPlan"):
-        yield part("algorithm", name)
+        yield component("algorithm", name)
     for name in (
         "no_arguments",
         "no_module",
@@ -136,14 +136,14 @@ def own_part_faults() -> Iterator[Fault]:
         "odd_type",
         "NoPlan",
     ):
-        yield part("model", name)
-    yield part("model", "good", "model.width", width=65)
-    yield part("model", "good", "model.width", width=2.5)
-    yield part("model", "good", "model.wide", wide=2)
+        yield component("model", name)
+    yield component("model", "good", "model.width", width=65)
+    yield component("model", "good", "model.width", width=2.5)
+    yield component("model", "good", "model.wide", wide=2)
     for name in ("raise", "text", "none", "ragged", "far", "apart"):
-        yield part("topology", f"pairs_{name}")
-    yield part("topology", "good", "topology.name")
-    yield part("topology", "pairs_far", "topology.list", list=3)
+        yield component("topology", f"pairs_{name}")
+    yield component("topology", "good", "topology.name")
+    yield component("topology", "pairs_far", "topology.list", list=3)
     for name in (
         "NoLoss",
         "NoName",
@@ -158,13 +158,13 @@ def own_part_faults() -> Iterator[Fault]:
         "good",
         "no_arguments",
     ):
-        yield part("task", name)
-    yield part("task", "Regression", "task.hidden", hidden=0)
-    yield part("task", "Regression", "task.hiden", hiden=3)
+        yield component("task", name)
+    yield component("task", "Regression", "task.hidden", hidden=0)
+    yield component("task", "Regression", "task.hiden", hiden=3)
     for name in ("raises", "none", "three", "nan", "negative", "uneven"):
-        yield part("data", f"load_{name}")
-    yield part("data", "load_path", "data.path")
-    yield part("data", "load_nan", "data.path", path="/tmp")
-    yield part("data", "load_nan", "data.split", split="letters")
-    yield part("data", "load_nan", "data.options.year", options={"year": 3})
-    yield part("data", "load_values", "task.name")
+        yield component("data", f"load_{name}")
+    yield component("data", "load_path", "data.path")
+    yield component("data", "load_nan", "data.path", path="/tmp")
+    yield component("data", "load_nan", "data.split", split="letters")
+    yield component("data", "load_nan", "data.options.year", options={"year": 3})
+    yield component("data", "load_values", "task.name")
