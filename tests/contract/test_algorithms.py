@@ -24,7 +24,7 @@ from contract.rounds import (
 )
 from fedhp.algorithms import Algorithm, AsyncAlgorithm
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, unpack
 from paper.compare import leaves
 
 

@@ -18,7 +18,7 @@ from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 

@@ -109,6 +109,5 @@ def line(workers: int) -> NeighborMixing:
 
 def final_model(folder: Path) -> NDArray[np.float32]:
     """All numbers of a worker's last model, tensor by tensor in the order of their names."""
-    with (folder / "model.safetensors").open("rb", buffering=0) as stream:
-        arrays, _ = read_tensors(stream)
+    arrays, _ = read_tensors(folder / "model.safetensors")
     return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])

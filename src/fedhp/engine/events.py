@@ -25,7 +25,7 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import with_results
 from fedhp.record.checkpoint import Checkpoint
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
     BoolArray,
     Decision,

@@ -14,7 +14,7 @@ from fedhp.engine.executor import Pending
 from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Exchanged, ModelTester, RoundExecutor, ShardLost
 from fedhp.engine.testing import RoundTests
 from fedhp.record.checkpoint import Checkpoint
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, unpack
 from fedhp.types import BoolArray, IntArray, Plan, Reports, RoundRecord
 
 

@@ -28,7 +28,7 @@ from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError
 from fedhp.learn.local import check
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
 POLL_INTERVAL = 0.5  # s between two checks of whether the user wants to stop

@@ -26,7 +26,7 @@ from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, upd
 from fedhp.learn.params import matrix, row_of, rows_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.seeds import Purpose, generator, number
 from fedhp.timing import PROBE_BATCHES
 from fedhp.types import FloatArray, IntArray

@@ -27,7 +27,7 @@ from fedhp.engine.executor import (
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights, mixing_weights, topology_from
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.types import (
     BoolArray,
     Evaluation,

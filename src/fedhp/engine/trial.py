@@ -15,7 +15,7 @@ from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
 from fedhp.engine.accounting import calibration, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.errors import ConfigError, FedhpError, RunError
-from fedhp.record.packing import pack
+from fedhp.record.tensors import pack
 from fedhp.types import Action, Plan
 
 MOST_STEPS = 1_000_000  # of one worker in one round

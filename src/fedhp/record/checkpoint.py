@@ -14,9 +14,7 @@ from typing import Any
 
 from fedhp.errors import RunError
 from fedhp.files import write_parts
-from fedhp.record.hashing import array_blocks
-from fedhp.record.packing import Arrays
-from fedhp.record.tensors import read_tensors, tensor_file
+from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
 
 FILE = "checkpoint.safetensors"
 VERSION = 1
@@ -40,7 +38,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "crc": str(_crc(checkpoint.arrays, index + scalars)),
         "scalars": scalars,
     }
-    write_parts(folder / FILE, tensor_file(checkpoint.arrays, metadata))
+    write_parts(folder / FILE, tensor_parts(checkpoint.arrays, metadata))
 
 
 def read_checkpoint(folder: Path, *, mapped: bool = False) -> Checkpoint | None:
@@ -52,9 +50,8 @@ def read_checkpoint(folder: Path, *, mapped: bool = False) -> Checkpoint | None:
     if not path.exists():
         return None
     try:
-        with path.open("rb", buffering=0) as stream:
-            arrays, metadata = read_tensors(stream, mapped=mapped)
-    except (OSError, ValueError, RecursionError) as error:
+        arrays, metadata = read_tensors(path, mapped=mapped)
+    except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
     if metadata.get("version") != str(VERSION):
         raise _damaged(path, f"its version is {metadata.get('version')}, not {VERSION}")

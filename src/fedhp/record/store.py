@@ -19,8 +19,8 @@ import numpy as np
 from fedhp import __version__
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
-from fedhp.record.hashing import array_blocks, hash_rows
 from fedhp.record.rows import round_columns
+from fedhp.record.tensors import array_blocks
 from fedhp.types import RoundRecord
 
 FILE = "record.sqlite"
@@ -303,6 +303,24 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def hash_rows(digest: Any, rows: Sequence[Sequence[Any]]) -> None:
+    """Take in a block of rows column by column, kinds and bits of all values."""
+    digest.update(f"{len(rows)} rows ".encode())
+    for column in zip(*rows, strict=True):
+        kinds = set(map(type, column))
+        if kinds <= {float, type(None)}:
+            numbers = np.array(column, dtype="<f8")  # NULL becomes NaN, which SQLite cannot hold
+            digest.update(b"float" if float in kinds else b"null")
+            digest.update(numbers)
+        elif kinds == {int}:
+            digest.update(b"int")
+            digest.update(np.array(column, dtype="<i8"))
+        else:
+            # repr tells 1 from 1.0, 0.0 from -0.0 and None from all of them, and keeps all bits.
+            digest.update(b"any")
+            digest.update("\0".join(map(repr, column)).encode())
 
 
 def description(experiment: Experiment, *, label: str, asynchronous: bool) -> dict[str, Any]:

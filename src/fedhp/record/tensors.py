@@ -1,26 +1,29 @@
-"""The safetensors file format, written and read without a second copy of the arrays.
+"""Named arrays on disk: safetensors files, and the dataclasses that are kept in them.
 
-8 bytes of header size (little endian), a JSON header padded with blanks, then the arrays. The
-library's own functions build the whole file in memory first.
+Files are read with the safetensors library. They are written by hand: the library orders the
+metadata at random, so that equal models would give unequal files, and trusts that arrays have
+no gaps.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
-from io import BytesIO, FileIO
-from typing import Any
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize, safe_open
 
 from fedhp.errors import RunError
-from fedhp.record.hashing import array_blocks
-from fedhp.record.packing import Arrays
 
-KINDS = {
+T = TypeVar("T")
+Arrays = dict[str, NDArray[Any]]
+
+DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
@@ -34,113 +37,149 @@ KINDS = {
     "U8": "|u1",
     "BOOL": "|b1",
 }
-NAMES = {kind: name for name, kind in KINDS.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 METADATA = "__metadata__"
-LARGEST_HEADER = 100_000_000  # bytes, as in the library
+BLOCK_BYTES = 1 << 24  # of an array with gaps, about, that are copied at a time
 
 
-def tensor_file(arrays: Arrays, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The file piece by piece: header first, then each array as it lies in memory."""
+def tensor_parts(arrays: Arrays, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A file piece by piece: the header, then each array from where it is in memory."""
     # The widest numbers first keeps every array aligned.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {METADATA: dict(metadata)}
-    place = 0
+    offset = 0
     for name in order:
-        end = place + arrays[name].nbytes
+        end = offset + arrays[name].nbytes
         header[name] = {
-            "dtype": _kind(name, arrays[name]),
+            "dtype": _dtype_name(name, arrays[name]),
             "shape": list(arrays[name].shape),
-            "data_offsets": [place, end],
+            "data_offsets": [offset, end],
         }
-        place = end
+        offset = end
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return _pieces(text, [arrays[name] for name in order])
+    return _parts(text, [arrays[name] for name in order])
 
 
-def read_buffer(content: bytes) -> tuple[Arrays, dict[str, str]]:
-    """The same for a file that is in memory."""
-    return _read(BytesIO(content), len(content), None)
-
-
-def read_tensors(stream: FileIO, *, mapped: bool = False) -> tuple[Arrays, dict[str, str]]:
-    """Arrays and metadata of a file; ValueError where it is none. Mapped ones stay in the file."""
-    whole = np.memmap(stream, dtype=np.uint8, mode="r") if mapped else None
-    stream.seek(0)
-    return _read(stream, os.fstat(stream.fileno()).st_size, whole)
-
-
-def _read(
-    stream: FileIO | BytesIO, size: int, whole: NDArray[np.uint8] | None
-) -> tuple[Arrays, dict[str, str]]:
-    length = int.from_bytes(stream.read(8), "little")
-    if size < 8 or length > min(size - 8, LARGEST_HEADER):
-        raise ValueError(f"its header of {length} bytes does not fit into {size} bytes")
-    header = json.loads(stream.read(length))
-    if not isinstance(header, dict) or not isinstance(metadata := header.pop(METADATA, {}), dict):
-        raise ValueError("its header is no table")
-    start, arrays, place = 8 + length, Arrays(), 0
-    for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
-        kind, shape, (begin, end) = _entry(entry)
-        if begin != place or start + end > size:
-            raise ValueError(f"the array {name} is not in its place")
-        place = end
-        if whole is not None:
-            arrays[name] = whole[start + begin : start + end].view(kind).reshape(shape)
-            continue
-        arrays[name] = np.empty(shape, dtype=kind)
-        for block in array_blocks(arrays[name]):
-            _fill(stream, block)
-    if start + place != size:
-        raise ValueError(f"it has {size} bytes, not {start + place}")
-    return arrays, metadata
-
-
-def _fill(stream: FileIO | BytesIO, block: memoryview) -> None:
-    """Unbuffered, for a system call reads straight into the array, at most 2 GB at once."""
-    while len(block):
-        done = stream.readinto(block)
-        if not done:
-            raise ValueError("the file ends within an array")
-        block = block[done:]
-
-
-def _pieces(header: bytes, arrays: list[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+def _parts(header: bytes, arrays: list[NDArray[Any]]) -> Iterator[bytes | memoryview]:
     yield len(header).to_bytes(8, "little") + header
     for array in arrays:
         yield from array_blocks(array)
 
 
-def _kind(name: str, array: NDArray[Any]) -> str:
-    kind = NAMES.get(array.dtype.str)
-    if kind is None:
+def _dtype_name(name: str, array: NDArray[Any]) -> str:
+    dtype_name = DTYPE_NAMES.get(array.dtype.str)
+    if dtype_name is None:
         raise RunError(
             f"the array {name} holds {array.dtype}, which a checkpoint cannot hold",
             allowed="booleans, and integers and floats of up to 64 bits",
             fix="keep only these in the algorithm's state dataclass",
         )
-    return kind
+    return dtype_name
 
 
-def _offsets(entry: Any) -> tuple[int, int]:
-    offsets = _sizes(entry.get("data_offsets")) if isinstance(entry, dict) else []
-    if len(offsets) != 2:
-        raise ValueError("an entry of its header names no place")
-    return offsets[0], offsets[1]
+def array_blocks(array: NDArray[Any]) -> Iterator[memoryview]:
+    """The bytes of an array in C order: a view, or block by block where it has gaps."""
+    if not array.size:
+        return
+    if array.flags.c_contiguous:
+        yield array.reshape(-1).view(np.uint8).data
+        return
+    step = max(1, BLOCK_BYTES // (array.nbytes // len(array) or 1))
+    for start in range(0, len(array), step):
+        block = np.ascontiguousarray(array[start : start + step])
+        yield block.reshape(-1).view(np.uint8).data
 
 
-def _entry(entry: dict[str, Any]) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
-    begin, end = _offsets(entry)
-    shape = _sizes(entry.get("shape"))
-    if entry.get("dtype") not in NAMES.values():
-        raise ValueError(f"an array holds {entry.get('dtype')}")
-    kind = np.dtype(KINDS[entry["dtype"]])
-    if math.prod(shape) * kind.itemsize != end - begin:
-        raise ValueError("an array's shape does not fit its size")
-    return kind, tuple(shape), (begin, end)
+def read_tensors(path: Path, *, mapped: bool = False) -> tuple[Arrays, dict[str, str]]:
+    """Arrays and metadata of a file; ValueError if it is damaged.
+
+    `mapped` arrays are read only and stay in the file.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            for name in file.keys():  # noqa: SIM118 (it is not a dict)
+                _check_dtype(name, file.get_slice(name).get_dtype())
+            if mapped:
+                arrays = _mapped(path, file)
+            else:
+                arrays = {name: file.get_tensor(name) for name in file.offset_keys()}
+            return arrays, file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
 
 
-def _sizes(value: Any) -> list[int]:
-    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        raise ValueError("an entry of its header is no list of sizes")
-    return value
+def _mapped(path: Path, file: Any) -> Arrays:
+    """Views into the file. The library made sure that the arrays follow each other closely."""
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    start, arrays = 8 + int.from_bytes(content[:8].tobytes(), "little"), Arrays()
+    for name in file.offset_keys():
+        entry = file.get_slice(name)
+        dtype, shape = np.dtype(DTYPES[entry.get_dtype()]), entry.get_shape()
+        end = start + math.prod(shape) * dtype.itemsize
+        arrays[name] = content[start:end].view(dtype).reshape(shape)
+        start = end
+    return arrays
+
+
+def read_buffer(content: bytes) -> tuple[Arrays, dict[str, str]]:
+    """The same for a file that is in memory."""
+    try:
+        entries = deserialize(content)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    arrays = Arrays()
+    for name, entry in entries:
+        _check_dtype(name, entry["dtype"])
+        values = np.frombuffer(entry["data"], dtype=DTYPES[entry["dtype"]])
+        arrays[name] = values.reshape(entry["shape"])
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return arrays, header.get(METADATA, {})
+
+
+def _check_dtype(name: str, dtype_name: str) -> None:
+    if dtype_name not in DTYPES:
+        raise ValueError(f"the array {name} holds {dtype_name}, not one of {', '.join(DTYPES)}")
+
+
+def pack(prefix: str, value: Any) -> tuple[Arrays, dict[str, Any]]:
+    """A flat dataclass as arrays and JSON-ready scalars, keys prefixed.
+
+    The one form a state may take on disk: nothing in it can execute, and floats keep their bits.
+    """
+    arrays: Arrays = {}
+    scalars: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        key = f"{prefix}.{field.name}"
+        if isinstance(item, np.ndarray):
+            arrays[key] = np.ascontiguousarray(item)
+        elif item is None or isinstance(item, bool | int | float | str):
+            scalars[key] = item
+        elif isinstance(item, np.generic):
+            scalars[key] = item.item()
+        else:
+            raise RunError(
+                f"{type(value).__name__}.{field.name} is a {type(item).__name__}, "
+                "which a checkpoint cannot hold",
+                allowed="numpy arrays, numbers, strings, booleans and None",
+                fix="keep only these in the algorithm's state dataclass",
+            )
+    return arrays, scalars
+
+
+def unpack(prefix: str, kind: type[T], arrays: Arrays, scalars: dict[str, Any]) -> T:
+    """The dataclass that was packed."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        key = f"{prefix}.{field.name}"
+        if key in arrays:
+            values[field.name] = arrays[key]
+        elif key in scalars:
+            values[field.name] = scalars[key]
+        else:
+            raise RunError(
+                f"the checkpoint lacks {key}",
+                fix="it was written by another version; start the run again in another folder",
+            )
+    return kind(**values)

@@ -15,7 +15,7 @@ from fedhp.config import parse
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.sharded import ShardedExecutor
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.tables import merge_tables
 from fedhp.types import RoundRecord
 from paper.tiny import BASE

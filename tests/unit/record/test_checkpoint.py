@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import subprocess
@@ -25,7 +26,7 @@ from fedhp.record.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, read_buffer, read_tensors, tensor_parts, unpack
 
 
 def sample(round_index: int = 3) -> Checkpoint:
@@ -199,6 +200,45 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(RunError, match="damaged"):
         read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "C64", "F8_E4M3", "NOPE"])
+def test_kinds_of_numbers_that_nobody_wrote_are_refused(dtype: str, tmp_path: Path) -> None:
+    size = {"BF16": 2, "C64": 8, "F8_E4M3": 1, "NOPE": 4}[dtype]
+    entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
+    header = json.dumps({"models": entry}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(3 * size)
+    (tmp_path / FILE).write_bytes(content)
+    for mapped in (False, True):
+        with pytest.raises(RunError, match=f"the checkpoint is damaged: .*{dtype}"):
+            read_checkpoint(tmp_path, mapped=mapped)
+    with pytest.raises(ValueError, match=dtype):
+        read_buffer(content)
+
+
+def test_a_buffer_is_read_as_a_file_is(tmp_path: Path) -> None:
+    arrays = {**sample().arrays, "number": np.array(7)}
+    content = b"".join(bytes(part) for part in tensor_parts(arrays, {"round": "3"}))
+    (tmp_path / "x").write_bytes(content)
+    for found, metadata in (read_buffer(content), read_tensors(tmp_path / "x")):
+        assert metadata == {"round": "3"}
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+            assert found[name].tobytes() == array.tobytes()
+            assert found[name].flags.writeable
+    for size in range(0, len(content), 7):
+        with pytest.raises(ValueError):
+            read_buffer(content[:size])
+
+
+def test_equal_arrays_give_equal_files() -> None:
+    """The library would put the metadata in another order each time."""
+    metadata = {name: name for name in "zyxabc"}
+    files = {
+        b"".join(bytes(part) for part in tensor_parts(sample().arrays, metadata)) for _ in range(9)
+    }
+    assert len(files) == 1
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

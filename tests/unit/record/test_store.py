@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fedhp.errors import RunError, StorageFull
-from fedhp.record.hashing import hash_rows
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.statistics import interval
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import FILE, Store, hash_rows
 from fedhp.types import Decision, Evaluation, LinkVerdict, RoundRecord, Timing
 
 

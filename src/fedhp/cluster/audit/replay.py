@@ -19,7 +19,7 @@ from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.graph import directed_weights, mixing_weights, topology_from
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
 

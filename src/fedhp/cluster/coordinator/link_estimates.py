@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.record.packing import Arrays
+from fedhp.record.tensors import Arrays
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray
 

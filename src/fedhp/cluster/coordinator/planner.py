@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedhp.cluster.coordinator.link_estimates import LinkEstimates
-from fedhp.record.packing import Arrays
-from fedhp.record.tensors import read_buffer, tensor_file
+from fedhp.record.tensors import Arrays, read_buffer, tensor_parts
 from fedhp.types import Evaluation, FloatArray
 
 
@@ -39,7 +38,7 @@ def evaluation_of(accuracy: FloatArray, images: int) -> Evaluation | None:
 
 def to_bytes(arrays: Arrays, scalars: dict[str, Any]) -> bytes:
     """Arrays and scalars as one safetensors file."""
-    parts = tensor_file(arrays, {"scalars": json.dumps(scalars)})
+    parts = tensor_parts(arrays, {"scalars": json.dumps(scalars)})
     return b"".join(bytes(part) for part in parts)
 
 

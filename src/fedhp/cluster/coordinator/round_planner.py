@@ -19,7 +19,7 @@ from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import travelled
 from fedhp.graph import components_of, topology_from
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
     BoolArray,
     FloatArray,

@@ -17,7 +17,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import RULE
-from fedhp.record.packing import pack, unpack
+from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
 from fedhp.types import Action, BoolArray, Decision, LinkVerdict, RoundRecord, Timing
 

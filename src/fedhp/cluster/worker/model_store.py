@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.files import make_folder, storage_errors, write_parts
-from fedhp.record.hashing import array_blocks
-from fedhp.record.packing import Arrays
-from fedhp.record.tensors import read_tensors, tensor_file
+from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
 
 log = logging.getLogger("fedhp.worker")
 
@@ -54,7 +52,7 @@ class ModelStore:
         for attempt, file in _files(self._run_folder):
             try:
                 self._models[attempt] = _read(file, self.run, width=width, counters=counters)
-            except (OSError, ValueError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 log.warning("stored model ignored", extra={"file": file.name, "why": str(error)})
 
     def attempts(self) -> list[Attempt]:
@@ -126,8 +124,7 @@ def _files(folder: Path) -> Iterator[tuple[Attempt, Path]]:
 
 
 def _read(file: Path, run: str, *, width: int, counters: int) -> StoredModel:
-    with file.open("rb", buffering=0) as stream:
-        arrays, metadata = read_tensors(stream)
+    arrays, metadata = read_tensors(file)
     if metadata.get("version") != FILE_VERSION or metadata.get("run") != run:
         raise ValueError("it belongs to another version or run")
     row, counter_values = arrays.get("model"), arrays.get("counters")
@@ -149,7 +146,7 @@ def _write(path: Path, arrays: Arrays, metadata: dict[str, str]) -> None:
     with storage_errors(
         path, what="the model", option="--state", recovery="start this worker again"
     ):
-        write_parts(path, tensor_file(arrays, metadata))
+        write_parts(path, tensor_parts(arrays, metadata))
 
 
 def _digest(model: StoredModel) -> str:
