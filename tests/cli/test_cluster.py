@@ -43,15 +43,15 @@ def certs(tmp_path: Path) -> Path:
 def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> None:
     file, out = write(tmp_path), tmp_path / "run"
     arguments = ("cluster", "up", file, "--workers", 2, "--out", out, "rounds=2")
-    told = command(*arguments, "--json")
-    assert told.code == 0, told.err
-    result = told.json()
+    outcome = command(*arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    result = outcome.json()
     assert result["rounds"] == 2
     assert sorted(result["digests"]) == ["w0", "w1"]
     assert result["exit_codes"] == {"coordinator": 0, "w0": 0, "w1": 0}
     assert 0 < result["accuracy"] <= 1
     assert result["run"]["mean_model_accuracy"] is None
-    assert "round 2/2" in told.err
+    assert "round 2/2" in outcome.err
 
     again = command(*arguments)  # over already: nothing runs again
     assert again.code == 0, again.err
@@ -60,15 +60,15 @@ def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> 
     with RunReader(out) as run:
         assert run.rounds_done == 2
     for words in (("show", out), ("show", out, "--round", 1), ("explain", out)):
-        told = command(*words)
-        assert told.code == 0, told.err
-        assert "virtual" not in told.out
+        outcome = command(*words)
+        assert outcome.code == 0, outcome.err
+        assert "virtual" not in outcome.out
     assert "3 machines" not in command("show", out).out
     assert "2 machines of a network" in command("show", out).out
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         (("model.name=nothing",), "model.name"),
         (("data.name=nothing",), "data.name"),
@@ -77,12 +77,12 @@ def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> 
     ],
 )
 def test_up_refuses_before_anything_starts(
-    command: Command, tmp_path: Path, changes: tuple[str, ...], said: str
+    command: Command, tmp_path: Path, changes: tuple[str, ...], expected: str
 ) -> None:
     out = tmp_path / "run"
-    told = command("cluster", "up", write(tmp_path), "--out", out, *changes)
-    assert told.code == 2
-    assert said in told.err
+    outcome = command("cluster", "up", write(tmp_path), "--out", out, *changes)
+    assert outcome.code == 2
+    assert expected in outcome.err
     assert not out.exists()
 
 
@@ -92,64 +92,68 @@ def test_up_stops_everything_on_a_signal(tmp_path: Path) -> None:
     try:
         wait_until(lambda: (out / "record.sqlite").exists(), "the record")
         process.send_signal(signal.SIGINT)
-        told = ended(process)
+        outcome = ended(process)
     finally:
         process.kill()
-    assert told.code == 130
-    assert "continues the run" in told.err
+    assert outcome.code == 130
+    assert "continues the run" in outcome.err
 
 
-def test_status_tells_people_and_machines(command: Command, gathering: Cluster) -> None:
-    told = command("cluster", "status", "--out", gathering.folder)
-    assert told.code == 0, told.err
-    assert "gathering (0 of 3 workers are ready; at least 1 are needed): round 0 of 3" in told.out
+def test_status_for_people_and_programs(command: Command, gathering: Cluster) -> None:
+    outcome = command("cluster", "status", "--out", gathering.folder)
+    assert outcome.code == 0, outcome.err
+    assert (
+        "gathering (0 of 3 workers are ready; at least 1 are needed): round 0 of 3" in outcome.out
+    )
     address = target_of(gathering.folder).address
-    told = command(
+    outcome = command(
         *("cluster", "status", "--coordinator", address, "--certs", gathering.certificates),
         "--json",
     )
-    assert told.json()["state"] == "gathering"
-    assert told.json()["workers"] == []
+    assert outcome.json()["state"] == "gathering"
+    assert outcome.json()["workers"] == []
 
 
 def test_only_an_operator_may_command(command: Command, gathering: Cluster) -> None:
-    told = command("cluster", "stop", "--out", gathering.folder, "--name", "w0")
-    assert told.code == 2
-    assert "needs operator" in told.err
-    told = command("cluster", "drain", "w9", "--out", gathering.folder)
-    assert told.code == 2
-    assert "there is no worker w9" in told.err
-    told = command("cluster", "allow", "w9", "--out", gathering.folder)
-    assert "there is no worker w9" in told.err
+    outcome = command("cluster", "stop", "--out", gathering.folder, "--name", "w0")
+    assert outcome.code == 2
+    assert "needs operator" in outcome.err
+    outcome = command("cluster", "drain", "w9", "--out", gathering.folder)
+    assert outcome.code == 2
+    assert "there is no worker w9" in outcome.err
+    outcome = command("cluster", "allow", "w9", "--out", gathering.folder)
+    assert "there is no worker w9" in outcome.err
 
 
-def test_who_asks_nobody_is_told_why(command: Command, tmp_path: Path, certs: Path) -> None:
-    told = command("cluster", "status")
-    assert told.code == 2
-    assert "--coordinator HOST:PORT, or --out DIR" in told.err
-    told = command("cluster", "status", "--out", tmp_path)
-    assert "does not say where a coordinator is" in told.err
+def test_a_status_without_a_coordinator_says_why(
+    command: Command, tmp_path: Path, certs: Path
+) -> None:
+    outcome = command("cluster", "status")
+    assert outcome.code == 2
+    assert "--coordinator HOST:PORT, or --out DIR" in outcome.err
+    outcome = command("cluster", "status", "--out", tmp_path)
+    assert "does not say where a coordinator is" in outcome.err
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         asked = ("cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0")
-        told = command(*asked)
-        assert "nothing listens there" in told.err
-    told = command(*asked[:-1], "nobody")
-    assert "nobody.crt is missing" in told.err
+        outcome = command(*asked)
+        assert "nothing listens there" in outcome.err
+    outcome = command(*asked[:-1], "nobody")
+    assert "nobody.crt is missing" in outcome.err
 
 
-def test_a_stranger_is_told_the_true_cause(
-    command: Command, gathering: Cluster, certs: Path
-) -> None:
+def test_a_stranger_reads_the_true_cause(command: Command, gathering: Cluster, certs: Path) -> None:
     address = target_of(gathering.folder).address
-    told = command("cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0")
-    assert told.code == 2
-    assert "authority" in told.err
+    outcome = command(
+        "cluster", "status", "--coordinator", address, "--certs", certs, "--name", "w0"
+    )
+    assert outcome.code == 2
+    assert "authority" in outcome.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--listen", "nonsense"), "address to listen on"),
         (("--listen", "127.0.0.1:0", "--name", "w0"), "not coordinator"),
@@ -164,23 +168,23 @@ def test_a_stranger_is_told_the_true_cause(
     ],
 )
 def test_a_coordinator_refuses_before_it_starts(
-    command: Command, tmp_path: Path, certs: Path, arguments: tuple[str, ...], said: str
+    command: Command, tmp_path: Path, certs: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     out = tmp_path / "run"
-    told = command("coordinator", write(tmp_path), "--certs", certs, "--out", out, *arguments)
-    assert told.code == 2
-    assert said.replace("PENS", "algorithm.symmetric") in told.err
+    outcome = command("coordinator", write(tmp_path), "--certs", certs, "--out", out, *arguments)
+    assert outcome.code == 2
+    assert expected.replace("PENS", "algorithm.symmetric") in outcome.err
     assert not out.exists()
 
 
-def test_a_taken_port_is_told(command: Command, tmp_path: Path, certs: Path) -> None:
+def test_a_port_in_use_is_an_error(command: Command, tmp_path: Path, certs: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        told = command("coordinator", write(tmp_path), "--certs", certs, "--listen", listen)
-    assert told.code == 2
-    assert "in use" in told.err
+        outcome = command("coordinator", write(tmp_path), "--certs", certs, "--listen", listen)
+    assert outcome.code == 2
+    assert "in use" in outcome.err
 
 
 def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> None:
@@ -190,12 +194,12 @@ def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> N
     try:
         wait_until(lambda: _answers(out, certs), "it answers")
         process.send_signal(signal.SIGTERM)
-        told = ended(process)
+        outcome = ended(process)
     finally:
         process.kill()
-    assert told.code == 130
-    assert "the run is saved" in told.err
-    assert '"who": "coordinator"' in told.err
+    assert outcome.code == 130
+    assert "the run is saved" in outcome.err
+    assert '"who": "coordinator"' in outcome.err
     with RunReader(out) as run:
         assert run.meta("status") == "interrupted"
         assert run.meta("workers") == 1

@@ -42,11 +42,11 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def found(command: Command, *arguments: object, ready: bool) -> dict[str, dict[str, str]]:
+def checks_of(command: Command, *arguments: object, ready: bool) -> dict[str, dict[str, str]]:
     """The findings by check; the exit code fits."""
-    told = command("doctor", *arguments, "--json")
-    assert told.code == (0 if ready else 1), told.out
-    result = told.json()
+    outcome = command("doctor", *arguments, "--json")
+    assert outcome.code == (0 if ready else 1), outcome.out
+    result = outcome.json()
     assert result["ready"] is ready
     for check in result["checks"]:
         assert check["verdict"] == "ok" or check["mend"], check
@@ -54,7 +54,7 @@ def found(command: Command, *arguments: object, ready: bool) -> dict[str, dict[s
 
 
 def test_a_machine_without_faults(command: Command, certs: Path) -> None:
-    checks = found(
+    checks = checks_of(
         command,
         *("--certs", certs, "--name", "c1", "--listen", "127.0.0.1:0", "--data", "digits"),
         ready=True,
@@ -74,23 +74,23 @@ def test_a_machine_without_faults(command: Command, certs: Path) -> None:
 
 def test_lines_for_people(command: Command, certs: Path) -> None:
     (certs / "w1.key").chmod(0o640)
-    told = command("doctor", "--certs", certs, "--name", "w1")
-    assert told.code == 1
-    assert "ok       versions: fedhp" in told.out
-    assert "wrong    certificate: " in told.out
-    assert "fix: chmod 600" in told.out
+    outcome = command("doctor", "--certs", certs, "--name", "w1")
+    assert outcome.code == 1
+    assert "ok       versions: fedhp" in outcome.out
+    assert "wrong    certificate: " in outcome.out
+    assert "fix: chmod 600" in outcome.out
 
 
 def test_an_expired_certificate(command: Command, certs: Path) -> None:
     issue(certs, "w1", days=10, replace=True, now=datetime.now(UTC) - timedelta(days=20))
-    check = found(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
+    check = checks_of(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
     assert "expired" in check["said"]
     assert "certs issue" in check["mend"]
 
 
 def test_a_certificate_that_ends_soon(command: Command, certs: Path) -> None:
     issue(certs, "w1", days=10, replace=True)
-    check = found(command, "--certs", certs, "--name", "w1", ready=True)["certificate w1.crt"]
+    check = checks_of(command, "--certs", certs, "--name", "w1", ready=True)["certificate w1.crt"]
     assert check["verdict"] == "warning"
     assert "fedhp certs issue w1 --replace" in check["mend"]
 
@@ -99,32 +99,32 @@ def test_a_certificate_of_another_authority(command: Command, certs: Path, tmp_p
     other = tmp_path / "other"
     init_authority(other)
     (certs / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    check = found(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
+    check = checks_of(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
     assert "another authority" in check["said"]
 
 
 def test_a_certificate_that_is_not_there(command: Command, certs: Path) -> None:
-    check = found(command, "--certs", certs, "--name", "w7", ready=False)["certificate"]
+    check = checks_of(command, "--certs", certs, "--name", "w7", ready=False)["certificate"]
     assert "w7.crt is missing" in check["said"]
 
 
 def test_every_certificate_without_a_name(command: Command, certs: Path) -> None:
     issue(certs, "w1", days=10, replace=True, now=datetime.now(UTC) - timedelta(days=20))
-    checks = found(command, "--certs", certs, ready=False)
+    checks = checks_of(command, "--certs", certs, ready=False)
     assert checks["certificate w1.crt"]["verdict"] == "wrong"
     assert checks["certificate c1.crt"]["verdict"] == "ok"
 
 
 def test_a_host_that_the_certificate_is_not_for(command: Command, certs: Path) -> None:
     arguments = ("--certs", certs, "--name", "c1", "--listen", "127.0.0.2:0")
-    check = found(command, *arguments, ready=False)["host"]
+    check = checks_of(command, *arguments, ready=False)["host"]
     assert "not for 127.0.0.2" in check["said"]
 
 
 def test_a_file_from_the_future(command: Command, certs: Path) -> None:
     ahead = datetime.now(UTC).timestamp() + 7200
     os.utime(certs / "w1.crt", (ahead, ahead))
-    check = found(command, "--certs", certs, "--name", "w1", ready=True)["clock"]
+    check = checks_of(command, "--certs", certs, "--name", "w1", ready=True)["clock"]
     assert check["verdict"] == "warning"
     assert "in the future" in check["said"]
 
@@ -134,21 +134,21 @@ def test_a_port_that_is_taken(command: Command) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        check = found(command, "--listen", address, ready=False)["port"]
+        check = checks_of(command, "--listen", address, ready=False)["port"]
     assert "in use" in check["said"]
     assert "another port" in check["mend"]
-    check = found(command, "--listen", "nonsense", ready=False)["port"]
+    check = checks_of(command, "--listen", "nonsense", ready=False)["port"]
     assert "address to listen on" in check["said"]
 
 
 def test_data_that_cannot_be_read(command: Command, tmp_path: Path) -> None:
-    check = found(command, "--data", tmp_path / "none.npz", ready=False)["data"]
+    check = checks_of(command, "--data", tmp_path / "none.npz", ready=False)["data"]
     assert "none.npz" in check["said"]
     np.savez(tmp_path / "own.npz", x=np.zeros((20, 4), np.float32), y=np.arange(20) % 2)
-    check = found(command, "--data", tmp_path / "own.npz", ready=True)["data"]
+    check = checks_of(command, "--data", tmp_path / "own.npz", ready=True)["data"]
     assert "of 4 for training" in check["said"]
     assert "2 classes" in check["said"]
-    check = found(command, "--data", write(tmp_path), ready=True)["data"]
+    check = checks_of(command, "--data", write(tmp_path), ready=True)["data"]
     assert "10 classes" in check["said"]
 
 
@@ -156,17 +156,17 @@ def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
     usage = SimpleNamespace(free=10 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
     monkeypatch.setattr("fedhp.engine.memory.available", lambda: 100 << 20)
-    checks = found(command, "--out", tmp_path / "new", ready=False)
+    checks = checks_of(command, "--out", tmp_path / "new", ready=False)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "wrong"
     usage.free = 500 << 20
     monkeypatch.setattr("fedhp.engine.memory.available", lambda: 600 << 20)
-    checks = found(command, "--out", tmp_path / "new", ready=True)
+    checks = checks_of(command, "--out", tmp_path / "new", ready=True)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "warning"
 
 
 def test_a_missing_library(command: Command, monkeypatch: pytest.MonkeyPatch, certs: Path) -> None:
     monkeypatch.setattr(doctor, "installed", lambda: {**installed(), "grpcio": "missing"})
-    checks = found(command, "--certs", certs, "--coordinator", "127.0.0.1:1", ready=False)
+    checks = checks_of(command, "--certs", certs, "--coordinator", "127.0.0.1:1", ready=False)
     assert checks["versions"]["said"] == "not installed: grpcio"
     assert "fedhp[cluster]" in checks["versions"]["mend"]
     assert "reach" not in checks
@@ -176,7 +176,7 @@ def test_nobody_listens(command: Command) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        check = found(command, "--coordinator", address, ready=False)["reach"]
+        check = checks_of(command, "--coordinator", address, ready=False)["reach"]
     assert f"nobody listens at {address}" in check["said"]
 
 
@@ -184,7 +184,7 @@ def test_etcd_that_does_not_answer(command: Command) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"etcd://127.0.0.1:{closed.getsockname()[1]}"
-        check = found(command, "--ha", address, ready=False)["etcd"]
+        check = checks_of(command, "--ha", address, ready=False)["etcd"]
     assert "etcd" in check["said"]
 
 
@@ -194,7 +194,7 @@ def asked(cluster: Cluster, name: str = "w0") -> tuple[Any, ...]:
 
 
 def test_a_coordinator_that_answers(command: Command, coordinator: Cluster) -> None:
-    checks = found(command, *asked(coordinator), ready=True)
+    checks = checks_of(command, *asked(coordinator), ready=True)
     assert checks["coordinator"]["verdict"] == "ok"
     assert "gathering, round 0 of 3" in checks["coordinator"]["said"]
     assert checks["same versions"]["verdict"] == "ok"
@@ -206,7 +206,7 @@ def test_a_coordinator_of_another_federation(
 ) -> None:
     address = target_of(coordinator.folder).address
     arguments = ("--coordinator", address, "--certs", certs, "--name", "w1")
-    checks = found(command, *arguments, ready=False)
+    checks = checks_of(command, *arguments, ready=False)
     assert checks["reach"]["verdict"] == "ok"
     assert "authority" in checks["coordinator"]["said"]
 
@@ -221,9 +221,9 @@ def test_a_clock_that_is_apart(
     ahead: float,
     verdict: str,
 ) -> None:
-    there = SimpleNamespace(time=lambda: datetime.now(UTC).timestamp() + ahead)
-    monkeypatch.setattr(doctor, "time", there)
-    check = found(command, *asked(coordinator), ready=verdict != "wrong")["clock"]
+    clock = SimpleNamespace(time=lambda: datetime.now(UTC).timestamp() + ahead)
+    monkeypatch.setattr(doctor, "time", clock)
+    check = checks_of(command, *asked(coordinator), ready=verdict != "wrong")["clock"]
     assert check["verdict"] == verdict
     assert ("ahead of" if ahead > 0 else "behind") in check["said"]
 
@@ -237,6 +237,6 @@ def test_another_version(
     verdict: str,
 ) -> None:
     monkeypatch.setattr(doctor, "installed", lambda: {**installed(), library: "0.0.9"})
-    check = found(command, *asked(coordinator), ready=verdict != "wrong")["same versions"]
+    check = checks_of(command, *asked(coordinator), ready=verdict != "wrong")["same versions"]
     assert check["verdict"] == verdict
     assert f"{library} 0.0.9 here" in check["said"]

@@ -204,12 +204,12 @@ CASES: tuple[FaultCase, ...] = (
         for phase in COORDINATOR_POINTS
     ),
     *(
-        FaultCase(f"leader killed, standby: {each}", standby(each, "kill"))
-        for each in COORDINATOR_POINTS
+        FaultCase(f"leader killed, standby: {phase}", standby(phase, "kill"))
+        for phase in COORDINATOR_POINTS
     ),
     *(
-        FaultCase(f"leader stopped, standby: {each}", standby(each, "stop"))
-        for each in COORDINATOR_POINTS
+        FaultCase(f"leader stopped, standby: {phase}", standby(phase, "stop"))
+        for phase in COORDINATOR_POINTS
     ),
     FaultCase("one of three etcd members killed", etcd_member_dies),
 )

@@ -1,7 +1,7 @@
 """A network of its own for every process: namespaces, joined by a bridge, shaped and cut.
 
 A host's link is shaped in both directions (tc tbf), and any host can be made deaf for another
-(a blackhole route: what it sends there is dropped). All of it is gone at the end.
+(a blackhole route: what it sends there is dropped). Everything is removed at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBERS = itertools.count()
 
 
 def why_not() -> str:
-    """Why there can be no namespaces here; empty if there can."""
+    """Why namespaces cannot be made here; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None or shutil.which("tc") is None:
@@ -35,7 +35,7 @@ def why_not() -> str:
 
 
 def needs_namespaces() -> None:
-    """Skip a test where there can be none."""
+    """Skip a test where namespaces cannot be made."""
     if reason := why_not():
         pytest.skip(reason)
 
@@ -99,7 +99,7 @@ class Net:
         _ip("netns", "add", name)
         self._made.append(name)
         _ip("-n", name, "link", "set", "lo", "up")
-        # Always there. Some others are unfair to each other behind short queues.
+        # Always available. Some other algorithms share a short queue unfairly.
         setting = "/proc/sys/net/ipv4/tcp_congestion_control"
         _ip("netns", "exec", name, "sh", "-c", f"echo reno > {setting}")
 

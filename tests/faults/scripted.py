@@ -1,6 +1,6 @@
 """Workers without a model: they speak the protocol over mutual TLS and make their reports up.
 
-Each writes a history like a real one. Some can be told to misbehave. Many fit in one process.
+Each writes a history like a real one. Some misbehave on purpose. Many fit in one process.
 """
 
 from __future__ import annotations
@@ -210,4 +210,4 @@ class ScriptedWorker:
 
     def _stands(self) -> list[wire.Stand]:
         kept = {self.model} if self.mixed is None else {self.model, self.mixed}
-        return [each.to_wire() for each in sorted(kept) if each.round_index]
+        return [version.to_wire() for version in sorted(kept) if version.round_index]

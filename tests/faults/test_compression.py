@@ -49,10 +49,10 @@ def test_compression_saves_bytes_and_keeps_the_accuracy(
     accuracy, sent = ran(tmp_path / "none", "none")
     record_property("figure: no compression", f"accuracy {accuracy:.3f}, {sent / 1e6:.1f} MB")
     for name, least in LEAST_SAVED.items():
-        found, less = ran(tmp_path / name, name)
+        compressed, fewer = ran(tmp_path / name, name)
         record_property(
             f"figure: {name}",
-            f"accuracy {found:.3f}, {less / 1e6:.1f} MB, {sent / less:.1f} times less",
+            f"accuracy {compressed:.3f}, {fewer / 1e6:.1f} MB, {sent / fewer:.1f} times fewer",
         )
-        assert sent / less >= least
-        assert abs(found - accuracy) <= CLOSE
+        assert sent / fewer >= least
+        assert abs(compressed - accuracy) <= CLOSE

@@ -69,7 +69,7 @@ def all_report_twice(certificates: Path, folder: Path) -> list[str]:
             federation.workers[NAMES[2]].step_seconds = 0.05
             await federation.finish()
             for worker in federation.workers.values():
-                refusals.extend(each.why for each in worker.receipts if not each.accepted)
+                refusals.extend(receipt.why for receipt in worker.receipts if not receipt.accepted)
 
     run(scenario())
     return refusals
@@ -99,20 +99,20 @@ def test_without_the_guard_a_doubled_report_is_noticed(
 
 
 def test_a_report_that_comes_while_the_round_is_made_durable_is_late() -> None:
-    boss: Conductor[str] = Conductor(
+    conductor: Conductor[str] = Conductor(
         ConductorSettings(2, min_workers=1, suspect_after=1, dead_after=9), epoch=1
     )
     for name in NAMES[:2]:
-        boss.join(name, "h:1", incarnation=1, models=(), now=0.0)
-    attempt = boss.begin([0, 1], deadline=0.5)
-    boss.report(0, attempt, "a")
-    assert boss.verdict(0.6) is AttemptVerdict.COMMIT
-    assert boss.seal() == {0: "a"}
+        conductor.join(name, "h:1", incarnation=1, models=(), now=0.0)
+    attempt = conductor.begin([0, 1], deadline=0.5)
+    conductor.report(0, attempt, "a")
+    assert conductor.verdict(0.6) is AttemptVerdict.COMMIT
+    assert conductor.seal() == {0: "a"}
     with pytest.raises(Refused, match="being committed") as refused:
-        boss.report(1, attempt, "b")
+        conductor.report(1, attempt, "b")
     assert not refused.value.bad
-    boss.commit()
-    assert boss.members[1].models == ()
+    conductor.commit()
+    assert conductor.members[1].models == ()
 
 
 # --- a round needs enough reports ----------------------------------------------------------
@@ -157,16 +157,16 @@ def test_without_the_guard_a_commit_with_too_few_reports_is_noticed(
 
 
 def test_a_restarted_process_does_not_lower_how_many_must_report() -> None:
-    boss: Conductor[str] = Conductor(
+    conductor: Conductor[str] = Conductor(
         ConductorSettings(3, min_workers=3, suspect_after=1, dead_after=9), epoch=1
     )
     for name in NAMES:
-        boss.join(name, "h:1", incarnation=1, models=(), now=0.0)
-    attempt = boss.begin([0, 1, 2], deadline=9.0)
-    boss.report(0, attempt, "a")
-    boss.report(1, attempt, "b")
-    boss.join("w2", "h:1", incarnation=2, models=(), now=0.5)
-    assert boss.verdict(0.5) is AttemptVerdict.GIVE_UP
+        conductor.join(name, "h:1", incarnation=1, models=(), now=0.0)
+    attempt = conductor.begin([0, 1, 2], deadline=9.0)
+    conductor.report(0, attempt, "a")
+    conductor.report(1, attempt, "b")
+    conductor.join("w2", "h:1", incarnation=2, models=(), now=0.5)
+    assert conductor.verdict(0.5) is AttemptVerdict.GIVE_UP
 
 
 # --- being late is not bad -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Two of ten workers give away their models with all signs turned: who withstands it?"""
+"""Two of ten workers send their models with all signs flipped: which mixing withstands it?"""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def accuracy(folder: Path, robust: str, poisoned: frozenset[int]) -> float:
     with RunReader(folder) as reader:
         table = reader.table("worker_evaluations", round_index=experiment.rounds)
     honest = [
-        found
-        for worker, found in zip(table["worker"], table["accuracy"], strict=True)
+        share
+        for worker, share in zip(table["worker"], table["accuracy"], strict=True)
         if worker not in POISONED
     ]
     assert len(honest) == 8

@@ -1,4 +1,4 @@
-"""Shaped links: eight workers behind 1 to 10 Mb/s, each in a network of its own.
+"""Shaped links: eight workers behind 1 to 10 Mb/s, each in its own network namespace.
 
 The simulator's prediction of the rounds that were run must fit the clock, and FedHP must wait
 less than D-PSGD on the same links. Step times are emulated, transfers are real.
@@ -50,7 +50,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def settings(algorithm: str, folder: Path) -> Experiment:
-    """The same world for all: who is fast, and how its link is."""
+    """The same world for all: step times and links of the workers."""
     trace = folder / "world.csv"
     rows = [
         f"0,{worker},{megabits},{step}"

@@ -34,9 +34,9 @@ def test_a_whole_run_of_three_workers(tmp_path: Path) -> None:
         cluster.wait(PATIENCE)
         assert cluster.exit_codes() == {"coordinator": 0, "w0": 0, "w1": 0, "w2": 0}
         facts = list(cluster.rounds())
-        assert [each.round_index for each in facts] == [1, 2, 3]
-        assert all(each.workers == 3 and each.steps == 3 for each in facts)
-        assert [each.round_index for each in cluster.rounds(after=2)] == [3]
+        assert [row.round_index for row in facts] == [1, 2, 3]
+        assert all(row.workers == 3 and row.steps == 3 for row in facts)
+        assert [row.round_index for row in cluster.rounds(after=2)] == [3]
         digests = cluster.digests()
     assert sorted(digests) == ["w0", "w1", "w2"]
     assert all(len(digest) == 64 for digest in digests.values())
@@ -56,7 +56,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_an_operator_looks_drains_and_stops_and_the_run_goes_on(endless: Cluster) -> None:
+def test_an_operator_watches_drains_and_stops_and_the_run_is_resumed(endless: Cluster) -> None:
     cluster = endless
     until(cluster, lambda: round_of(cluster) >= 2, "two rounds")
     reply = cluster.status()
@@ -72,7 +72,7 @@ def test_an_operator_looks_drains_and_stops_and_the_run_goes_on(endless: Cluster
     until(cluster, lambda: cluster.exit_codes()["w2"] is not None, "w2 has left")
     assert cluster.exit_codes() == {"coordinator": None, "w0": None, "w1": None, "w2": 0}
     before = round_of(cluster)
-    until(cluster, lambda: round_of(cluster) > before + 1, "the others go on")
+    until(cluster, lambda: round_of(cluster) > before + 1, "rounds of the others")
 
     assert "ends after round" in operator.command(target, stop=True)
     cluster.wait(PATIENCE)
@@ -84,7 +84,7 @@ def test_an_operator_looks_drains_and_stops_and_the_run_goes_on(endless: Cluster
 
     for name in (*cluster.coordinators, *cluster.workers):
         cluster.restart(name)
-    until(cluster, lambda: round_of(cluster) > done, "the run goes on")
+    until(cluster, lambda: round_of(cluster) > done, "the run continues")
     reply = cluster.status()
     assert reply.epoch == 2
     assert {member.name for member in reply.members} == {"w0", "w1", "w2"}
@@ -115,10 +115,10 @@ def test_sigterm_saves_the_run_and_the_workers_wait(endless: Cluster) -> None:
         done = run.rounds_done
     assert all(is_alive(cluster.pid(name)) for name in cluster.workers)
     cluster.restart("coordinator")
-    until(cluster, lambda: round_of(cluster) > done, "the same workers go on")
+    until(cluster, lambda: round_of(cluster) > done, "rounds of the same workers")
 
 
-def test_a_dead_worker_is_started_again_once_a_minute(tmp_path: Path) -> None:
+def test_a_dead_worker_is_restarted_once_a_minute(tmp_path: Path) -> None:
     now = [0.0]
     with Cluster(tiny(workers=1, rounds=ENDLESS), tmp_path, clock=lambda: now[0]) as cluster:
         cluster.prepare()
@@ -139,7 +139,7 @@ def test_a_dead_worker_is_started_again_once_a_minute(tmp_path: Path) -> None:
         assert sum("was ended by SIGKILL" in note for note in cluster.notes) == 2
 
 
-def test_nothing_is_left_to_go_on_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_the_error_when_no_worker_is_left_has_the_reason(tmp_path: Path) -> None:
     with Cluster(tiny(workers=1), tmp_path, restart=False) as cluster:
         cluster.prepare()
         (cluster.certificates / "w0.key").chmod(0o644)
@@ -190,7 +190,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
-def test_certificates_stay_as_long_as_they_are_good(tmp_path: Path) -> None:
+def test_certificates_are_kept_as_long_as_they_are_valid(tmp_path: Path) -> None:
     names = {"w0": ("worker",), "c": ("coordinator",)}
     past = datetime.now(UTC) - timedelta(days=20)
     init_authority(tmp_path, now=past)
@@ -207,8 +207,8 @@ def test_certificates_stay_as_long_as_they_are_good(tmp_path: Path) -> None:
 def test_final_digests_are_those_of_the_last_commit(tmp_path: Path) -> None:
     def line(event: str, attempt: tuple[int, int, int], **facts: object) -> str:
         epoch, index, number = attempt
-        found = {"event": event, "epoch": epoch, "round": index, "attempt": number, **facts}
-        return json.dumps(found) + "\n"
+        entry = {"event": event, "epoch": epoch, "round": index, "attempt": number, **facts}
+        return json.dumps(entry) + "\n"
 
     joins = [json.dumps({"event": "join", "worker": w, "name": f"n{w}"}) + "\n" for w in (0, 1)]
     lines = [
@@ -240,7 +240,7 @@ def test_asynchronous_digests_are_everyones_last(tmp_path: Path) -> None:
         {"event": "report", "epoch": 1, "round": 1, "attempt": 1, "worker": 0, "digest": "b"},
         {"event": "commit", "epoch": 1, "round": 1, "attempt": 1, "reported": []},
     ]
-    file.write_text("".join(json.dumps(each) + "\n" for each in events))
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert final_digests([file]) == {"0": "b"}
 
 

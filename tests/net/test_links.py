@@ -1,4 +1,4 @@
-"""What is known of the links, and what the planner is told where nothing is."""
+"""Estimates of links from transfers, and guesses where nothing was measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:
     assert links.measured[1, 0] == 5
 
 
-def test_transfers_that_shared_a_connection_tell_its_capacity() -> None:
+def test_transfers_that_shared_a_connection_show_its_capacity() -> None:
     """Worker 0 has 10, 1 has 2 and 2 has 9 bits per second; 0 pulls 12 bits from 1 and from 2."""
     slow = Transfer(receiver=0, sender=1, bits=12.0, started=3.0, seconds=6.0)
     quick = Transfer(receiver=0, sender=2, bits=12.0, started=5.0, seconds=1.5)  # 8: what is left
@@ -37,7 +37,7 @@ def test_transfers_one_after_the_other_do_not_add_up() -> None:
     assert least_capacities(transfers, workers=2).tolist() == pytest.approx([6.0, 6.0])
 
 
-def test_a_connection_that_does_more_counts_at_once_and_one_that_does_less_by_and_by() -> None:
+def test_a_faster_connection_counts_at_once_and_a_slower_one_gradually() -> None:
     links = LinkEstimates.unknown(3)
     for bits, capacity in ((4.0, 4.0), (10.0, 10.0), (4.0, 7.0)):
         links.learn_shared([Transfer(0, 1, bits, 0.0, 1.0)], round_index=6)
@@ -76,7 +76,7 @@ def test_probes_go_to_the_links_that_were_not_timed_for_long_each_worker_once() 
     assert links.stale(everyone & (np.arange(5) != 0), round_index=11, every=5) == [(1, 2), (3, 4)]
 
 
-def test_packing_keeps_what_is_known() -> None:
+def test_packing_keeps_the_estimates() -> None:
     links = LinkEstimates.unknown(3)
     links.learn(0, 2, bits=8e6, seconds=2.0, round_index=4)
     again = LinkEstimates.unpack(links.pack())

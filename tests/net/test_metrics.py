@@ -1,4 +1,4 @@
-"""Numbers and health over HTTP, by a real coordinator and by hand; and what a log may say."""
+"""Metrics and health over HTTP, of a real coordinator and of made-up ones; and logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def get(address: str, *, method: str = "GET") -> httpx.Response:
         return await client.request(method, address)
 
 
-def test_a_round_becomes_numbers() -> None:
+def test_a_round_becomes_metrics() -> None:
     numbers = Metrics()
     record = planned_round(3, mesh(3), cut=0.0)
     numbers.round_ended(record)
@@ -79,7 +79,7 @@ def test_very_many_links_are_counted_together(monkeypatch: pytest.MonkeyPatch) -
     assert sum(sample.value for sample in samples) == record.link_bytes.sum()
 
 
-def test_what_is_looked_up_is_there_with_and_without_a_coordinator() -> None:
+def test_a_snapshot_becomes_metrics_and_a_health_check() -> None:
     now = Snapshot(
         state="paused",
         why="etcd is gone",
@@ -91,10 +91,10 @@ def test_what_is_looked_up_is_there_with_and_without_a_coordinator() -> None:
         refused={"replay": 4},
         quarantined=1,
     )
-    found: list[str] = []
+    pages: list[str] = []
 
     async def ask(address: str) -> None:
-        found.append((await get(f"{address}/metrics")).text)
+        pages.append((await get(f"{address}/metrics")).text)
         answer = await get(f"{address}/healthz")
         assert (answer.status_code, answer.text) == (503, "paused: etcd is gone\n")
         assert (await get(f"{address}/secret")).status_code == 404
@@ -110,7 +110,7 @@ def test_what_is_looked_up_is_there_with_and_without_a_coordinator() -> None:
         'fedhp_members{status="dead"} 0.0',
         'fedhp_refused_messages_total{reason="replay"} 4.0',
     ):
-        assert line in found[0].splitlines(), line
+        assert line in pages[0].splitlines(), line
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_what_is_looked_up_is_there_with_and_without_a_coordinator() -> None:
     ],
 )
 def test_health(now: Snapshot, well: bool, words: str) -> None:
-    found, said = health(now)
-    assert found is well
-    assert words in said
+    healthy, message = health(now)
+    assert healthy is well
+    assert words in message
 
 
 def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch
     assert "event loop does not answer" in answers[0].text
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     async def ask(address: str) -> None:
         port = address.rpartition(":")[2]
         with pytest.raises(ConfigError, match="cannot listen"):
@@ -262,8 +262,8 @@ def test_secrets_stay_out_of_logs(log: Log, form: logs.Format) -> None:
             "digest": np.float64(1.0),
         },
     )
-    said = stream.getvalue()
-    assert "hunter2" not in said
-    assert "MIGH" not in said
-    assert "me:" in said
-    assert "7 bytes" in said
+    text = stream.getvalue()
+    assert "hunter2" not in text
+    assert "MIGH" not in text
+    assert "me:" in text
+    assert "7 bytes" in text

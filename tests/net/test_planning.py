@@ -1,4 +1,4 @@
-"""The planner's side of the coordinator: plans among those there, records from reports."""
+"""The planner of rounds: plans for the workers that are present, records from reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedhp.types import NeighborMixing
 NAN = float("nan")
 
 
-def planning(
+def make_planner(
     algorithm: str = "fedhp",
     workers: int = 5,
     topology: str = "full",
@@ -65,28 +65,28 @@ def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire
     )
 
 
-def finish(planner: RoundPlanner, planned: PlannedRound, there: list[int]) -> None:
-    found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in there}
-    planner.finish(planned, found, seconds=2.0)
+def finish(planner: RoundPlanner, planned: PlannedRound, workers: list[int]) -> None:
+    reports = {worker: report(worker, sources_of(planned.plan, worker)) for worker in workers}
+    planner.finish(planned, reports, seconds=2.0)
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
 def test_rounds_follow_each_other_when_some_are_missing(algorithm: str) -> None:
-    planner = planning(algorithm)
+    planner = make_planner(algorithm)
     for round_index, away in enumerate((None, 2, 2, None), start=1):
         present = np.arange(5) != away
         planned = planner.plan(round_index, present, steps(5))
-        there = np.flatnonzero(present).tolist()
+        workers = np.flatnonzero(present).tolist()
         assert (planned.local_steps[present] >= 1).all()
         assert (planned.local_steps[~present] == 0).all()
-        for worker in there:
-            assert set(sources_of(planned.plan, worker)) <= set(there) - {worker}
-        finish(planner, planned, there)
+        for worker in workers:
+            assert set(sources_of(planned.plan, worker)) <= set(workers) - {worker}
+        finish(planner, planned, workers)
     assert planner.clock == pytest.approx(8.0)
 
 
-def test_those_that_are_there_stay_connected_when_the_base_topology_falls_apart() -> None:
-    planner = planning("fedhp", workers=6, topology="ring")
+def test_present_workers_stay_connected_when_the_base_topology_falls_apart() -> None:
+    planner = make_planner("fedhp", workers=6, topology="ring")
     present = np.isin(np.arange(6), [0, 1, 3, 4])
     planned = planner.plan(1, present, steps(6))
     exchange = planned.plan.exchange
@@ -96,17 +96,17 @@ def test_those_that_are_there_stay_connected_when_the_base_topology_falls_apart(
     assert set(exchange.topology.links.ravel().tolist()) <= {0, 1, 3, 4}
 
 
-def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
-    planner = planning()
+def test_a_record_has_what_was_measured_and_lost_links_do_not_count() -> None:
+    planner = make_planner()
     present = np.ones(5, dtype=np.bool_)
     planned = planner.plan(1, present, steps(5))
-    found = {
+    reports = {
         worker: report(
             worker, sources_of(planned.plan, worker), lost=(4,) if worker != 4 else (0, 1, 2, 3)
         )
         for worker in range(4)
     }
-    record = planner.finish(planned, found, seconds=3.0)
+    record = planner.finish(planned, reports, seconds=3.0)
     assert record.timing.round_time == 3.0
     assert set(record.links.ravel().tolist()) == {0, 1, 2, 3}
     assert np.isnan(record.timing.worker_time[4])
@@ -121,7 +121,7 @@ def test_a_record_holds_what_was_measured_and_lost_links_do_not_count() -> None:
 
 @pytest.mark.parametrize(("rule", "least"), [("none", 1), ("trimmed_mean", 4), ("median", 4)])
 def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: int) -> None:
-    planner = planning("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
+    planner = make_planner("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
     for away in (None, 3):
         present = np.arange(10) != away
         planned = planner.plan(1, present, steps(10))
@@ -137,32 +137,34 @@ def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: 
     ("workers", "share", "poisoned", "peers"),
     [(10, 0.2, 2, 4), (10, 0.3, 3, 6), (100, 0.29, 29, 58), (4, 0.2, 1, 2), (3, 0.4, 1, 2)],
 )
-def test_so_many_may_be_poisoned(workers: int, share: float, poisoned: int, peers: int) -> None:
+def test_how_many_workers_may_be_poisoned(
+    workers: int, share: float, poisoned: int, peers: int
+) -> None:
     median = ClusterConfig(robust="median", trim=share)
     assert median.max_poisoned(workers) == poisoned
     assert median.min_peers(workers, present=workers) == peers
     assert ClusterConfig(robust="clip", trim=share).min_peers(workers, present=workers) == 0
 
 
-def test_mixing_testing_and_keeping_is_no_waiting() -> None:
-    planner = planning()
+def test_mixing_testing_and_saving_is_not_waiting() -> None:
+    planner = make_planner()
     planned = planner.plan(1, np.ones(5, dtype=np.bool_), steps(5))
-    found = {worker: report(worker, sources_of(planned.plan, worker)) for worker in range(5)}
-    found[2].other_seconds = 0.75
-    timing = planner.finish(planned, found, seconds=9.0).timing
+    reports = {worker: report(worker, sources_of(planned.plan, worker)) for worker in range(5)}
+    reports[2].other_seconds = 0.75
+    timing = planner.finish(planned, reports, seconds=9.0).timing
     idle = 9.0 - timing.compute_time - timing.communication_time
     assert timing.waiting_time[2] == pytest.approx(idle[2] - 0.75)
     assert timing.waiting_time[1] == pytest.approx(idle[1])
 
 
 def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
-    planner = planning()
+    planner = make_planner()
     present = np.ones(5, dtype=np.bool_)
     for round_index in (1, 2):
         finish(planner, planner.plan(round_index, present, steps(5)), [0, 1, 2, 3, 4])
-    other = planning()
+    other = make_planner()
     other.unpack(planner.pack())
-    mine, theirs = (each.plan(3, present, steps(5)) for each in (planner, other))
+    mine, theirs = (one.plan(3, present, steps(5)) for one in (planner, other))
     assert mine.local_steps.tolist() == theirs.local_steps.tolist()
     for worker in range(5):
         assert sources_of(mine.plan, worker) == sources_of(theirs.plan, worker)
@@ -171,11 +173,11 @@ def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "pens"])
 def test_orders_say_what_the_plan_says(algorithm: str) -> None:
-    planner = planning(algorithm)
+    planner = make_planner(algorithm)
     present = np.ones(5, dtype=np.bool_)
     planned = planner.plan(1, present, steps(5))
     members = {worker: Member(worker, f"w{worker}", f"h:{worker + 1}") for worker in range(5)}
-    found = orders.work_orders(
+    work_orders = orders.work_orders(
         planned,
         Attempt(3, 1, 2),
         members,
@@ -183,16 +185,18 @@ def test_orders_say_what_the_plan_says(algorithm: str) -> None:
         probes=[(0, 3)],
         deadline=10.0,
     )
-    assert sorted(found) == [0, 1, 2, 3, 4]
-    for worker, work in found.items():
+    assert sorted(work_orders) == [0, 1, 2, 3, 4]
+    for worker, work in work_orders.items():
         assert (work.round, work.attempt, work.evaluate) == (1, 2, True)
         assert [peer.worker for peer in work.peers] == sources_of(planned.plan, worker)
-        readers = {each for each in range(5) if worker in sources_of(planned.plan, each)}
+        readers = {other for other in range(5) if worker in sources_of(planned.plan, other)}
         assert {reader.worker for reader in work.readers} == readers
         if work.keep == 0:
             assert sum(work.weights) + work.own_weight == pytest.approx(1.0, abs=1e-12)
-    assert [probe.worker for probe in found[3].probes] == [0]
+    assert [probe.worker for probe in work_orders[3].probes] == [0]
     exchange = planned.plan.exchange
     if isinstance(exchange, NeighborMixing):
         dense = mixing_weights(exchange.topology, exchange.weights).toarray()
-        assert list(found[1].weights) == [dense[1, peer.worker] for peer in found[1].peers]
+        assert list(work_orders[1].weights) == [
+            dense[1, peer.worker] for peer in work_orders[1].peers
+        ]

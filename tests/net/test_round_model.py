@@ -68,10 +68,10 @@ class Protocol(RuleBasedStateMachine):
 
     def _lead(self) -> None:
         self.epochs += 1
-        self.boss: Conductor[Attempt] = Conductor(
+        self.conductor: Conductor[Attempt] = Conductor(
             SETTINGS, epoch=self.epochs, committed=self.durable
         )
-        self.boss.restore(self.names)
+        self.conductor.restore(self.names)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 4.0, 9.0]))
     def time_passes(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Protocol(RuleBasedStateMachine):
         self._join(worker)
 
     def _join(self, worker: Worker) -> None:
-        member = self.boss.join(
+        member = self.conductor.join(
             worker.name,
             "h:1",
             incarnation=worker.incarnation,
@@ -93,7 +93,7 @@ class Protocol(RuleBasedStateMachine):
             now=self.now,
         )
         assert member.worker == int(worker.name[1:])
-        self.names = [(each.worker, each.name) for each in self.boss.members.values()]
+        self.names = [(each.worker, each.name) for each in self.conductor.members.values()]
 
     @rule(index=st.integers(0, WORKERS - 1))
     def worker_dies(self, index: int) -> None:
@@ -102,40 +102,40 @@ class Protocol(RuleBasedStateMachine):
     @rule(index=st.integers(0, WORKERS - 1))
     def beat(self, index: int) -> None:
         worker = self.workers[index]
-        member = self.boss.by_name(worker.name)
+        member = self.conductor.by_name(worker.name)
         if not worker.alive:
             return
-        if member is None or self.boss.status(member, self.now) in (
+        if member is None or self.conductor.status(member, self.now) in (
             MemberStatus.LEFT,
             MemberStatus.DEAD,
         ):
             self._join(worker)
         else:
-            self.boss.beat(member, "waiting", self.now)
+            self.conductor.beat(member, "waiting", self.now)
 
     @rule(index=st.integers(0, WORKERS - 1))
     def poll(self, index: int) -> None:
         """Next: tell the models, obey the epoch, advance or catch up, take the work."""
         worker = self.workers[index]
-        member = self.boss.by_name(worker.name)
+        member = self.conductor.by_name(worker.name)
         if not worker.alive or member is None or member.left:
             return
-        self.boss.poll(member, models=worker.models, now=self.now)
-        assert self.boss.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
-        worker.epoch = self.boss.epoch
-        if worker.mixed == self.boss.committed and worker.mixed is not None:
+        self.conductor.poll(member, models=worker.models, now=self.now)
+        assert self.conductor.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
+        worker.epoch = self.conductor.epoch
+        if worker.mixed == self.conductor.committed and worker.mixed is not None:
             worker.model, worker.mixed = worker.mixed, None
-        if worker.model != self.boss.committed:
+        if worker.model != self.conductor.committed:
             holders = [each for each in self.workers if each.alive and self._holds(each)]
             if holders:
-                worker.model, worker.mixed, worker.work = self.boss.committed, None, None
+                worker.model, worker.mixed, worker.work = self.conductor.committed, None, None
             return
-        running = self.boss.running
+        running = self.conductor.running
         if running is not None and int(worker.name[1:]) in running.participants:
             worker.work = running.attempt
 
     def _holds(self, worker: Worker) -> bool:
-        return self.boss.committed in worker.models
+        return self.conductor.committed in worker.models
 
     @rule(index=st.integers(0, WORKERS - 1))
     def finish_work(self, index: int) -> None:
@@ -152,7 +152,7 @@ class Protocol(RuleBasedStateMachine):
         if not twice:
             self.flying.remove(report)
         try:
-            self.boss.report(report.worker, report.attempt, report.attempt)
+            self.conductor.report(report.worker, report.attempt, report.attempt)
         except Refused:
             return
         who = self.counted.setdefault(report.attempt, set())
@@ -161,25 +161,25 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def begin(self) -> None:
-        ready = self.boss.ready(self.now)
-        if self.boss.running is None and len(ready) >= SETTINGS.min_workers:
-            self.boss.begin([each.worker for each in ready], deadline=self.now + 5.0)
+        ready = self.conductor.ready(self.now)
+        if self.conductor.running is None and len(ready) >= SETTINGS.min_workers:
+            self.conductor.begin([each.worker for each in ready], deadline=self.now + 5.0)
 
     @rule(dies=st.booleans())
     def decide(self, dies: bool) -> None:
-        verdict = self.boss.verdict(self.now)
+        verdict = self.conductor.verdict(self.now)
         if verdict is AttemptVerdict.GIVE_UP:
-            self.boss.give_up()
+            self.conductor.give_up()
         if verdict is AttemptVerdict.COMMIT:
-            assert self.boss.running is not None
-            attempt = self.boss.running.attempt
-            assert len(self.boss.running.reports) >= 1
+            assert self.conductor.running is not None
+            attempt = self.conductor.running.attempt
+            assert len(self.conductor.running.reports) >= 1
             self.durable = attempt
             self.log.append(attempt)
             if dies:
                 self._lead()
             else:
-                self.boss.commit()
+                self.conductor.commit()
 
     @rule()
     def coordinator_restarts(self) -> None:
@@ -196,84 +196,84 @@ class Protocol(RuleBasedStateMachine):
             assert [each.epoch for each in self.log] == sorted(each.epoch for each in self.log)
 
     @invariant()
-    def nobody_stands_where_nothing_was_committed(self) -> None:
+    def nobody_continues_from_a_model_that_was_not_committed(self) -> None:
         for worker in getattr(self, "workers", []):
             assert worker.model == INITIAL or worker.model in self.log
 
     @invariant()
     def only_holders_take_part(self) -> None:
-        if hasattr(self, "boss") and self.boss.running is not None:
-            assert self.boss.running.attempt.round_index == self.durable.round_index + 1
-            for index in self.boss.running.reports:
-                assert index in self.boss.running.participants
+        if hasattr(self, "conductor") and self.conductor.running is not None:
+            assert self.conductor.running.attempt.round_index == self.durable.round_index + 1
+            for index in self.conductor.running.reports:
+                assert index in self.conductor.running.participants
 
 
 Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestProtocol = Protocol.TestCase
 
 
-def conductor(count: int = 3) -> Conductor[str]:
-    boss: Conductor[str] = Conductor(SETTINGS, epoch=1)
+def make_conductor(count: int = 3) -> Conductor[str]:
+    conductor: Conductor[str] = Conductor(SETTINGS, epoch=1)
     for index in range(count):
-        boss.join(f"w{index}", "h:1", incarnation=1, models=(), now=0.0)
-    return boss
+        conductor.join(f"w{index}", "h:1", incarnation=1, models=(), now=0.0)
+    return conductor
 
 
 def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
-    boss = conductor()
-    attempt = boss.begin([0, 1, 2], deadline=100.0)
-    boss.report(0, attempt, "a")
-    boss.report(1, attempt, "b")
-    assert boss.verdict(1.0) is AttemptVerdict.WAIT
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1, 2], deadline=100.0)
+    conductor.report(0, attempt, "a")
+    conductor.report(1, attempt, "b")
+    assert conductor.verdict(1.0) is AttemptVerdict.WAIT
     for index in (0, 1):
-        boss.beat(boss.members[index], "waiting", 5.0)
-    assert boss.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
-    assert boss.commit() == Attempt(1, 1, 1)
-    assert boss.status(boss.members[2], 2.0) is MemberStatus.BEHIND
+        conductor.beat(conductor.members[index], "waiting", 5.0)
+    assert conductor.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
+    assert conductor.commit() == Attempt(1, 1, 1)
+    assert conductor.status(conductor.members[2], 2.0) is MemberStatus.BEHIND
 
 
 def test_too_few_reports_give_the_attempt_up_and_the_next_has_another_number() -> None:
-    boss = conductor()
-    attempt = boss.begin([0, 1, 2], deadline=2.0)
-    boss.report(0, attempt, "a")
-    assert boss.verdict(2.5) is AttemptVerdict.GIVE_UP
-    boss.give_up()
-    again = boss.begin([0, 1, 2], deadline=9.0)
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1, 2], deadline=2.0)
+    conductor.report(0, attempt, "a")
+    assert conductor.verdict(2.5) is AttemptVerdict.GIVE_UP
+    conductor.give_up()
+    again = conductor.begin([0, 1, 2], deadline=9.0)
     assert (again.round_index, again.number) == (1, 2)
     with pytest.raises(Refused, match="attempt"):
-        boss.report(1, attempt, "late")
+        conductor.report(1, attempt, "late")
 
 
 def test_a_report_counts_once_and_only_from_a_participant() -> None:
-    boss = conductor()
-    attempt = boss.begin([0, 1], deadline=2.0)
-    boss.report(0, attempt, "a")
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1], deadline=2.0)
+    conductor.report(0, attempt, "a")
     with pytest.raises(Refused, match="doubled"):
-        boss.report(0, attempt, "a")
+        conductor.report(0, attempt, "a")
     with pytest.raises(Refused, match="participant"):
-        boss.report(2, attempt, "a")
+        conductor.report(2, attempt, "a")
 
 
-def test_a_process_that_came_anew_is_not_waited_for_in_the_attempt_of_its_earlier_life() -> None:
-    boss = conductor()
-    attempt = boss.begin([0, 1, 2], deadline=100.0)
-    boss.report(0, attempt, "a")
-    boss.report(1, attempt, "b")
-    boss.join("w2", "h:2", incarnation=2, models=(), now=1.0)
-    assert boss.verdict(1.0) is AttemptVerdict.COMMIT
+def test_a_restarted_process_is_not_waited_for_in_the_attempt_of_its_predecessor() -> None:
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1, 2], deadline=100.0)
+    conductor.report(0, attempt, "a")
+    conductor.report(1, attempt, "b")
+    conductor.join("w2", "h:2", incarnation=2, models=(), now=1.0)
+    assert conductor.verdict(1.0) is AttemptVerdict.COMMIT
 
 
 def test_an_index_belongs_to_its_name() -> None:
-    boss = conductor(0)
-    assert boss.join("anna", "h:1", incarnation=1, models=(), now=0.0).worker == 0
-    assert boss.join("w3", "h:1", incarnation=1, models=(), now=0.0).worker == 3
-    assert boss.join("b0", "h:1", incarnation=1, models=(), now=0.0).worker == 1
-    assert boss.join("anna", "h:1", incarnation=2, models=(), now=0.0).worker == 0
-    boss.join("c", "h:1", incarnation=1, models=(), now=0.0)
+    conductor = make_conductor(0)
+    assert conductor.join("anna", "h:1", incarnation=1, models=(), now=0.0).worker == 0
+    assert conductor.join("w3", "h:1", incarnation=1, models=(), now=0.0).worker == 3
+    assert conductor.join("b0", "h:1", incarnation=1, models=(), now=0.0).worker == 1
+    assert conductor.join("anna", "h:1", incarnation=2, models=(), now=0.0).worker == 0
+    conductor.join("c", "h:1", incarnation=1, models=(), now=0.0)
     with pytest.raises(Refused, match="full"):
-        boss.join("d", "h:1", incarnation=1, models=(), now=0.0)
+        conductor.join("d", "h:1", incarnation=1, models=(), now=0.0)
     with pytest.raises(Refused, match="later process"):
-        boss.join("anna", "h:1", incarnation=1, models=(), now=0.0)
+        conductor.join("anna", "h:1", incarnation=1, models=(), now=0.0)
 
 
 def test_an_epoch_must_be_after_the_committed_one() -> None:

@@ -1,4 +1,4 @@
-"""Several coordinators and one etcd: another takes over, and who was frozen steps down."""
+"""Several coordinators and one etcd: another takes over, and a frozen one steps down."""
 
 from __future__ import annotations
 

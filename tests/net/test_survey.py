@@ -1,4 +1,4 @@
-"""The survey: who times which links before the first plan, and what the plan makes of it."""
+"""The survey: who times which links before the first plan, and how the plan uses it."""
 
 from __future__ import annotations
 
@@ -22,37 +22,39 @@ def link(worker: int, *, megabits: float = 8.0, lost: str = "") -> wire.LinkRepo
     )
 
 
-@pytest.mark.parametrize("there", [[0, 1], [0, 2, 3, 7], list(range(40))])
-def test_everyone_times_some_links_and_is_timed_as_often(there: list[int]) -> None:
-    survey = LinkSurvey(there)
-    count = min(SURVEY_PEERS, len(there) - 1)
-    for worker in there:
+@pytest.mark.parametrize("workers", [[0, 1], [0, 2, 3, 7], list(range(40))])
+def test_everyone_times_some_links_and_is_timed_as_often(workers: list[int]) -> None:
+    survey = LinkSurvey(workers)
+    count = min(SURVEY_PEERS, len(workers) - 1)
+    for worker in workers:
         asked = survey.wanted(worker)
         assert len(set(asked)) == count
         assert worker not in asked
-    timed = [peer for worker in there for peer in survey.wanted(worker)]
-    assert np.bincount(timed, minlength=max(there) + 1)[there].tolist() == [count] * len(there)
+    timed = [peer for worker in workers for peer in survey.wanted(worker)]
+    assert np.bincount(timed, minlength=max(workers) + 1)[workers].tolist() == [count] * len(
+        workers
+    )
 
 
-def test_it_is_over_when_all_have_told_that_are_alive() -> None:
+def test_it_is_over_when_all_that_are_alive_have_answered() -> None:
     survey = LinkSurvey([0, 1, 2])
     assert not survey.is_over([0, 1, 2])
     survey.add(0, [link(1), link(2)])
     assert survey.wanted(0) == survey.wanted(5) == ()
     assert not survey.is_over([0, 1])
-    assert survey.is_over([0, 5])  # who came since was not asked
+    assert survey.is_over([0, 5])  # a worker that came later was not asked
     survey.add(1, [link(0, lost="unreachable")])
     assert survey.is_over([0, 1])
 
 
-def test_links_that_were_not_asked_for_are_not_taken() -> None:
+def test_links_that_were_not_asked_for_are_ignored() -> None:
     survey = LinkSurvey(range(30))
     survey.add(0, [link(20)])
     assert survey.wanted(0)
     survey.add(0, [link(20), link(3)])
-    assert [each.worker for each in survey.timed[0]] == [3]
+    assert [link_report.worker for link_report in survey.timed[0]] == [3]
     survey.add(0, [link(4)])  # once only
-    assert [each.worker for each in survey.timed[0]] == [3]
+    assert [link_report.worker for link_report in survey.timed[0]] == [3]
 
 
 @pytest.mark.parametrize("sharing", [True, False])
@@ -85,7 +87,7 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
         assert planner.links.known()
         planned = planner.plan(1, everyone, step_time)
         assert planner.probes(planned) == []  # all were timed just now
-        return [int(each) for each in planned.local_steps]
+        return [int(link_report) for link_report in planned.local_steps]
 
     even, uneven = first_steps(8.0), first_steps(2.0)
     assert len(set(even)) == 1

@@ -14,6 +14,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.protocol.message_checks import check_report
 from fedhp.cluster.protocol.versions import installed
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -38,11 +39,6 @@ class CoordinatorHandlers:
     def guard(self) -> Guard:
         """Judges envelopes."""
         return self.state.guard
-
-    @property
-    def workers(self) -> int:
-        """How many workers the experiment has."""
-        return self.state.experiment.workers
 
     def join(self, name: str, request: wire.JoinRequest) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
@@ -133,7 +129,15 @@ class CoordinatorHandlers:
         return ExpectedReport(attempt, self.state.named_peers.get(member.worker, frozenset()))
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
-        """What a member measured, or Refused."""
+        """What a member measured; Refused if it is not as expected."""
+        expected = self.expected(member)
+        check_report(
+            report,
+            workers=self.state.experiment.workers,
+            worker=member.worker,
+            attempt=expected.attempt,
+            asked=expected.peers,
+        )
         self.state.member_reported(member, report)
 
     def beat(self, member: Member, phase: str) -> wire.BeatReply:

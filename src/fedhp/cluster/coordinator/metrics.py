@@ -116,7 +116,7 @@ class Metrics:
             ("a", "b"),
             registry=self.registry,
         )
-        self.registry.register(_SnapshotCollector(self))
+        self.registry.register(self)
 
     def round_ended(self, record: RoundRecord) -> None:
         """Count a committed round."""
@@ -133,36 +133,9 @@ class Metrics:
         for (a, b), size in pairs:
             self._bytes.labels(*self._link(str(a), str(b))).inc(size)
 
-    def _link(self, a: str, b: str) -> tuple[str, str]:
-        if (a, b) not in self._links:
-            if len(self._links) >= MOST_LINKS:
-                return "other", "other"
-            self._links.add((a, b))
-        return a, b
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Gauge:
-        return prometheus.Gauge(f"fedhp_{name}", text, labels, registry=self.registry)
-
-
-def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
-    for worker, value in enumerate(values):
-        if math.isfinite(value):
-            gauge.labels(str(worker)).set(value)
-
-
-class _SnapshotCollector:
-    """The metrics that are looked up at each request."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> Iterator[Metric]:
-        """The families without a request: their names do not change."""
-        return self.collect()
-
     def collect(self) -> Iterator[Metric]:
-        """The families of the latest snapshot."""
-        now = self._metrics.snapshot
+        """The metrics of the latest snapshot, for the registry."""
+        now = self.snapshot
         for name, text, value in (
             ("epoch", "Epoch of the coordinator; the largest leads.", now.epoch),
             ("round", "The last committed round.", now.round_index),
@@ -183,6 +156,22 @@ class _SnapshotCollector:
         for reason, count in sorted(now.refused.items()):
             refused.add_metric((reason,), count)
         yield refused
+
+    def _link(self, a: str, b: str) -> tuple[str, str]:
+        if (a, b) not in self._links:
+            if len(self._links) >= MOST_LINKS:
+                return "other", "other"
+            self._links.add((a, b))
+        return a, b
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Gauge:
+        return prometheus.Gauge(f"fedhp_{name}", text, labels, registry=self.registry)
+
+
+def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
+    for worker, value in enumerate(values):
+        if math.isfinite(value):
+            gauge.labels(str(worker)).set(value)
 
 
 class MetricsServer:

@@ -77,12 +77,12 @@ class CoordinatorState:
         self.model_bytes = model_bytes
         self.phase, self.why = Phase.STARTING, ""
         self.stopping = ""  # why the run is to end early
-        self.survey: LinkSurvey | None = None  # while it goes on
+        self.survey: LinkSurvey | None = None  # while it runs
         self.work_orders: dict[int, wire.Work] = {}  # of the running attempt, by worker
         self.turns: dict[int, TurnOrder] = {}  # under way, by worker
         self.named_peers: dict[int, frozenset[int]] = {}  # whose links a report may mention
         self.round_seconds = 0.0  # of the last round; 0: none was timed yet
-        self._catch_up_waits: dict[int, int] = {}  # of workers that were told to catch up
+        self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
         self._changed = asyncio.Event()
 
@@ -209,7 +209,7 @@ class CoordinatorState:
         self.notify()
 
     def member_dismissed(self, member: Member) -> None:
-        """A member was told that it has finished."""
+        """A member gets the order that it has finished."""
         self.conductor.leave(member)
 
     def drain(self, member: Member) -> None:
@@ -243,7 +243,7 @@ class CoordinatorState:
     # --- members that catch up -------------------------------------------------------------
 
     def catch_up_ordered(self, member: Member) -> None:
-        """A member was told to take the committed model from a peer."""
+        """A member gets the order to take the committed model from a peer."""
         self._catch_up_waits.setdefault(member.worker, 0)
 
     def late_members(self) -> list[Member]:

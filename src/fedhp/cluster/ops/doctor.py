@@ -313,24 +313,24 @@ def _clock_difference(seconds: float, *, error: float) -> Check:
     )
 
 
-def _same_versions(there: dict[str, str]) -> Check:
-    here = installed()
-    if here["fedhp"] != there.get("fedhp"):
+def _same_versions(remote: dict[str, str]) -> Check:
+    local = installed()
+    if local["fedhp"] != remote.get("fedhp"):
         return Check(
             "same versions",
             "wrong",
-            f"fedhp {here['fedhp']} here, {there.get('fedhp', 'unknown')} at the coordinator",
-            f"pip install 'fedhp[cluster]=={there.get('fedhp', '')}'",
+            f"fedhp {local['fedhp']} here, {remote.get('fedhp', 'unknown')} at the coordinator",
+            f"pip install 'fedhp[cluster]=={remote.get('fedhp', '')}'",
         )
     other = [
-        f"{name} {here[name]} here, {there[name]} there"
+        f"{name} {local[name]} here, {remote[name]} there"
         for name in SAME_EVERYWHERE
-        if name in there and here[name] != there[name]
+        if name in remote and local[name] != remote[name]
     ]
     if other:
         fix = "install the same versions everywhere to get the same bits as a simulation"
         return Check("same versions", "warning", "; ".join(other), fix)
-    words = ", ".join(f"{name} {there.get(name, '')}" for name in ("fedhp", *SAME_EVERYWHERE))
+    words = ", ".join(f"{name} {remote.get(name, '')}" for name in ("fedhp", *SAME_EVERYWHERE))
     return Check("same versions", "ok", f"{words} at the coordinator too")
 
 
