@@ -177,7 +177,7 @@ def test_nobody_listens(command: Command) -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         check = checks_of(command, "--coordinator", address, ready=False)["reach"]
-    assert f"nobody listens at {address}" in check["said"]
+    assert f"nothing listens at {address}" in check["said"]
 
 
 def test_etcd_that_does_not_answer(command: Command) -> None:

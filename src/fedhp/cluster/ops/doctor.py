@@ -289,7 +289,7 @@ def _reach(host: str, port: int, address: str) -> Check:
         return Check(
             "reach",
             "wrong",
-            f"nobody listens at {address}",
+            f"nothing listens at {address}",
             "start `fedhp coordinator` there, and check the port",
         )
     except OSError as error:
