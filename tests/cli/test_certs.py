@@ -26,14 +26,16 @@ def test_the_output_names_the_next_step(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = command("certs", "init", "--folder", "my keys", "--days", 100)
-    assert "fedhp certs issue NAME --host HOST --folder 'my keys'" in told.out
-    told = command("certs", "issue", "w", "--host", "10.0.0.5", "--days", 50, "--folder", "my keys")
-    assert told.code == 0
+    result = command("certs", "init", "--folder", "my keys", "--days", 100)
+    assert "fedhp certs issue NAME --host HOST --folder 'my keys'" in result.out
+    result = command(
+        "certs", "issue", "w", "--host", "10.0.0.5", "--days", 50, "--folder", "my keys"
+    )
+    assert result.code == 0
     for file in ("ca.crt", "w.crt", "w.key"):
-        assert f"\n  my keys/{file}\n" in told.out
-    assert "ca.key" not in told.out
-    assert "10.0.0.5" in told.out
+        assert f"\n  my keys/{file}\n" in result.out
+    assert "ca.key" not in result.out
+    assert "10.0.0.5" in result.out
 
 
 def test_an_issued_identity_can_be_used(command: Command, folder: Path) -> None:
@@ -47,14 +49,14 @@ def test_an_issued_identity_can_be_used(command: Command, folder: Path) -> None:
 def test_inspect_is_a_table_with_a_warning(command: Command, folder: Path) -> None:
     command("certs", "issue", "w-1", "--host", "node1.lan", "--days", 29)
     command("certs", "issue", "w-2", "--days", 31)
-    told = command("certs", "inspect")
-    assert told.code == 0
-    row = next(line for line in told.out.splitlines() if "node1.lan" in line)
+    result = command("certs", "inspect")
+    assert result.code == 0
+    row = next(line for line in result.out.splitlines() if "node1.lan" in line)
     ends = datetime.now(UTC) + timedelta(days=29)
     for cell in ("w-1", "worker", f"{ends:%Y-%m-%d}", "28", "here"):
         assert cell in row
-    assert "soon: w-1 expires in 28 days" in told.out
-    assert "soon: w-2" not in told.out
+    assert "soon: w-1 expires in 28 days" in result.out
+    assert "soon: w-2" not in result.out
     assert command("certs", "inspect", folder / "w-2.crt").code == 0
 
 
@@ -69,23 +71,23 @@ def test_inspect_json(command: Command, folder: Path) -> None:
 def test_what_is_wrong_is_the_exit_code(command: Command, folder: Path) -> None:
     command("certs", "issue", "w-1")
     (folder / "w-1.key").chmod(0o644)
-    told = command("certs", "inspect")
-    assert told.code == 2
-    assert "wrong: " in told.out
-    assert "1 of 2 certificates cannot be used" in told.err
-    assert "mode 0644" in told.err
-    told = command("certs", "inspect", "--json")
-    assert told.code == 2
-    assert "mode 0644" in told.json()["certificates"][1]["problem"]
+    result = command("certs", "inspect")
+    assert result.code == 2
+    assert "wrong: " in result.out
+    assert "1 of 2 certificates cannot be used" in result.err
+    assert "mode 0644" in result.err
+    result = command("certs", "inspect", "--json")
+    assert result.code == 2
+    assert "mode 0644" in result.json()["certificates"][1]["problem"]
 
 
 def test_nothing_is_replaced_unasked(command: Command, folder: Path) -> None:
     command("certs", "issue", "w-1")
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     for arguments in (("init",), ("issue", "w-1")):
-        told = command("certs", *arguments)
-        assert told.code == 2
-        assert "already exists" in told.err
+        result = command("certs", *arguments)
+        assert result.code == 2
+        assert "already exists" in result.err
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert command("certs", "issue", "w-1", "--replace").code == 0
     assert (folder / "w-1.key").read_bytes() != before["w-1.key"]
@@ -103,20 +105,20 @@ def test_nothing_is_replaced_unasked(command: Command, folder: Path) -> None:
         (("inspect", "certs/ca.key"), "is a private key"),
     ],
 )
-def test_a_mistake_is_told(
+def test_a_mistake_is_explained(
     command: Command, folder: Path, arguments: tuple[str, ...], words: str
 ) -> None:
-    told = command("certs", *arguments)
-    assert told.code == 2
-    assert words in told.err
+    result = command("certs", *arguments)
+    assert result.code == 2
+    assert words in result.err
 
 
 def test_no_key_is_ever_shown(command: Command, folder: Path) -> None:
-    said = [command("certs", "issue", "w-1"), command("certs", "inspect", "--json")]
+    results = [command("certs", "issue", "w-1"), command("certs", "inspect", "--json")]
     (folder / "w-1.key").write_bytes((folder / "w-1.key").read_bytes()[:-60])
-    said += [command("certs", "inspect"), command("certs", "issue", "w-1")]
+    results += [command("certs", "inspect"), command("certs", "issue", "w-1")]
     secret = [line for key in folder.glob("*.key") for line in key.read_text().splitlines()]
-    text = "".join(told.out + told.err for told in said)
+    text = "".join(result.out + result.err for result in results)
     assert not [line for line in secret if line and line in text]
 
 
@@ -126,9 +128,9 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.delitem(sys.modules, "fedhp.cluster.security.identity")
     monkeypatch.delattr("fedhp.cluster.security.identity")
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    told = command("certs", "inspect")
-    assert told.code == 2
-    assert "pip install 'fedhp[cluster]'" in told.err
+    result = command("certs", "inspect")
+    assert result.code == 2
+    assert "pip install 'fedhp[cluster]'" in result.err
 
 
 def test_help_imports_neither_grpc_nor_cryptography() -> None:
@@ -140,10 +142,10 @@ def test_help_imports_neither_grpc_nor_cryptography() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
 
 
-def test_an_expired_one_is_told_with_its_date(command: Command, tmp_path: Path) -> None:
+def test_an_expired_one_is_shown_with_its_date(command: Command, tmp_path: Path) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=100)
     init_authority(tmp_path, now=long_ago)
     ends = issue(tmp_path, "w-1", days=90, now=long_ago).ends
-    told = command("certs", "inspect", tmp_path)
-    assert told.code == 2
-    assert f"expired on {ends:%Y-%m-%d %H:%M} UTC" in told.err
+    result = command("certs", "inspect", tmp_path)
+    assert result.code == 2
+    assert f"expired on {ends:%Y-%m-%d %H:%M} UTC" in result.err

@@ -105,8 +105,8 @@ def selected_nobody(message: Any, scene: Scene) -> None:
     message.selected[:] = [2**32 - 1]
 
 
-def stands(count: int, *, same: bool) -> Spoil:
-    """So many stands."""
+def model_versions(count: int, *, same: bool) -> Spoil:
+    """So many model versions."""
 
     def spoil(message: Any, scene: Scene) -> None:
         del message.stands[:]
@@ -116,7 +116,7 @@ def stands(count: int, *, same: bool) -> Spoil:
     return spoil
 
 
-def stand_without_epoch(message: Any, scene: Scene) -> None:
+def version_without_epoch(message: Any, scene: Scene) -> None:
     message.stands.add(round=5)
 
 
@@ -250,10 +250,15 @@ WORKERS = [
     Bad("a long version", "Join", "size", put("fedhp", "1" * 65)),
     Bad("a version that moves the cursor", "Join", "text", put("fedhp", "0.1\x1b[2J")),
     Bad("a negative step time", "Join", "range", put("step_time", -1e-9)),
-    Bad("too many stands", "Join", "size", stands(limits.MODEL_VERSIONS + 1, same=False)),
-    Bad("one stand twice", "Next", "duplicate", stands(2, same=True)),
-    Bad("a stand of no epoch", "Next", "missing", stand_without_epoch),
-    Bad("a step time that is no number", "Next", "nan", put("step_time", math.nan)),
+    Bad(
+        "too many model versions",
+        "Join",
+        "size",
+        model_versions(limits.MODEL_VERSIONS + 1, same=False),
+    ),
+    Bad("one model version twice", "Next", "duplicate", model_versions(2, same=True)),
+    Bad("a model version without an epoch", "Next", "missing", version_without_epoch),
+    Bad("a step time that is not a number", "Next", "nan", put("step_time", math.nan)),
     Bad("a line for the log", "Beat", "text", put("phase", INJECTED)),
     Bad("a text that turns around", "Beat", "text", put("phase", "mixing \u202egnihton")),
     Bad("a long phase", "Beat", "size", put("phase", LONG)),
@@ -266,7 +271,7 @@ WORKERS = [
     Bad("a pardon of a long name", "Command", "size", put("allow", "w" * 65)),
 ]
 REPORTS = [
-    Bad("a loss that is no number", "Report", "nan", put("train_loss", math.nan)),
+    Bad("a loss that is not a number", "Report", "nan", put("train_loss", math.nan)),
     Bad("an infinite loss", "Report", "infinite", put("train_loss", math.inf)),
     Bad("a step time of nothing", "Report", "range", put("step_time", 0.0)),
     Bad("a step of a month", "Report", "range", put("step_time", MONTH)),
@@ -276,7 +281,7 @@ REPORTS = [
     Bad("negative rest", "Report", "range", put("other_seconds", -1.0)),
     Bad("link before its order", "Report", "range", put("links[0].started", -1.0)),
     Bad("a negative norm", "Report", "range", put("update_norm", -0.1)),
-    Bad("a norm that is no number", "Report", "nan", put("update_norm", math.nan)),
+    Bad("a norm that is not a number", "Report", "nan", put("update_norm", math.nan)),
     Bad("infinite smoothness", "Report", "infinite", put("smoothness", math.inf)),
     Bad("negative variance", "Report", "range", put("gradient_variance", -1.0)),
     Bad("an infinite start", "Report", "infinite", put("start_loss", -math.inf)),
@@ -309,8 +314,8 @@ PEERS = [
     Bad("negative patience", "Pull", "range", put("patience", -1.0)),
     Bad("patience of a month", "Pull", "range", put("patience", MONTH)),
     Bad("a base of 5 bytes", "Pull", "digest", put("base", b"12345")),
-    Bad("a committed model of no stand", "Pull committed", "missing", drop("stand")),
-    Bad("a stand at no epoch", "Pull committed", "missing", put("stand.epoch", 0)),
+    Bad("a committed model of no version", "Pull committed", "missing", drop("stand")),
+    Bad("a version without an epoch", "Pull committed", "missing", put("stand.epoch", 0)),
     Bad("a probe of nothing", "Pull probe", "range", put("bytes", 0)),
     Bad("a probe of 4 GB", "Pull probe", "range", put("bytes", 2**32 - 1)),
     Bad("a model of nothing", "Chunk", "range", put("total", 0)),
@@ -325,9 +330,9 @@ PEERS = [
 ]
 ORDERS = [
     Bad("an order of no epoch", "Wait", "missing", put("epoch", 0)),
-    Bad("an order of no stand", "Wait", "missing", drop("committed")),
+    Bad("an order without a committed version", "Wait", "missing", drop("committed")),
     Bad("an order to do nothing", "Wait", "kind", drop("wait")),
-    Bad("a stand of a later epoch", "Wait", "future", put("committed.epoch", 2**40)),
+    Bad("a version of a later epoch", "Wait", "future", put("committed.epoch", 2**40)),
     Bad("a committed round of no epoch", "Wait", "missing", put("committed.epoch", 0)),
     Bad("a wait with a bell", "Wait", "text", put("wait.why", "\a")),
     Bad("a long goodbye", "Finished", "size", put("finished.why", LONG)),
@@ -337,7 +342,7 @@ ORDERS = [
     Bad("a million steps and one", "Work", "range", put("work.local_steps", 1_000_001)),
     Bad("no learning", "Work", "range", put("work.learning_rate", 0.0)),
     Bad("unlearning", "Work", "range", put("work.learning_rate", -0.1)),
-    Bad("a rate that is no number", "Work", "nan", put("work.learning_rate", math.nan)),
+    Bad("a rate that is not a number", "Work", "nan", put("work.learning_rate", math.nan)),
     Bad("a deadline that is past", "Work", "range", put("work.deadline", -1.0)),
     Bad("a deadline of now", "Work", "range", put("work.deadline", 0.0)),
     Bad("a deadline in a month", "Work", "range", put("work.deadline", MONTH)),
@@ -346,7 +351,7 @@ ORDERS = [
     Bad("weights of 2", "Work", "weights", weights(0.75, 0.75)),
     Bad("weights of less than 1", "Work", "weights", weights(0.25, 0.249)),
     Bad("a negative weight", "Work", "range", weights(-0.25, 0.75)),
-    Bad("a weight that is no number", "Work", "nan", weights(0.25, math.nan)),
+    Bad("a weight that is not a number", "Work", "nan", weights(0.25, math.nan)),
     Bad("an infinite weight", "Work", "infinite", weights(0.25, math.inf)),
     Bad("weights whose sum overflows", "Work", "range", weights(1e308, 1e308)),
     Bad("a negative weight of its own", "Work", "range", put("work.own_weight", -0.5)),

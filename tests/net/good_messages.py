@@ -62,7 +62,7 @@ def some_peers(scene: Scene, *steps: int) -> list[wire.PeerAddress]:
     return [address_of(index) for index in sorted(other(scene, step) for step in steps)]
 
 
-def _stands() -> list[wire.Stand]:
+def _model_versions() -> list[wire.Stand]:
     return [wire.Stand(), wire.Stand(round=6, epoch=3, attempt=1)]
 
 
@@ -73,7 +73,7 @@ def _join(scene: Scene) -> wire.JoinRequest:
         fedhp="0.1.0",
         samples=600,
         step_time=0.0,
-        stands=_stands(),
+        stands=_model_versions(),
     )
 
 
@@ -242,7 +242,7 @@ GOOD: Mapping[str, Kind] = {
     "Next": Kind(
         lambda scene: wire.NextRequest(
             envelope=envelope(scene),
-            stands=_stands(),
+            stands=_model_versions(),
             step_time=0.1,
             surveyed=[
                 wire.LinkReport(

@@ -52,8 +52,8 @@ def refused(folder: Path, name: str = "worker-1", *, now: datetime = NOW) -> str
     with pytest.raises(IdentityError) as caught:
         load_identity(folder, name, now=now)
     assert caught.value.fix
-    told = f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
-    assert not [line for line in secrets_in(folder) if line in told]
+    text = f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
+    assert not [line for line in secrets_in(folder) if line in text]
     return caught.value.problem
 
 
@@ -129,7 +129,7 @@ def test_keys_are_private_whatever_the_umask_and_from_the_first_moment(
 
 @pytest.mark.parametrize("make", [init_authority, lambda folder: issue(folder, "worker-1")])
 @pytest.mark.parametrize("gone", ["crt", "key"])
-def test_nothing_is_overwritten_unless_told(
+def test_nothing_is_overwritten_unless_asked_for(
     tmp_path: Path, make: Callable[[Path], CertificateInfo], gone: str
 ) -> None:
     init_authority(tmp_path)
@@ -143,7 +143,7 @@ def test_nothing_is_overwritten_unless_told(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_who_is_faster_wins_and_the_other_is_told(
+def test_who_is_faster_wins_and_the_other_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process makes the same identity between the look and the write."""
@@ -273,12 +273,12 @@ def test_too_late_and_too_early(folder: Path) -> None:
     issue(folder, "worker-1", days=9, now=NOW + DAY)
     load_identity(folder, "worker-1", now=NOW + DAY - timedelta(minutes=59))
     early, late = NOW, NOW + 11 * DAY
-    told = refused(folder, now=late)
-    assert "expired on 2030-06-11 12:00 UTC" in told
-    assert "clock says 2030-06-12 12:00 UTC" in told
-    told = refused(folder, now=early)
-    assert "not yet valid, only from 2030-06-02 11:00 UTC" in told
-    assert "clock says 2030-06-01 12:00 UTC" in told
+    text = refused(folder, now=late)
+    assert "expired on 2030-06-11 12:00 UTC" in text
+    assert "clock says 2030-06-12 12:00 UTC" in text
+    text = refused(folder, now=early)
+    assert "not yet valid, only from 2030-06-02 11:00 UTC" in text
+    assert "clock says 2030-06-01 12:00 UTC" in text
     identity = load_identity(folder, "worker-1", now=NOW + DAY)
     with pytest.raises(IdentityError, match="expired"):
         recheck(identity, now=late)

@@ -1,4 +1,4 @@
-"""Compression: bounds of the error, topk's error feedback, and copies that never part silently."""
+"""Compression: bounds of the error, topk's error feedback, copies that never differ unnoticed."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_two_pulls_at_once_do_not_mix_their_copies() -> None:
     assert np.array_equal(incoming.finish("peer", answer), expected)
 
 
-def test_a_reader_that_is_forgotten_begins_anew() -> None:
+def test_a_reader_that_is_forgotten_starts_over() -> None:
     first, second = walk(2)
     sent = ReaderCopies(100, readers=2)
     for reader in "abc":

@@ -33,7 +33,7 @@ ANY = CallRule(ROLES, "any")
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """Seconds that pass when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -173,7 +173,7 @@ def test_a_name_costs_the_same_however_much_and_however_oddly_it_sends() -> None
     assert len(guard.counts()) == 1
 
 
-def test_a_later_process_replaces_an_earlier_one_and_begins_anew() -> None:
+def test_a_later_process_replaces_an_earlier_one_and_starts_over() -> None:
     guard = new_guard()
     assert reason(guard, sent(9, incarnation=5)) == ""
     assert reason(guard, sent(9, incarnation=6)) == ""
@@ -346,7 +346,7 @@ def test_strikes_are_forgotten_in_time_and_a_quarantine_is_not() -> None:
     assert guard.is_quarantined("w")
 
 
-def test_a_name_that_is_forgotten_begins_anew() -> None:
+def test_a_name_that_is_forgotten_starts_over() -> None:
     guard = new_guard()
     assert reason(guard, sent(1, incarnation=2**64 - 1)) == ""
     assert reason(guard, sent(1)) == "incarnation"
@@ -363,10 +363,6 @@ def test_nobody_is_struck_pardoned_or_forgotten_by_a_wrong_name() -> None:
     guard.forget("nobody")
     assert not guard.is_quarantined("nobody")
     assert not guard._senders
-
-
-def test_attempts_are_in_order() -> None:
-    assert Attempt(1, 9, 9) < Attempt(2, 1, 1) < Attempt(2, 1, 2) < Attempt(2, 2, 1)
 
 
 def test_a_foreign_text_is_quoted_in_one_short_line() -> None:

@@ -53,12 +53,12 @@ def test_the_words_of_a_server_that_says_why(ours: Path, theirs: Path) -> None:
     """With TLS 1.3 they come after the handshake."""
     server, worker = load_identity(ours, "server"), load_identity(ours, "worker-1")
     with plain_server(server, asks_for(theirs)) as (address, _):
-        told = asyncio.run(why_refused(worker, address, name="server"))
-        assert "refused the certificate of worker-1: it trusts another authority" in told
+        why = asyncio.run(why_refused(worker, address, name="server"))
+        assert "refused the certificate of worker-1: it trusts another authority" in why
     with plain_server(server, asks_for(ours)) as (address, _):
         old = load_identity(ours, "old", now=LONG_AGO)
-        told = tls._try_handshake(old, parse_address(address, key=""), name="server").text
-        assert "certificate has expired" in told
+        why = tls._try_handshake(old, parse_address(address, key=""), name="server").text
+        assert "certificate has expired" in why
         bare = ssl.create_default_context(cafile=ours / "ca.crt")
         bare.check_hostname = False
         with pytest.raises(ssl.SSLError) as caught:
@@ -72,9 +72,9 @@ def test_a_server_that_closes_without_a_word(ours: Path, theirs: Path) -> None:
         worker = load_identity(ours, "worker-1")
         async with serving(mixed) as (address, door):
             error = await turned_away(worker, address, name="server")
-            told = await why_refused(worker, address, name="server", error=error)
-            assert "closed the connection without a reason" in told
-            assert "compare the clocks of the two machines, and their ca.crt" in told
+            why = await why_refused(worker, address, name="server", error=error)
+            assert "closed the connection without a reason" in why
+            assert "compare the clocks of the two machines, and their ca.crt" in why
             assert door.calls == 0
 
     run(scene)
@@ -97,16 +97,16 @@ def test_a_server_out_of_its_time(ours: Path, who: str, when: datetime, words: s
 def test_nobody_there_no_tls_and_no_answer(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = load_identity(ours, "worker-1")
 
-    def told(address: str) -> str:
+    def why(address: str) -> str:
         return asyncio.run(why_refused(worker, address, name=None))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with monkeypatch.context() as hasty:
             hasty.setattr(limits, "CONNECT_SECONDS", 0.2)
-            assert "sent nothing for 0.2 s" in told(address)
-    assert "nothing listens there" in told(address)
-    assert "does not know the host" in told("no-such-host.invalid:7000")
+            assert "sent nothing for 0.2 s" in why(address)
+    assert "nothing listens there" in why(address)
+    assert "does not know the host" in why("no-such-host.invalid:7000")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -118,7 +118,7 @@ def test_nobody_there_no_tls_and_no_answer(ours: Path, monkeypatch: pytest.Monke
 
         thread = threading.Thread(target=greet)
         thread.start()
-        assert "does not speak TLS" in told(f"127.0.0.1:{listener.getsockname()[1]}")
+        assert "does not speak TLS" in why(f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join(PATIENCE)
 
 
@@ -137,9 +137,9 @@ def test_what_a_peer_writes_is_cut_and_cleaned(ours: Path) -> None:
         DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), details="\x1b[2J" + "x" * 9999
     )
     worker = load_identity(ours, "worker-1")
-    told = asyncio.run(why_refused(worker, "a:1", name=None, error=error))
-    assert told.isprintable()
-    assert len(told) < 2 * limits.TEXT_LENGTH
+    why = asyncio.run(why_refused(worker, "a:1", name=None, error=error))
+    assert why.isprintable()
+    assert len(why) < 2 * limits.TEXT_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_bad_addresses(ours: Path, address: str) -> None:
 def test_a_host_is_never_taken_for_a_scheme(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To gRPC "unix:7000" is a file, unless told otherwise."""
+    """To gRPC "unix:7000" is a file, unless the scheme is given."""
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("7000")

@@ -107,9 +107,9 @@ def test_a_certificate_out_of_its_time(ours: Path, who: str, when: datetime, wor
             error = await turned_away(identity, address, name="server")
             assert error.code() is UNAVAILABLE
             assert door.calls == 0
-            told = await why_refused(identity, address, name="server", error=error)
-            assert words.format(identity) in told
-            assert "clock" in told
+            why = await why_refused(identity, address, name="server", error=error)
+            assert words.format(identity) in why
+            assert "clock" in why
 
     run(scene)
 
@@ -120,12 +120,12 @@ def test_4_a_foreign_authority(ours: Path, theirs: Path) -> None:
         spy = replace(stranger, authority=load_identity(ours, "worker-1").authority)
         async with serving(load_identity(ours, "server")) as (address, door):
             error = await turned_away(stranger, address, name="server")
-            told = await why_refused(stranger, address, name="server", error=error)
-            assert "has a certificate of another authority than ca.crt" in told
+            why = await why_refused(stranger, address, name="server", error=error)
+            assert "has a certificate of another authority than ca.crt" in why
             error = await turned_away(spy, address, name="server")  # it takes the server's
             assert error.code() is UNAVAILABLE
-            told = await why_refused(spy, address, name="server", error=error)
-            assert "was signed by another authority" in told
+            why = await why_refused(spy, address, name="server", error=error)
+            assert "was signed by another authority" in why
             assert door.calls == 0
 
     run(scene)
@@ -138,9 +138,9 @@ def test_5_a_server_at_another_host(ours: Path) -> None:
             error = await turned_away(worker, address, name=None)
             assert error.code() is UNAVAILABLE
             assert door.calls == 0
-            told = await why_refused(worker, address, name=None, error=error)
-            assert "not for 127.0.0.1 but for nowhere, elsewhere.example" in told
-            assert "--host 127.0.0.1" in told
+            why = await why_refused(worker, address, name=None, error=error)
+            assert "not for 127.0.0.1 but for nowhere, elsewhere.example" in why
+            assert "--host 127.0.0.1" in why
             async with open_channel(worker, address, name="nowhere") as channel:
                 assert await knock(channel, "worker-1")
 
@@ -153,16 +153,16 @@ def test_6_in_the_name_of_another(ours: Path) -> None:
         async with serving(load_identity(ours, "server")) as (address, _):
             error = await turned_away(thief, address, name="server", sender="worker-1")
             assert error.code() is DENIED
-            told = await why_refused(thief, address, name="server", error=error)
-            assert "refused the call: sender:" in told
-            assert told.endswith("from 'worker-1'")
+            why = await why_refused(thief, address, name="server", error=error)
+            assert "refused the call: sender:" in why
+            assert why.endswith("from 'worker-1'")
         async with serving(thief) as (address, door):  # and as a server
             caller = load_identity(ours, "worker-1")
             error = await turned_away(caller, address, name="server")
             assert error.code() is UNAVAILABLE
             assert door.calls == 0
-            told = await why_refused(caller, address, name="server", error=error)
-            assert told == f"{address} is worker-2, not server"
+            why = await why_refused(caller, address, name="server", error=error)
+            assert why == f"{address} is worker-2, not server"
 
     run(scene)
 
@@ -182,8 +182,8 @@ def test_7_removed_from_the_allow_list(ours: Path, tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:  # on the open connection
                 await knock(channel, "worker-1")
             assert caught.value.code() is DENIED
-            told = await why_refused(worker, address, name="server", error=caught.value)
-            assert "refused the call: unknown: 'worker-1' is not on the allow-list" in told
+            why = await why_refused(worker, address, name="server", error=caught.value)
+            assert "refused the call: unknown: 'worker-1' is not on the allow-list" in why
 
     run(scene)
 
@@ -250,8 +250,8 @@ def test_our_client_speaks_tls_1_3_only(ours: Path) -> None:
             error = await turned_away(worker, address, name="server")
             assert error.code() is UNAVAILABLE
             assert seen.empty()
-            told = await why_refused(worker, address, name="server", error=error)
-            assert told == f"{address} speaks only TLS 1.2 or older, but TLS 1.3 is required"
+            why = await why_refused(worker, address, name="server", error=error)
+            assert why == f"{address} speaks only TLS 1.2 or older, but TLS 1.3 is required"
 
     run(scene)
 

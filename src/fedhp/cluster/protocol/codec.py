@@ -380,15 +380,15 @@ def _spans(table: Mapping[str, Any], entries: Sequence[TensorEntry]) -> list[tup
     return spans
 
 
-def _offsets(found: Any, entry: TensorEntry) -> tuple[int, int]:
+def _offsets(received: Any, entry: TensorEntry) -> tuple[int, int]:
     """Where a file has this tensor, if its header entry is the expected one."""
-    if not isinstance(found, dict) or found.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(received, dict) or received.keys() != {"dtype", "shape", "data_offsets"}:
         _refuse("header", "an entry of the header is not dtype, shape and data_offsets")
-    if found["dtype"] != entry.dtype:
+    if received["dtype"] != entry.dtype:
         _refuse("dtype", f"{entry.name} is not of dtype {entry.dtype}")
-    if not _is_int_list(found["shape"]) or found["shape"] != list(entry.shape):
+    if not _is_int_list(received["shape"]) or received["shape"] != list(entry.shape):
         _refuse("shape", f"the shape of {entry.name} is not {list(entry.shape)}")
-    offsets = found["data_offsets"]
+    offsets = received["data_offsets"]
     if not _is_int_list(offsets) or len(offsets) != 2:
         _refuse("offsets", f"the offsets of {entry.name} are not two numbers")
     start, stop = offsets

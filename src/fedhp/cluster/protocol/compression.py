@@ -72,7 +72,7 @@ def to_int8(row: Row, ends: Sequence[int]) -> tuple[NDArray[np.int8], Row]:
 
 
 def from_int8(codes: NDArray[np.int8], scales: Row, ends: Sequence[int]) -> Row:
-    """The row that these codes stand for; a scale that is too large gives infinite values."""
+    """The row that was encoded; a scale that is too large gives infinite values."""
     row = np.empty(len(codes), dtype=np.float32)
     start = 0
     with np.errstate(over="ignore"):

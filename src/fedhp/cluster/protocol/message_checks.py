@@ -256,13 +256,13 @@ def _check_attempt(envelope: wire.Envelope, now: Attempt) -> None:
         ("round", envelope.round, now.round_index),
         ("attempt", envelope.attempt, now.number),
     )
-    for word, said, current in pairs:
-        if said == current:
+    for word, named, current in pairs:
+        if named == current:
             continue
         # A later epoch means a later coordinator; within an epoch no worker is ahead of its orders.
-        late = said < current or word == "epoch"
+        late = named < current or word == "epoch"
         raise Refused(
-            word if late else "future", f"it is of {word} {said}, the current one is {current}"
+            word if late else "future", f"it is of {word} {named}, the current one is {current}"
         )
 
 

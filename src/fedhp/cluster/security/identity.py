@@ -1,6 +1,6 @@
 """Who a machine is: loads its certificate, checks it, and names the true cause of a problem.
 
-A folder holds ca.crt (the authority) and NAME.crt and NAME.key of each machine, made by
+A folder holds ca.crt (the authority) and NAME.crt and NAME.key of each machine, as created by
 certificates.py. Keys never appear in a message.
 """
 
@@ -178,7 +178,7 @@ def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
 def parse_key(file: Path, certificate: bytes, *, key: bytes) -> ec.EllipticCurvePrivateKey:
     """Parse a private key; it must belong to the certificate and be of the kind that TLS needs."""
     key_file = file.with_suffix(".key")
-    fix = "copy both files again from where they were made, or issue new ones"
+    fix = "copy both files again from where they were created, or issue new ones"
     try:
         private = serialization.load_pem_private_key(key, password=None)
     except TypeError:
