@@ -32,7 +32,7 @@ def out_of(folder: Path) -> Path:
         ("skew=0.8", "command line: skew: unknown key"),
         ("data.path=nowhere.npz", "data.path"),
         ("world.trace=nowhere.csv", "world.trace"),
-        ("device=cuda:7", "device: 'cuda:7' was asked for"),
+        ("device=cuda:7", "device: 'cuda:7' is set"),
     ],
 )
 def test_overrides(command: Command, tmp_path: Path, override: str, words: str) -> None:

@@ -48,4 +48,4 @@ def run_shown(
                 display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
             display.update(name, event)
 
-        return run_cells(cells, source=source, jobs=jobs, tell=tell, stop=stop)
+        return run_cells(cells, source=source, jobs=jobs, report=tell, stop=stop)

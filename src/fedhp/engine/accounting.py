@@ -31,7 +31,7 @@ from fedhp.world import World
 
 # The estimators' gradients in units of local steps, where they are charged to the clock.
 ESTIMATE_STEPS = 2 * PROBE_BATCHES
-MOST_INTERVALS = 10_000_000  # of the links' changes in one run
+RUN_INTERVALS = 10_000_000  # of the links' changes in one run, at most
 
 
 class Stopwatch:
@@ -202,7 +202,7 @@ def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> Float
 def check_clock(record: RoundRecord, experiment: Experiment) -> None:
     """Stop before virtual time runs too far ahead of the links, which move by intervals."""
     interval = experiment.world.bandwidth.interval
-    limit = MOST_INTERVALS * interval
+    limit = RUN_INTERVALS * interval
     if not record.clock <= limit or np.isnan(record.timing.mean_waiting_time):
         raise RunError(
             f"round {record.round_index}: the virtual clock reached {record.clock:g} s",

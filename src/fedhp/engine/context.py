@@ -10,7 +10,7 @@ from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
 from fedhp.world import World, build_world
 
-MOST_INTERVALS = 100_000  # of the links' changes in one transfer
+TRANSFER_INTERVALS = 100_000  # of the links' changes in one transfer, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
 
 
 def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> World:
-    """The world, checked: links move from interval to interval, so that time must not run far
-    ahead of them."""
+    """The world, checked: links are drawn interval by interval, so that a transfer must not take
+    too many of them."""
     world = build_world(
         experiment.world,
         workers=experiment.workers,
@@ -72,12 +72,12 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
     links = experiment.world.bandwidth
     sharing = experiment.workers if links.sharing else 1
     slowest = world.model_bits * sharing / (links.low * world.unit_bits) + links.latency
-    if slowest > MOST_INTERVALS * links.interval:
+    if slowest > TRANSFER_INTERVALS * links.interval:
         raise ConfigError(
             f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",
             key="world.bandwidth.interval",
             source=source,
-            allowed=f"at least {slowest / MOST_INTERVALS:.3g} with links that slow",
+            allowed=f"at least {slowest / TRANSFER_INTERVALS:.3g} with links that slow",
             fix="raise world.bandwidth.interval or low, or lower world.model_megabits or latency",
         )
     return world

@@ -1,8 +1,8 @@
-"""The asynchronous twin of the round loop: an event heap instead of a barrier (AD-PSGD).
+"""The round loop of asynchronous algorithms: events instead of a barrier (AD-PSGD).
 
 Snapshot, train, add the change to the current model, transfer to a partner, both average on
 arrival: no locks, no waiting. A "round" is N averaging events. Every worker has exactly one
-event ahead of it, so the heap is two columns of the worker table.
+event ahead of it, so the event heap is two columns of a table of workers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULE = StepReason(StepRule.ASYNCHRONOUS)
 
 
 @dataclass(slots=True)
-class Table:
+class EventTable:
     """What every worker is doing, one row each."""
 
     due: FloatArray  # [N] virtual time of its next event
@@ -56,12 +56,12 @@ class Table:
     untrained: BoolArray  # [N] in_flight holds a snapshot; else the change made by training
     loss: FloatArray  # [N] of the last trained turn
 
-    def copy(self) -> Table:
+    def copy(self) -> EventTable:
         """An independent copy."""
-        return Table(*(getattr(self, field.name).copy() for field in fields(self)))
+        return EventTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
-class _Tally:
+class _RoundTotals:
     """What happened in the current round."""
 
     def __init__(self, workers: int) -> None:
@@ -94,7 +94,7 @@ class EventLoop:
         self.round_index = 0
         self.clock = 0.0
         self.state: Any = self.algorithm.start(context.federation)
-        self.table = Table(
+        self.table = EventTable(
             due=np.full(n, np.inf),
             phase=np.full(n, AWAY, dtype=np.int64),
             turn=np.full(n, -1, dtype=np.int64),
@@ -106,10 +106,10 @@ class EventLoop:
             loss=np.full(n, np.nan),
         )
         executor.keep()
-        self._safe = self._capture()
+        self._round_end = self._capture()
 
     def rounds(self) -> Iterator[RoundRecord]:
-        """Run the rounds that are left; state at each yield is that of a round's end."""
+        """Run the rounds that are left; the state at each yield is that of a round's end."""
         while self.round_index < self.experiment.rounds:
             try:
                 self._wake()
@@ -117,23 +117,23 @@ class EventLoop:
                 self.executor.keep()
             except ShardLost:
                 self.executor.recover()
-                self._return_to(self._safe)
+                self._return_to(self._round_end)
                 continue
-            self._safe = self._capture()
+            self._round_end = self._capture()
             yield record
 
     def _round(self) -> RoundRecord:
         """N averaging events, then the tests."""
         watch = Stopwatch()
-        started, tally = self.clock, _Tally(self.workers)
+        started, totals = self.clock, _RoundTotals(self.workers)
         bandwidth = mean_bandwidth(self.world.network(started))
         rate = rate_at(self.experiment, self.round_index + 1, started)
         last = -1
         with watch.phase("train"):
-            while tally.events < self.workers:
-                last = self._step(tally)
+            while totals.events < self.workers:
+                last = self._step(totals)
         self.round_index += 1
-        record = self._record(tally, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
+        record = self._record(totals, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
         check_clock(record, self.experiment)
         if self.tester is not None and self.tester.is_tested(self.round_index):
             record = with_results(record, self.tester.start_tests(self.round_index))
@@ -141,35 +141,35 @@ class EventLoop:
         self._wake()
         return record
 
-    def _step(self, tally: _Tally) -> int:
-        """Handle the next event; returns the worker that ended a turn with it, or -1."""
+    def _step(self, totals: _RoundTotals) -> int:
+        """Handle the next event; the worker that ended a turn with it, or -1."""
         table = self.table
         worker = int(np.argmin(table.due))
         self.clock = float(table.due[worker])
         if table.phase[worker] == COMPUTING:
-            self._finish_training(worker, tally)
+            self._finish_training(worker, totals)
             if table.partner[worker] >= 0:
                 self._send(worker)
                 return -1
         else:
-            self._average(worker, tally)
-        tally.events += 1
-        if tally.events < self.workers:
+            self._average(worker, totals)
+        totals.events += 1
+        if totals.events < self.workers:
             self._begin(worker)
         return worker
 
     def _begin(self, worker: int) -> None:
-        """Take a snapshot and start a turn, if the worker is there."""
-        table, coming = self.table, self.round_index + 1
-        available = self.world.available(coming)
+        """Take a snapshot and start a turn, if the worker is available."""
+        table, round_index = self.table, self.round_index + 1
+        available = self.world.available(round_index)
         if not available[worker]:
             table.phase[worker], table.due[worker] = AWAY, np.inf
             return
         table.turn[worker] += 1
         turn = int(table.turn[worker])
-        rate = rate_at(self.experiment, coming, self.clock)
+        rate = rate_at(self.experiment, round_index, self.clock)
         observation = Observation(
-            coming, self.clock, rate, available, self.world.network(self.clock)
+            round_index, self.clock, rate, available, self.world.network(self.clock)
         )
         self.state, action = self.algorithm.act(self.state, worker, observation, turn=turn)
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
@@ -183,40 +183,40 @@ class EventLoop:
         self.executor.snapshot(worker)
 
     def _wake(self) -> None:
-        """Start the workers that are away and may be back."""
+        """Start the workers that were away and may be back."""
         for worker in np.flatnonzero(self.table.phase == AWAY).tolist():
             self._begin(worker)
 
-    def _finish_training(self, worker: int, tally: _Tally) -> None:
+    def _finish_training(self, worker: int, totals: _RoundTotals) -> None:
         """Add the change that training made to the current model."""
         table = self.table
         if table.untrained[worker]:
             self._train_waiting()
         norm = self.executor.apply(worker)
         self._check(worker, norm)
-        tally.steps[worker] += table.steps[worker]
-        tally.compute[worker] += table.duration[worker]
-        tally.norm[worker] = norm
+        totals.steps[worker] += table.steps[worker]
+        totals.compute[worker] += table.duration[worker]
+        totals.norm[worker] = norm
 
     def _train_waiting(self) -> None:
         """Train all snapshots taken so far in one go: they depend on nothing later."""
         table = self.table
-        turns = {
+        trainings = {
             worker: LocalTraining(
                 int(table.turn[worker]) + 1, int(table.steps[worker]), float(table.rate[worker])
             )
             for worker in np.flatnonzero(table.untrained).tolist()
         }
-        for worker, loss in self.executor.train_snapshots(turns).items():
+        for worker, loss in self.executor.train_snapshots(trainings).items():
             table.loss[worker] = loss
             table.untrained[worker] = False
 
     def _check(self, worker: int, norm: float) -> None:
-        only = np.arange(self.workers) == worker
+        only_worker = np.arange(self.workers) == worker
         check_finite(
             self.table.loss,
-            np.where(only, norm, 0.0),
-            worked=only,
+            np.where(only_worker, norm, 0.0),
+            worked=only_worker,
             round_index=self.round_index + 1,
             learning_rate=float(self.table.rate[worker]),
         )
@@ -233,18 +233,18 @@ class EventLoop:
         table.duration[worker] = time
         table.due[worker] = self.clock + time
 
-    def _average(self, worker: int, tally: _Tally) -> None:
+    def _average(self, worker: int, totals: _RoundTotals) -> None:
         """On arrival both take the mean of their current models: the mean of all stays."""
         partner = int(self.table.partner[worker])
-        apart = self.executor.average(worker, partner)
+        distance = self.executor.average(worker, partner)
         time = float(self.table.duration[worker])
-        tally.communication[worker] += time
+        totals.communication[worker] += time
         key = (min(worker, partner), max(worker, partner))
-        tally.links.setdefault(key, []).append((time, apart))
+        totals.links.setdefault(key, []).append((time, distance))
 
     def _record(
         self,
-        tally: _Tally,
+        totals: _RoundTotals,
         started: float,
         *,
         rate: float,
@@ -253,32 +253,32 @@ class EventLoop:
     ) -> RoundRecord:
         n = self.workers
         took = self.clock - started
-        pairs = sorted(tally.links)
+        pairs = sorted(totals.links)
         links = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        events = [tally.links[pair] for pair in pairs]
-        times = np.array([np.mean([time for time, _ in each]) for each in events])
+        events = [totals.links[pair] for pair in pairs]
+        times = np.array([np.mean([time for time, _ in transfers]) for transfers in events])
         size = 2 * self.context.model_bytes
-        worked = tally.steps > 0
+        worked = totals.steps > 0
         with np.errstate(invalid="ignore"):
-            step_time = np.where(worked, tally.compute / np.maximum(tally.steps, 1), np.nan)
+            step_time = np.where(worked, totals.compute / np.maximum(totals.steps, 1), np.nan)
         missing = np.full(n, np.nan)
         return RoundRecord(
             round_index=self.round_index,
             clock=self.clock,
             learning_rate=rate,
-            local_steps=tally.steps,
+            local_steps=totals.steps,
             step_time=step_time,
             timing=Timing(
-                compute_time=tally.compute,
-                communication_time=tally.communication,
+                compute_time=totals.compute,
+                communication_time=totals.communication,
                 worker_time=np.full(n, took),
                 waiting_time=np.zeros(n),
                 round_time=took,
             ),
             links=links,
             link_time=times,
-            link_bytes=np.array([size * len(each) for each in events], dtype=np.int64),
-            link_distance=np.array([each[-1][1] for each in events]),
+            link_bytes=np.array([size * len(transfers) for transfers in events], dtype=np.int64),
+            link_distance=np.array([transfers[-1][1] for transfers in events]),
             decision=Decision(
                 links=links,
                 verdicts=np.full(len(links), LinkVerdict.DRAWN, dtype=np.int64),
@@ -286,7 +286,7 @@ class EventLoop:
                 rule=RULE,
             ),
             train_loss=np.where(worked, self.table.loss, np.nan),
-            update_norm=tally.norm,
+            update_norm=totals.norm,
             smoothness=missing,
             gradient_variance=missing,
             bandwidth=bandwidth,
@@ -295,7 +295,7 @@ class EventLoop:
         )
 
     def _capture(self) -> Checkpoint:
-        """A copy of all but the models, which the engine keeps: what a round falls back on."""
+        """A copy of all but the models, which the executor keeps."""
         table_arrays, _ = pack("table", self.table.copy())
         state_arrays, state_scalars = pack("state", self.state)
         return Checkpoint(
@@ -306,16 +306,16 @@ class EventLoop:
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from the last round's end, without the models."""
-        return self._safe
+        return self._round_end
 
     def restore(self, saved: Checkpoint) -> None:
         """Resume from a checkpoint."""
         self._return_to(saved)
-        self._safe = self._capture()
+        self._round_end = self._capture()
 
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
-        self.table = unpack("table", Table, saved.arrays, saved.scalars).copy()
+        self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
         self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -46,7 +46,7 @@ def plan_memory(
     executors: int,
     source: str = "",
 ) -> Memory:
-    """What the run needs; refuse what cannot fit, with the figure and the way out."""
+    """The memory the run needs; one that cannot fit is refused with the figure and a fix."""
     workers = experiment.workers
     links = count_links(experiment)
     matrices = 5 if asynchronous else 3
@@ -72,7 +72,7 @@ def plan_memory(
 
 
 def count_links(experiment: Experiment) -> int:
-    """Links of the base topology, before it is built; of one's own, none are counted."""
+    """Links of the base topology, before it is built; 0 for a topology of the user's own."""
     workers, settings = experiment.workers, experiment.topology.settings
     full = workers * (workers - 1) // 2
     match experiment.topology.name:
@@ -109,7 +109,7 @@ def available() -> int:
 
 
 def peak_memory() -> int:
-    """The most bytes this process ever had in memory."""
+    """The most bytes this process has had in memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -118,11 +118,10 @@ def _too_much(
     experiment: Experiment, memory: Memory, links: int, model_size: int, source: str
 ) -> ConfigError:
     workers = experiment.workers
-    many = PER_LINK * links > memory.rest / 2
     per_link = experiment.world.bandwidth.per == "link" and 24 * workers**2 > memory.rest / 2
     if per_link:
         key, fix = "world.bandwidth.per", "set world.bandwidth.per = 'worker', or lower workers"
-    elif many:
+    elif PER_LINK * links > memory.rest / 2:
         key = "topology.name"
         fix = (
             "choose a sparse base, topology.name = 'random_regular' with a degree, or fewer workers"

@@ -1,4 +1,4 @@
-"""The gate: everything an experiment needs, built and checked before any work starts."""
+"""Everything an experiment needs, built and checked before work starts; a shard's part of it."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class Prepared(PlanningContext):
     layout: Layout
     device: torch.device
     executors: int
-    overlap: bool  # tests run beside the next round's training
+    overlap: bool  # tests run while the next round trains
     memory: Memory
     folders: tuple[str, ...]  # where the user's own parts are looked for
 
     @property
     def test_images(self) -> int:
         """How many test images are used during the run."""
-        there, wanted = len(self.dataset.test_inputs), self.experiment.evaluation.images
-        return there if wanted is None else min(wanted, there)
+        total, wanted = len(self.dataset.test_inputs), self.experiment.evaluation.images
+        return total if wanted is None else min(wanted, total)
 
     @property
     def whole_at_end(self) -> bool:
         """Whether the last models are tested on the whole test set as well."""
-        some = self.test_images < len(self.dataset.test_inputs)
-        return some and self.experiment.evaluation.whole_at_end
+        part = self.test_images < len(self.dataset.test_inputs)
+        return part and self.experiment.evaluation.whole_at_end
 
 
 def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
@@ -133,11 +133,11 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """A share of an experiment; it can be sent to another process."""
+    """What a shard gets of an experiment; it can be sent to another process."""
 
     seed: int
     workers: IntArray  # [n] numbers of the shard's workers, rising
-    parts: list[IntArray]  # [n] of them, indices into the data set's training samples
+    parts: list[IntArray]  # [n] of them: indices into the data set's training samples
     dataset: Dataset  # training samples of these workers, all test samples
     test: IntArray  # which of the test samples are used during the run
     task: Task
@@ -147,14 +147,14 @@ class ShardSpec:
     kernel: str  # training.kernel
     device: torch.device
     executors: int
-    overlap: bool  # tests may run on a thread of their own beside the next round
+    overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
 
 
 def shard_spec_of(
     prepared: Prepared, workers: IntArray | None = None, *, scratch: Path | None = None
 ) -> ShardSpec:
-    """The share of these workers, or the whole."""
+    """The specification of the shard with these workers, or with all."""
     experiment, dataset = prepared.experiment, prepared.dataset
     chosen = choose_images(
         dataset, images=experiment.evaluation.images, choose=experiment.evaluation.choose
@@ -194,16 +194,16 @@ def _own(dataset: Dataset, parts: list[IntArray]) -> tuple[list[IntArray], Datas
 
 
 def choose_device(name: str, *, source: str = "") -> torch.device:
-    """The device to train on; auto takes a GPU when there is one."""
+    """The device to train on; auto chooses a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     number = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and number >= torch.cuda.device_count():
         raise ConfigError(
-            f"{name!r} was asked for, but this machine has {torch.cuda.device_count()} GPUs",
+            f"{name!r} is set, but this machine has {torch.cuda.device_count()} GPUs",
             key="device",
             source=source,
-            allowed="auto, cpu, or cuda:N of a GPU that is there",
+            allowed="auto, cpu, or cuda:N with the number of a GPU",
             fix="set device = 'auto'",
         )
     return torch.device(name)
@@ -214,13 +214,13 @@ def _build_task(experiment: Experiment, source: str) -> Task:
     components.resolve(experiment.task.name, TASKS, key="task.name", source=source)
     if experiment.task.name != default.task.name:
         for section in ("model", "data"):
-            given = getattr(experiment, section).name
-            if given != getattr(default, section).name:
+            name = getattr(experiment, section).name
+            if name != getattr(default, section).name:
                 raise ConfigError(
-                    f"{given!r} is set, but the task {experiment.task.name!r} brings its own",
+                    f"{name!r} is set, but the task {experiment.task.name!r} has its own",
                     key=f"{section}.name",
                     source=source,
-                    allowed="either task.name of one's own, or model.name and data.name",
+                    allowed="either task.name with your own task, or model.name and data.name",
                     fix=f"remove {section}.name or task.name",
                 )
     return make_task(
@@ -232,7 +232,7 @@ def _build_task(experiment: Experiment, source: str) -> Task:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Initial values are not drawn: without numbers torch would import its compiler for it."""
+    """Initial values are not drawn: on the meta device torch would import its compiler for that."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -243,19 +243,19 @@ class _Undrawn(TorchFunctionMode):
 
 
 def _model_size(task: Task) -> int:
-    """Numbers in a model, found without making room for them; 0 if it cannot be built so."""
+    """Numbers in a model, counted without allocating them; 0 if it cannot be built that way."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), _Undrawn():
             module = task.model()
         return sum(t.numel() for t in (*module.parameters(), *module.buffers()))
-    except Exception:  # a model of one's own may need real numbers; its trial tells the rest
+    except Exception:  # the user's own model may need real numbers; its trial says the rest
         return 0
 
 
 def _executors(
     experiment: Experiment, device: torch.device, *, alone: bool = False, stochastic: bool = False
 ) -> int:
-    """Threads that train workers side by side. The numbers do not depend on it."""
+    """Threads that train workers side by side. Results do not depend on their number."""
     if device.type != "cpu" or stochastic:
         return 1
     if experiment.executors != "auto":
@@ -266,7 +266,7 @@ def _executors(
 
 
 def _overlap(experiment: Experiment, facts: TaskFacts) -> bool:
-    """Tests have a thread of their own, unless the number of threads was given or is one."""
+    """Whether tests have a thread of their own: not with one thread or core, nor on Ray."""
     if facts.stochastic or experiment.engine == "ray" or cores() == 1:
         return False
     return experiment.executors == "auto" or experiment.executors > 1

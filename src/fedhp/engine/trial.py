@@ -1,7 +1,7 @@
-"""The trial of an algorithm before a run: what it would do in round 1, on the true world.
+"""The trial of an algorithm before a run: its plan for round 1, in the true world.
 
-Built-in or one's own: a plan that cannot be carried out, or a state that no checkpoint can
-hold, is refused before a folder is made.
+A plan that cannot be carried out, or a state that a checkpoint cannot hold, is refused before a
+folder is made.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from fedhp.types import Action, Plan
 MOST_STEPS = 1_000_000  # of one worker in one round
 
 
-def try_algorithm(prepared: PlanningContext, *, source: str = "") -> None:
-    """Ask for the first plan and look at it; algorithms are pure, so nothing is changed."""
-    name = prepared.experiment.algorithm.name
+def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
+    """Ask for the first plan and check it; algorithms are pure, so nothing is changed."""
+    name = context.experiment.algorithm.name
     try:
-        _check_state(_first(prepared))
+        _check_state(_first_state(context))
         return
     except FedhpError:
         raise
-    except _Unfit as unfit:
-        problem, allowed = unfit.args
+    except _Unusable as unusable:
+        problem, allowed = unusable.args
     except Exception as error:  # the code of a user may fail in any way
         words = " ".join(str(error).split())
         problem = f"the first round cannot be planned: {type(error).__name__}: {words}"
-        allowed = "start(), and plan() or act(), as docs/own-parts.md has them"
+        allowed = "start(), and plan() or act(), as in docs/own-parts.md"
     raise ConfigError(
         f"{name!r}: {problem}",
         key="algorithm.name",
         source=source,
         allowed=allowed,
-        fix="change the settings in [algorithm]" + (", or mend it" if ":" in name else ""),
+        fix="change the settings in [algorithm]" + (", or correct its code" if ":" in name else ""),
     )
 
 
-class _Unfit(Exception):
+class _Unusable(Exception):
     """A problem, and what is allowed."""
 
 
-def _first(prepared: PlanningContext) -> Any:
-    """The state before round 1, after a look at the first decision."""
-    algorithm, world = prepared.algorithm, prepared.world
+def _first_state(context: PlanningContext) -> Any:
+    """The state before round 1; the first decision is checked."""
+    algorithm, world = context.algorithm, context.world
     observation = Observation(
         round_index=1,
         clock=0.0,
-        learning_rate=rate_at(prepared.experiment, 1, 0.0),
+        learning_rate=rate_at(context.experiment, 1, 0.0),
         available=world.available(1),
         network=world.network(0.0),
     )
-    state = algorithm.start(prepared.federation)
+    state = algorithm.start(context.federation)
     if isinstance(algorithm, Algorithm):
         answer: Any = algorithm.plan(state, observation, calibration(world))
         _check_answer(answer, Plan, "plan")
@@ -77,19 +77,21 @@ def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> 
     got = "None" if answer is None else f"a {type(answer).__name__}"
     if isinstance(answer, tuple):
         got = f"({', '.join(type(item).__name__ for item in answer)})"
-    raise _Unfit(f"{method}() returned {got}", f"(state, {kind.__name__})")
+    raise _Unusable(f"{method}() returned {got}", f"(state, {kind.__name__})")
 
 
 def _check_plan(plan: Plan, workers: int) -> None:
     if plan.local_steps is None:
         if plan.deadline is None or not 0 < plan.deadline < np.inf:
             wanted = "local_steps, or a deadline in seconds above 0"
-            raise _Unfit(f"its plan has no local_steps, and the deadline {plan.deadline}", wanted)
+            raise _Unusable(
+                f"its plan has no local_steps, and the deadline {plan.deadline}", wanted
+            )
         return
     steps = np.asarray(plan.local_steps)
     if steps.shape != (workers,) or steps.dtype.kind not in "iu":
         wanted = f"whole numbers, one for each of the {workers} workers"
-        raise _Unfit(f"local_steps is {steps.dtype} of the shape {steps.shape}", wanted)
+        raise _Unusable(f"local_steps is {steps.dtype} of the shape {steps.shape}", wanted)
     _check_steps(steps.tolist())
 
 
@@ -97,14 +99,14 @@ def _check_steps(steps: list[int]) -> None:
     for worker, count in enumerate(steps):
         if not 0 <= count <= MOST_STEPS:
             wanted = f"0 to {MOST_STEPS} steps for each worker"
-            raise _Unfit(f"it plans {count} steps for worker {worker}", wanted)
+            raise _Unusable(f"it plans {count} steps for worker {worker}", wanted)
 
 
 def _check_state(state: Any) -> None:
     if not is_dataclass(state) or isinstance(state, type):
         kind = "None" if state is None else f"a {type(state).__name__}"
-        raise _Unfit(f"its state is {kind}", "a dataclass of numpy arrays, numbers and strings")
+        raise _Unusable(f"its state is {kind}", "a dataclass of numpy arrays, numbers and strings")
     try:
         pack("state", state)
     except RunError as error:
-        raise _Unfit(error.problem, error.allowed) from error
+        raise _Unusable(error.problem, error.allowed) from error

@@ -272,13 +272,13 @@ def test_distances_are_measured_or_as_the_coordinator_estimated_them(
         ("model.hidden=[4]", "other models would be trained"),
         ("training.learning_rate=0.2", "other models would be trained"),
         ("seed=1", "another seed is another world"),
-        ("workers=7", "nothing is on record of other workers"),
-        ("rounds=3", "the rounds that are on record"),
+        ("workers=7", "no measurements of other workers"),
+        ("rounds=3", "the rounds of the record"),
         ("evaluation.every=3", "nothing to test"),
         ("executors=2", "changes no plan and no time"),
         ("algorithm.name=dpsgd", "chosen with --planner"),
         ("algorithm={name = 'dpsgd'}", "chosen with --planner"),
-        ("world.profile=paper", "every setting of its world written out"),
+        ("world.profile=paper", "every setting of its world"),
     ],
 )
 def test_what_cannot_be_changed(override: str, why: str, runs: dict[tuple[str, str], Path]) -> None:

@@ -44,27 +44,27 @@ ALLOWED = "world.*, topology.*, algorithm.* of the run's own planner, training.l
 SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
 SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
 
-_LEARNS = "other models would be trained, and what was measured on these would not hold"
-_NOTHING = "it changes no plan and no time"
+_TRAINS = "other models would be trained, and the measurements of these would not apply"
+_NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
-    "data": _LEARNS,
-    "model": _LEARNS,
-    "task": _LEARNS,
-    "training": _LEARNS,
-    "seed": "another seed is another world with other models: nothing of it is on record",
-    "workers": "nothing is on record of other workers",
-    "rounds": "a replay has the rounds that are on record",
+    "data": _TRAINS,
+    "model": _TRAINS,
+    "task": _TRAINS,
+    "training": _TRAINS,
+    "seed": "another seed is another world with other models, which are not in the record",
+    "workers": "the record has no measurements of other workers",
+    "rounds": "a replay has the rounds of the record",
     "evaluation": "nothing is trained, so there is nothing to test",
-    "device": _NOTHING,
-    "engine": _NOTHING,
-    "executors": _NOTHING,
-    "memory": _NOTHING,
-    "ray": _NOTHING,
-    "checkpoint": _NOTHING,
-    "compare": _NOTHING,
+    "device": _NO_EFFECT,
+    "engine": _NO_EFFECT,
+    "executors": _NO_EFFECT,
+    "memory": _NO_EFFECT,
+    "ray": _NO_EFFECT,
+    "checkpoint": _NO_EFFECT,
+    "compare": _NO_EFFECT,
 }
-# recorded: as it was. exact: what such a run would have taken. assumed: plans rest on
-# measurements of the recorded models, where such a run would have had its own.
+# recorded: the same as the record. exact: the times of a real run with this planner. assumed:
+# plans rest on measurements of the recorded models, where a real run would have its own.
 Sure = Literal["recorded", "exact", "assumed"]
 
 
@@ -125,7 +125,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A recorded run, and what other planners would have made of its rounds."""
+    """A recorded run, and the same rounds under other planners."""
 
     folder: Path
     seed: int
@@ -182,8 +182,8 @@ def _change(value: float, recorded: float) -> float | None:
 def whatif(
     folder: str | Path, planners: Sequence[str] = (), *, overrides: Sequence[str] = ()
 ) -> WhatIf:
-    """Replay a run's recorded rounds through these planners ("fedhp:deadline=fill", "dpsgd"),
-    by default FedHP's and its rivals', with settings of the run changed ("world.drift=0")."""
+    """Replay a run's recorded rounds with other planners ("fedhp:deadline=fill", "dpsgd"), by
+    default FedHP's and its rivals', and with changed settings of the run ("world.drift=0")."""
     started = time.monotonic()
     components.make_importable(os.getcwd())
     with RunReader(folder) as run:
@@ -229,7 +229,7 @@ def _tables(run: RunReader) -> dict[str, Any]:
         raise RunError(
             f"{run.folder}: the run has no round yet",
             allowed="a run with at least one round, finished or not",
-            fix="let it run for a while, or choose another",
+            fix="wait for its first round, or choose another run",
         )
     tables = run.meta("experiment")
     if not isinstance(tables, dict):
@@ -242,7 +242,7 @@ def _tables(run: RunReader) -> dict[str, Any]:
 
 
 def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Experiment:
-    """The run's own experiment with these settings, which must leave measurements valid."""
+    """The run's own experiment with these settings; the measurements must stay valid."""
     for override in overrides:
         _check_key(parse_override(override)[0], source=COMMAND_LINE)
     return parse(to_tables(own), overrides, source=source)
@@ -255,8 +255,8 @@ def _check_key(key: str, *, source: str) -> None:
     if key in ("algorithm", "algorithm.name"):
         why, fix = "the planner is chosen with --planner", "write --planner NAME"
     if key == "world.profile":
-        why = "the record has every setting of its world written out, so it would change nothing"
-        fix = "set what you mean, such as world.bandwidth.unit or world.drift"
+        why = "the record has every setting of its world, so it would change nothing"
+        fix = "set the key itself, such as world.bandwidth.unit or world.drift"
     if why:
         raise ConfigError(
             f"cannot be changed in a replay: {why}",

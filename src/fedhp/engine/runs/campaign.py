@@ -1,8 +1,8 @@
 """Many runs as one campaign: algorithms x seeds in the same worlds, a process per core.
 
-Each job process takes cells from the parent over its standard input and tells of every round
-on its standard output (job.py); when the parent dies, so do they. Finished cells never run
-again; unfinished ones go on from their checkpoint.
+Each job process gets cells from the parent on its standard input and reports every round on its
+standard output (job.py); it ends when the parent dies. Finished cells never run again;
+unfinished ones are resumed from their checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cell:
 
 
 Event = dict[str, Any]
-Tell = Callable[[Cell, Event], None]
+Report = Callable[[Cell, Event], None]
 
 
 def plan_cells(
@@ -56,24 +56,24 @@ def plan_cells(
     labels = list(base.compare.algorithms if algorithms is None else algorithms)
     numbers = list(base.compare.seeds if seeds is None else seeds)
     for name, values in (("algorithms", labels), ("seeds", numbers)):
-        places = [_file_name(str(value)) for value in values]
-        repeated = [value for i, value in enumerate(values) if places[i] in places[:i]]
+        folders = [_file_name(str(value)) for value in values]
+        repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
         if repeated or not values:
             raise ConfigError(
                 f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
                 key=f"compare.{name}",
                 source=source,
-                allowed="a list that is not empty and names nothing twice",
-                fix=f"mend --{name}, or [compare] in the file",
+                allowed="a list that is not empty and has no entry twice",
+                fix=f"correct --{name}, or [compare] in the file",
             )
     cells = []
     for variant in map(parse_variant, labels):
         changed = tables_of(variant, base)
         for seed in numbers:
             changed["seed"] = seed
-            experiment = parse(changed, source=_who(source, variant.label))
-            place = out / _file_name(variant.label) / f"seed-{seed}"
-            cells.append(Cell(variant.label, seed, experiment, place))
+            experiment = parse(changed, source=_source(source, variant.label))
+            run_folder = out / _file_name(variant.label) / f"seed-{seed}"
+            cells.append(Cell(variant.label, seed, experiment, run_folder))
     return cells
 
 
@@ -87,7 +87,7 @@ def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
             try:
                 try_algorithm(prepare(cell.experiment, source=source), source=source)
             except ConfigError as error:
-                raise error.with_source(_who(source, cell.label)) from error
+                raise error.with_source(_source(source, cell.label)) from error
 
 
 def run_cells(
@@ -95,49 +95,50 @@ def run_cells(
     *,
     source: str = "",
     jobs: int | None = None,
-    tell: Tell = lambda cell, event: None,
+    report: Report = lambda cell, event: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[FedhpError]:
     """Run what is not finished yet; the errors of runs that failed. Raises Interrupted."""
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-    left = [cell for cell in cells if not is_finished(cell.folder)]
+    unfinished = [cell for cell in cells if not is_finished(cell.folder)]
     for cell in cells:
-        if cell not in left:
-            tell(cell, {"event": "finished"})
-    for cell in left:
+        if cell not in unfinished:
+            report(cell, {"event": "finished"})
+    for cell in unfinished:
         waiting.put(cell)
-    count = max(1, min(jobs or cores(), len(left)))
+    count = max(1, min(jobs or cores(), len(unfinished)))
     errors: list[FedhpError] = []
-    workers = [
-        _Worker(waiting, tell, errors, source, jobs=count) for _ in range(count if left else 0)
+    threads = [
+        _JobThread(waiting, report, errors, source, jobs=count)
+        for _ in range(count if unfinished else 0)
     ]
-    for worker in workers:
-        worker.start()
-    while any(worker.is_alive() for worker in workers):
-        for worker in workers:
-            worker.join(timeout=0.1)
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for thread in threads:
+            thread.join(timeout=0.1)
         if stop():
-            for worker in workers:
-                worker.halt()
+            for thread in threads:
+                thread.halt()
     if stop():
         raise Interrupted("stopped; every run is saved", fix="run the same command with --resume")
     return errors
 
 
-class _Worker(threading.Thread):
-    """Feeds one job process and listens to it."""
+class _JobThread(threading.Thread):
+    """Hands cells to one job process and passes on what it reports."""
 
     def __init__(
         self,
         waiting: queue.SimpleQueue[Cell],
-        tell: Tell,
+        report: Report,
         errors: list[FedhpError],
         source: str,
         *,
         jobs: int,
     ) -> None:
         super().__init__(daemon=True)
-        self._waiting, self._tell, self._errors = waiting, tell, errors
+        self._waiting, self._report, self._errors = waiting, report, errors
         self._source, self._jobs = source, jobs
         self._halted = threading.Event()
         self._process = _start_job()
@@ -156,7 +157,7 @@ class _Worker(threading.Thread):
                     cell = self._waiting.get_nowait()
                 except queue.Empty:
                     break
-                self._carry_out(cell)
+                self._run_cell(cell)
         finally:
             self._end_job()
 
@@ -168,7 +169,7 @@ class _Worker(threading.Thread):
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def _carry_out(self, cell: Cell) -> None:
+    def _run_cell(self, cell: Cell) -> None:
         self._send(
             {
                 "experiment": to_tables(cell.experiment),
@@ -181,26 +182,24 @@ class _Worker(threading.Thread):
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
-            self._tell(cell, event)
+            self._report(cell, event)
             if event["event"] == "failed":
-                self._errors.append(
-                    rebuild_error(
-                        event["kind"], f"{cell.label}, seed {cell.seed}: {event['message']}"
-                    )
-                )
+                message = f"{cell.label}, seed {cell.seed}: {event['message']}"
+                self._errors.append(rebuild_error(event["kind"], message))
             if event["event"] in ("finished", "failed", "interrupted"):
                 return
         if not self._halted.is_set():
             message = f"{cell.label}, seed {cell.seed}: the job process ended unexpectedly"
-            fix = "it was killed, perhaps for lack of memory; go on with --resume and --jobs 1"
+            fix = "it was killed, perhaps for lack of memory; run it again with --resume --jobs 1"
             self._errors.append(RunError(message, fix=fix))
-            self._tell(cell, {"event": "failed", "message": message, "kind": "RunError"})
+            self._report(cell, {"event": "failed", "message": message, "kind": "RunError"})
             self._end_job()
             self._process = _start_job()  # for the cells that are left
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # its silence will tell
+        # If the job has died, its output ends: that is noticed there.
+        with contextlib.suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
@@ -211,7 +210,7 @@ def _start_job() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks us to stop
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks the job to stop
     )
 
 
@@ -225,12 +224,14 @@ def rebuild_error(kind: str, message: str) -> FedhpError:
 
 def _file_name(label: str) -> str:
     """A label as a folder name."""
-    good = [letter.isascii() and (letter.isalnum() or letter in "._-=+") for letter in label]
-    name = "".join(letter if fine else "," for letter, fine in zip(label, good, strict=True))
+    name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-=+") else ","
+        for letter in label
+    )
     name = "," + name[1:] if name.startswith(".") else name
     return name if len(name) <= 100 else f"{name[:90]},{zlib.crc32(label.encode()):08x}"
 
 
-def _who(source: str, label: str) -> str:
-    """Where a setting of one algorithm comes from."""
+def _source(source: str, label: str) -> str:
+    """Where a setting of one algorithm comes from, for errors."""
     return f"{source}, {label}" if source else label

@@ -1,5 +1,5 @@
-"""A job process of a campaign: cells come in on standard input, one JSON object a line;
-what happens goes out on standard output. It ends when its input ends."""
+"""A job process of a campaign: cells come in on standard input, one JSON object per line;
+events go out on standard output. It ends when its input ends."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedhp.types import RoundRecord
 
 
 def main() -> None:
-    """Carry out cells until the input ends."""
+    """Run cells until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    # Whatever a user's own module prints must not garble the protocol.
+    # What a user's own module prints must not get into the protocol.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     stop = threading.Event()
     cells: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     busy = threading.Event()
     threading.Thread(target=_listen, args=(cells, stop, busy), daemon=True).start()
     while (cell := cells.get()) is not None:
-        _say(out, _carry_out(cell, stop, out))
+        _send(out, _run_cell(cell, stop, out))
         busy.clear()
 
 
@@ -45,11 +45,11 @@ def _listen(
             cells.put(message)
     cells.put(None)
     if busy.is_set():
-        # The parent is gone: nobody listens. Everything committed is safe on disk.
+        # The parent is gone. Everything committed is safe on disk.
         os._exit(1)
 
 
-def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[str, Any]:
+def _run_cell(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[str, Any]:
     try:
         experiment = parse(cell["experiment"])
         if experiment.executors == "auto":
@@ -63,7 +63,7 @@ def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict
             stop=stop.is_set,
         )
         for record in run.rounds():
-            _say(out, round_event(record))
+            _send(out, round_event(record))
         return {"event": "finished"}
     except Interrupted:
         return {"event": "interrupted"}
@@ -73,7 +73,7 @@ def _carry_out(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict
 
 
 def round_event(record: RoundRecord) -> dict[str, Any]:
-    """What the live display shows of a round."""
+    """A round as the live display shows it."""
     return {
         "event": "round",
         "round": record.round_index,
@@ -84,7 +84,7 @@ def round_event(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _say(out: TextIO, event: dict[str, Any]) -> None:
+def _send(out: TextIO, event: dict[str, Any]) -> None:
     try:
         out.write(json.dumps(event) + "\n")
     except BrokenPipeError:

@@ -1,7 +1,7 @@
 """A run and its folder: create, commit every round, checkpoint, resume, finish.
 
-Nothing is written before the experiment has passed the gate; a folder appears whole, by a
-rename. A kill at any instant loses at most the work since the last checkpoint, and resuming
+Nothing is written before the experiment has passed all checks; a folder appears complete, by a
+rename. A kill at any instant loses at most the work since the last checkpoint, and a resumed run
 repeats it bit for bit.
 """
 
@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ CHECKPOINT_SHARE = 0.05
 
 
 class Run:
-    """One experiment being carried out in one folder."""
+    """One experiment that runs in one folder."""
 
     def __init__(
         self, prepared: Prepared, folder: Path, *, stop: Callable[[], bool] = lambda: False
@@ -61,11 +61,8 @@ class Run:
 
     def rounds_done(self) -> int:
         """How many rounds the folder already holds."""
-        store = Store.open(self.folder)
-        try:
+        with closing(Store.open(self.folder)) as store:
             return store.last_round()
-        finally:
-            store.close()
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; each is committed before it is yielded."""
@@ -113,15 +110,13 @@ class Run:
         """The record and the executor, for this process alone."""
         threads = torch.get_num_threads()
         with FolderLock(self.folder):
-            store = Store.open(self.folder, write=True)
             try:
-                executor = self._executor()
-                try:
+                with (
+                    closing(Store.open(self.folder, write=True)) as store,
+                    closing(self._executor()) as executor,
+                ):
                     yield store, executor
-                finally:
-                    executor.close()
             finally:
-                store.close()
                 torch.set_num_threads(threads)
 
     def _executor(self) -> ShardedExecutor:
@@ -257,23 +252,22 @@ def is_run(folder: Path) -> bool:
 
 def is_finished(folder: Path) -> bool:
     """Whether a run folder holds a finished run."""
-    if not is_run(folder):
-        return False
-    store = Store.open(folder)
-    try:
-        return bool(store.meta("status") == "finished")
-    finally:
-        store.close()
+    return is_run(folder) and _meta(folder, "status") == "finished"
+
+
+def _meta(folder: Path, key: str) -> Any:
+    with closing(Store.open(folder)) as store:
+        return store.meta(key)
 
 
 def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
-    """Whether this folder holds a run to go on with; refuse one that cannot be used."""
+    """Whether this folder holds a run to resume; refuse one that cannot be used."""
     with run_storage_errors(folder):
         if is_run(folder):
             if not resume:
                 raise RunError(
                     f"--out {folder}: the folder already holds a run",
-                    allowed="a folder that does not exist yet, or --resume to go on with it",
+                    allowed="a folder that does not exist yet, or --resume to resume the run",
                     fix="add --resume, choose another --out, or delete the folder",
                 )
             check_unchanged(experiment, folder)
@@ -284,10 +278,7 @@ def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
                 allowed="a folder that does not exist yet, or an empty one",
                 fix="choose another --out",
             )
-        parent = folder
-        while not parent.exists() and parent.parent != parent:
-            parent = parent.parent
-        os.rmdir(tempfile.mkdtemp(prefix=".fedhp-", dir=parent))
+        os.rmdir(tempfile.mkdtemp(prefix=".fedhp-", dir=_existing(folder)))
     return False
 
 
@@ -308,16 +299,20 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     links = len(prepared.federation.base_topology.links)
     records = experiment.rounds * round_bytes(experiment.workers, links)
     mapped = prepared.memory.models if prepared.memory.mapped else 0
-    parent = folder
-    while not parent.exists():
-        parent = parent.parent
     check_free_space(
         f"--out {folder}",
         checkpoint + records + mapped,
-        free=shutil.disk_usage(parent).free,
+        free=shutil.disk_usage(_existing(folder)).free,
         what="the run",
         option="--out",
     )
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    while not folder.exists() and folder.parent != folder:
+        folder = folder.parent
+    return folder
 
 
 def _create(prepared: Prepared, target: Path, *, label: str) -> None:
@@ -345,27 +340,23 @@ def _description(prepared: Prepared, label: str) -> dict[str, Any]:
 
 def check_unchanged(experiment: Experiment, folder: Path) -> None:
     """Refuse to resume a run under other settings."""
-    store = Store.open(folder)
-    try:
-        recorded = store.meta("experiment")
-    finally:
-        store.close()
+    recorded = _meta(folder, "experiment")
     if not isinstance(recorded, dict):
         raise RunError(
             f"{folder}: the record does not say with which settings the run was started",
             allowed="a record this program wrote, unchanged",
-            fix="start the run anew in another folder",
+            fix="start the run again in another folder",
         )
     changed = differences(recorded, to_tables(experiment))
     if changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise RunError(
-            f"{folder}: {key} is {_told(new)}, but the run was started with {_told(old)}{more}",
+            f"{folder}: {key} is {_shown(new)}, but the run was started with {_shown(old)}{more}",
             allowed="the settings the run was started with",
             fix=f"set {key} back, or start a new run with another --out",
         )
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "not set" if value is None else repr(value)

@@ -1,4 +1,4 @@
-"""An algorithm with settings in one word, as comparisons and replays take it."""
+"""An algorithm with settings in one word, as comparisons and replays accept it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def parse_variant(text: str, *, key: str = "compare.algorithms") -> Variant:
             f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
             key=key,
             allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
-            fix="write the name before the first colon, and there only",
+            fix="write one name, before the first colon",
         )
     return Variant(text.strip(), first, settings, overrides)
 
 
 def split_algorithms(text: str) -> list[str]:
-    """The entries of --algorithms: commas part them, except inside brackets."""
+    """The entries of --algorithms, separated by commas, except inside brackets."""
     entries, depth, current = [], 0, ""
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
