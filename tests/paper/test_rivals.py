@@ -211,10 +211,10 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
         seen = 0
         average = loop._average
 
-        def watched(worker: int, tally: Any) -> None:
+        def watched(worker: int, totals: Any) -> None:
             nonlocal seen
             before = engine.shard.models.double()
-            average(worker, tally)
+            average(worker, totals)
             after = engine.shard.models.double()
             partner = int(loop.table.partner[worker])
             assert torch.equal(after[worker], after[partner])
