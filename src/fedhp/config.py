@@ -66,7 +66,7 @@ class DataConfig(ConfigSection):
     options: dict[str, Any] = {}  # settings of the reader or of your own loader
 
     @model_validator(mode="after")
-    def _combination(self) -> DataConfig:
+    def _skew_needs_its_partition(self) -> DataConfig:
         if self.skew is not None and self.partition != "skew":
             raise wrong_setting(
                 "skew",
@@ -85,9 +85,7 @@ class TrainingConfig(ConfigSection):
     decay_by: Literal["round", "time"] = "round"
     decay_seconds: Positive = 10.0  # virtual time per decay, with decay_by = "time"
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
-    local_steps: Annotated[int, Field(ge=1, le=100_000)] = (
-        30  # for fixed-step algorithms; FedHP starts with it
-    )
+    local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
@@ -201,9 +199,7 @@ class ClusterConfig(ConfigSection):
     min_workers: Annotated[int, Field(ge=1)] = 1  # with fewer the run pauses
     gather: Annotated[float, Field(ge=0)] = 30.0  # s to wait for all before continuing with fewer
     beat: Annotated[float, Field(ge=0.05, le=60)] = 1.0  # s between two heartbeats
-    suspect_after: Annotated[float, Field(gt=0)] = (
-        4.0  # s of silence until rounds no longer wait for it
-    )
+    suspect_after: Annotated[float, Field(gt=0)] = 4.0  # s of silence until rounds skip it
     dead_after: Annotated[float, Field(gt=0)] = 15.0  # s of silence until it has to join again
     patience: Annotated[float, Field(ge=1, le=100)] = 3.0  # deadline / predicted round time
     least_deadline: Annotated[float, Field(gt=0)] = 10.0  # s, for short rounds too
@@ -267,7 +263,7 @@ class Experiment(ConfigSection):
     compare: CompareConfig = CompareConfig()
 
     @model_validator(mode="after")
-    def _absences_fit(self) -> Experiment:
+    def _absent_workers_exist(self) -> Experiment:
         for absence in self.world.away:
             if absence.worker >= self.workers:
                 raise wrong_setting(

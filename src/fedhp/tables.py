@@ -19,32 +19,32 @@ PATHS = (("data", "path"), ("world", "trace"))
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The raw tables of a TOML file."""
+
+    def refused(problem: str, *, allowed: str, fix: str) -> ConfigError:
+        return ConfigError(
+            f"the experiment file {problem}", key="", source=str(path), allowed=allowed, fix=fix
+        )
+
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            "the experiment file does not exist",
-            key="",
-            source=str(path),
+        raise refused(
+            "does not exist",
             allowed="the path of a TOML file",
             fix="check the path, or start from experiments/demo.toml",
         ) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"the experiment file cannot be read: {reason}",
-            key="",
-            source=str(path),
+        raise refused(
+            f"cannot be read: {reason}",
             allowed="a readable UTF-8 text file in TOML",
             fix="check the path and its permissions",
         ) from None
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"the experiment file is not valid TOML: {error}",
-            key="",
-            source=str(path),
+        raise refused(
+            f"is not valid TOML: {error}",
             allowed='lines such as rounds = 100, name = "mlp" and [data]',
             fix="correct that line; text needs quotes, and a section starts with [its name]",
         ) from None
