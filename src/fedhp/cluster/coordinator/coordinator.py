@@ -75,7 +75,7 @@ class Coordinator:
         self.ledger = ledger
         self.history = History(settings.folder, settings.identity.name)
         self.address = ""
-        self.state: CoordinatorState | None = None  # while it does not lead
+        self.state: CoordinatorState | None = None  # None until it leads
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
@@ -87,23 +87,25 @@ class Coordinator:
             with reserve_port(listen, key="--listen") as reserved:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
+                rounds = RoundLoop(state, self.ledger, self.settings.on_round)
+                # Proves that the lead holds, and makes the name of the run durable.
+                await rounds.commit()
                 service = CoordinatorService(CoordinatorHandlers(state), self.settings.allowed)
                 add_CoordinatorServicer_to_server(service, server)
-                credentials = server_credentials(self.settings.identity)
-                server.add_secure_port(str(reserved), credentials)
+                server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()
             LOG.info("coordinating at %s, epoch %d", self.address, state.conductor.epoch)
-            rounds = asyncio.create_task(self._rounds(state).run())
+            running = asyncio.create_task(rounds.run())
             lost = asyncio.create_task(self.ledger.lost.wait())
             try:
-                await asyncio.wait({rounds, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if lost.done() and not rounds.done():
+                await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if lost.done() and not running.done():
                     raise Deposed("the lead was lost")
-                await rounds
+                await running
             finally:
-                for task in (rounds, lost):
+                for task in (running, lost):
                     task.cancel()
-                await asyncio.gather(rounds, lost, return_exceptions=True)
+                await asyncio.gather(running, lost, return_exceptions=True)
             await self._say_goodbye(state)
         except asyncio.CancelledError:
             if self.state is not None and self.state.phase is not Phase.FINISHED:
@@ -163,12 +165,7 @@ class Coordinator:
                 "asynchronous": asynchronous,
             },
         )
-        # Proves that the lead holds, and makes the name of the run durable.
-        await self._rounds(state).commit()
         return state
-
-    def _rounds(self, state: CoordinatorState) -> RoundLoop:
-        return RoundLoop(state, self.ledger, self.settings.on_round)
 
     async def _say_goodbye(self, state: CoordinatorState) -> None:
         """Let every worker that may still ask hear that the run is over."""
