@@ -1,4 +1,4 @@
-"""An atheris harness for the receiver of models: only BadModel may come out of it.
+"""An atheris harness for the receiver of models: it may raise nothing but BadModel.
 
 Valid streams of all encodings are changed a little, so that most of them pass the header.
 Run: python tests/fuzz/fuzz_codec.py -runs=1000000 -max_len=256 -timeout=5
@@ -42,17 +42,17 @@ FILES = {
     "topk": b"".join(CODEC.encode_delta(PAIRS).parts),
 }
 NUMBERS = (0, 1, -1, 2, 3, 7, 19, 20, 2**31, 2**32, 2**63, 2**64, 10**30)
-GROWTH = 50 << 20  # bytes
-WARM = 20_000  # runs until memory has found its level
+MAX_GROWTH = 50 << 20  # bytes
+WARM_UP = 20_000  # runs until the memory in use is taken as the baseline
 
 
 class Run:
-    """Counts what came out, and watches the memory."""
+    """Counts the results, and watches the memory."""
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()
         self.runs = 0
-        self.level = 0
+        self.baseline = 0
 
     def __call__(self, data: bytes) -> None:
         """One stream."""
@@ -76,11 +76,13 @@ class Run:
         if self.runs % 10_000:
             return
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if self.runs == WARM:
-            self.level = peak
-        assert not self.level or peak - self.level < GROWTH, f"{peak - self.level} bytes more"
+        if self.runs == WARM_UP:
+            self.baseline = peak
+        assert not self.baseline or peak - self.baseline < MAX_GROWTH, (
+            f"{peak - self.baseline} bytes more"
+        )
         if self.runs % 100_000 == 0:
-            grown = (peak - self.level) >> 20
+            grown = (peak - self.baseline) >> 20
             print(f"{self.runs} runs, {grown} MiB more:", dict(self.reasons), flush=True)
 
 
@@ -159,7 +161,7 @@ def changed_head(source: Any, head: bytes) -> bytes:
 
 
 def seldom(source: Any, share: float) -> bool:
-    """Never once the input has run out: short inputs are nearly valid streams."""
+    """True for a share of the inputs; False after their end, so that short ones stay valid."""
     return bool(source.ConsumeProbability() > 1 - share)
 
 

@@ -1,4 +1,4 @@
-"""Random bytes as messages: parse, guard, checks. Only DecodeError and Refused may come of it.
+"""Random bytes as messages: parse, guard, checks. Only DecodeError and Refused may be raised.
 
 Run: PYTHONPATH=src:tests python tests/fuzz/fuzz_messages.py [--kind Report] [-runs=100000]
 Other options are libFuzzer's; without --kind, the first byte of an input chooses the kind.
@@ -28,34 +28,34 @@ from fuzz.mutate import mutate
 from net.bad_messages import BAD_MESSAGES
 from net.good_messages import GOOD, SCENE, Kind, new_guard, take
 
-MOST_GROWTH = 50 << 20  # bytes of memory
+MAX_GROWTH = 50 << 20  # bytes of memory
 TYPES: dict[str, type[Any]] = {name: type(kind.make(SCENE)) for name, kind in GOOD.items()}
-WARM_UP = 20_000  # inputs until the memory in use is taken as the ground
+WARM_UP = 20_000  # inputs until the memory in use is taken as the baseline
 
 
 class Tally:
-    """What became of the inputs, and how the memory grew."""
+    """How the inputs ended, and how the memory grew."""
 
     def __init__(self, every: int) -> None:
         self.every = every  # inputs between two reports
         self.ends: Counter[tuple[str, str]] = Counter()
         self.reasons: Counter[str] = Counter()
         self.inputs = 0
-        self.ground = 0
+        self.baseline = 0
 
     def growth(self) -> int:
         """Bytes in use beyond those after the first inputs."""
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         used = pages * resource.getpagesize()
         if self.inputs == WARM_UP:
-            self.ground = used
-        return used - self.ground if self.ground else 0
+            self.baseline = used
+        return used - self.baseline if self.baseline else 0
 
     def count(self, name: str, end: str) -> None:
         """One more input that ended this way; memory that grows without end is a failure."""
         self.inputs += 1
         self.ends[name, end] += 1
-        if self.inputs % WARM_UP == 0 and self.growth() > MOST_GROWTH:
+        if self.inputs % WARM_UP == 0 and self.growth() > MAX_GROWTH:
             raise MemoryError(f"{self.growth()} bytes more than after {WARM_UP} inputs")
         if self.inputs % self.every == 0:
             sys.stderr.write(self.report() + "\n")
@@ -76,7 +76,7 @@ class Tally:
 
 
 def tester(names: list[str], tally: Tally) -> Callable[[bytes], None]:
-    """The function that libFuzzer calls with every input; one guard lives through them."""
+    """The function that libFuzzer calls with every input; they all share one guard."""
     gate: Guard = new_guard()
 
     def test(data: bytes) -> None:
@@ -97,7 +97,7 @@ def tester(names: list[str], tally: Tally) -> Callable[[bytes], None]:
             gate.pardon(SCENE.name)
             if refused.reason == "incarnation":  # else nothing could come after the largest one
                 gate.forget(SCENE.name)
-            # The envelope rarely fits: the fields are looked at all the same.
+            # The envelope rarely fits: check the fields anyway.
             _fields_alone(message, kind)
         tally.count(name, end)
 
@@ -138,7 +138,7 @@ def _fields_alone(message: Any, kind: Kind) -> None:
 
 
 def write_seeds(folder: Path, names: list[str]) -> None:
-    """Every good and every bad message as a file: where the fuzzer begins."""
+    """Write every good and every bad message as a file: the fuzzer starts from them."""
     folder.mkdir(parents=True, exist_ok=True)
     messages = [(name, GOOD[name].make(SCENE)) for name in names]
     for bad in BAD_MESSAGES:
@@ -157,7 +157,9 @@ def main() -> None:
     """Fuzz one kind of message, or all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=list(GOOD), help="one kind only")
-    parser.add_argument("--seeds", type=Path, help="write the seeds here first, and begin there")
+    parser.add_argument(
+        "--seeds", type=Path, help="write the seeds here first, and start from them"
+    )
     parser.add_argument("--every", type=int, default=100_000, help="inputs between two reports")
     parser.add_argument("--share", type=float, default=0.5, help="of inputs changed by fields")
     options, rest = parser.parse_known_args()

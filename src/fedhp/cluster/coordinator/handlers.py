@@ -14,7 +14,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
-from fedhp.cluster.protocol.message_checks import check_report
+from fedhp.cluster.protocol.message_checks import check_report, one_line
 from fedhp.cluster.protocol.versions import installed
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -166,7 +166,7 @@ class CoordinatorHandlers:
             round=state.round_index,
             rounds=state.experiment.rounds,
             state=state.phase,
-            why=state.why,
+            why=one_line(state.why),
             versions=installed(),
             clock=time.time(),
             round_seconds=state.round_seconds,

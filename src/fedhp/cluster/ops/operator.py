@@ -15,8 +15,8 @@ import grpc.aio
 from fedhp.cluster.coordinator.leadership import ANNOUNCEMENT, Announcement, read_announcement
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.message_checks import one_line
+from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.message_checks import check_receipt, check_status_reply, one_line
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, why_refused
@@ -82,6 +82,7 @@ def command(target: Target, *, stop: bool = False, drain: str = "", allow: str =
         run = (await _status(target)).run  # a command is for the run of this moment
         seconds = limits.COMMAND_SECONDS
         receipt: wire.Receipt = await _call(target, "Command", request, seconds=seconds, run=run)
+        _check(check_receipt, receipt, target)
         return receipt
 
     return str(asyncio.run(send()).why)
@@ -91,7 +92,18 @@ async def _status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) ->
     reply: wire.StatusReply = await _call(
         target, "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
     )
+    _check(check_status_reply, reply, target)
     return reply
+
+
+def _check(check: Callable[[Any], None], reply: Any, target: Target) -> None:
+    try:
+        check(reply)
+    except Refused as error:
+        raise RunError(
+            f"{target.address}: the coordinator's reply cannot be used: {error.text}",
+            fix="install the same version of fedhp on both machines",
+        ) from None
 
 
 async def _call(

@@ -25,7 +25,7 @@ MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
-RUN_STATES = frozenset({"gathering", "running", "paused", "finished"})
+RUN_STATES = frozenset({"starting", "gathering", "running", "paused", "finished"})
 MEMBER_STATUSES = frozenset(
     {"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"}
 )

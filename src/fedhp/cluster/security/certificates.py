@@ -49,7 +49,7 @@ def init_authority(
     _check_free(folder, AUTHORITY, replace=replace)
     key = ec.generate_private_key(ec.SECP256R1())
     # The number tells two authorities apart, for people and for the TLS library.
-    subject = _named(f"fedhp authority {secrets.token_hex(4)}")
+    subject = _subject(f"fedhp authority {secrets.token_hex(4)}")
     builder = (
         _builder(subject, subject, key=key, start=now or datetime.now(UTC), days=days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -92,11 +92,11 @@ def issue(
     sides = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = (
-        _builder(_named(name), authority.subject, key=key, start=start, days=days)
+        _builder(_subject(name), authority.subject, key=key, start=start, days=days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(sides), critical=False)
-        .add_extension(_alternatives(name, hosts, roles), critical=False)
+        .add_extension(_alternative_names(name, hosts, roles), critical=False)
         .add_extension(signed_by, critical=False)
     )
     return _save(folder, name, builder.sign(signer, hashes.SHA256()), key=key, replace=replace)
@@ -134,10 +134,10 @@ def _check_roles(roles: Sequence[str]) -> None:
 def _check_free(folder: Path, stem: str, *, replace: bool) -> None:
     for file in (folder / f"{stem}.crt", folder / f"{stem}.key"):
         if file.exists() and not replace:
-            raise _taken(file)
+            raise _already_exists(file)
 
 
-def _taken(file: Path) -> IdentityError:
+def _already_exists(file: Path) -> IdentityError:
     lost = "all certificates it signed become invalid" if file.stem == AUTHORITY else "it is lost"
     return IdentityError(
         f"{file} already exists",
@@ -174,15 +174,13 @@ def _authority(
             fix=f"create one first: fedhp certs init --folder {folder}",
         )
     pem = read_pem(file)
-    certificate, key = (
-        parse_certificate(file, pem),
-        parse_key(file, pem, key=read_pem(file.with_suffix(".key"))),
-    )
+    certificate = parse_certificate(file, pem)
+    key = parse_key(file, pem, key=read_pem(file.with_suffix(".key")))
     check_dates(f"{file}: the authority", certificate, moment)
     return certificate, key
 
 
-def _named(name: str) -> x509.Name:
+def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -221,7 +219,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _alternatives(
+def _alternative_names(
     name: str, hosts: Sequence[str], roles: Sequence[str]
 ) -> x509.SubjectAlternativeName:
     names: list[x509.GeneralName] = [x509.DNSName(name)]
@@ -263,4 +261,4 @@ def _write(file: Path, content: bytes, *, mode: int, replace: bool) -> None:
     try:
         write_file(file, content, mode=mode, replace=replace, shared=True)
     except FileExistsError:
-        raise _taken(file) from None
+        raise _already_exists(file) from None

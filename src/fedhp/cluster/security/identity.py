@@ -76,14 +76,14 @@ def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Id
     authority, certificate = read_pem(signer_file), read_pem(file)
     key = read_pem(file.with_suffix(".key"))
     parse_key(file, certificate, key=key)
-    facts = _verify(file, certificate, authority=authority, moment=now or datetime.now(UTC))
-    if facts.name != name:
+    info = _verify(file, certificate, authority=authority, moment=now or datetime.now(UTC))
+    if info.name != name:
         raise IdentityError(
-            f"{file} is the certificate of {facts.name}, not of {name}",
+            f"{file} is the certificate of {info.name}, not of {name}",
             fix="copy the right files: a file is named after the name in the certificate",
         )
-    roles = frozenset(facts.roles)
-    return Identity(name, roles, folder, facts.ends, authority, certificate, key)
+    roles = frozenset(info.roles)
+    return Identity(name, roles, folder, info.ends, authority, certificate, key)
 
 
 def recheck(identity: Identity, *, now: datetime | None = None) -> None:
@@ -269,12 +269,12 @@ def _verify(
         ) from None
     check_dates(f"the authority in {signer_file}", signer, moment)
     check_dates(f"{file}: the certificate", parsed, moment)
-    facts = certificate_info(file, parsed)
-    if facts.problem:
+    info = certificate_info(file, parsed)
+    if info.problem:
         raise IdentityError(
-            f"{file}: {facts.problem}", fix="issue a new one with: fedhp certs issue NAME"
+            f"{file}: {info.problem}", fix="issue a new one with: fedhp certs issue NAME"
         )
-    return facts
+    return info
 
 
 def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
@@ -284,17 +284,17 @@ def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
         )
     pem = read_pem(file)
     certificate = parse_certificate(file, pem)
-    facts, signer = certificate_info(file, certificate), file.with_name(f"{AUTHORITY}.crt")
+    info, signer = certificate_info(file, certificate), file.with_name(f"{AUTHORITY}.crt")
     try:
-        if facts.has_key and not facts.authority:
+        if info.has_key and not info.authority:
             load_identity(file.parent, file.stem, now=moment)
-        elif signer.exists() and not facts.authority:
+        elif signer.exists() and not info.authority:
             _verify(file, pem, authority=read_pem(signer), moment=moment)
         else:
             check_dates(f"{file}: the certificate", certificate, moment)
     except IdentityError as error:
         return certificate_info(file, certificate, problem=error.problem)
-    return facts
+    return info
 
 
 def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
