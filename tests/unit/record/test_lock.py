@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +36,57 @@ def test_a_lock_left_behind_by_a_dead_process_does_not_count(tmp_path: Path) -> 
         pass
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="cannot be locked: No such file"):
+HOLDER = """
+import sys
+from pathlib import Path
+from fedhp.record.lock import FolderLock
+with FolderLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        with monkeypatch.context() as hurry:
+            hurry.setattr(lock, "PATIENCE", 0.0)
+            with pytest.raises(RunError, match="another process"):
+                FolderLock(tmp_path).__enter__()
+        child.kill()
+        with FolderLock(tmp_path):
+            pass
+
+
+def test_another_thread_may_release_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.0)
+    held = FolderLock(tmp_path).__enter__()
+    thread = threading.Thread(target=held.__exit__)
+    thread.start()
+    thread.join()
+    with FolderLock(tmp_path):
+        pass
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the lock cannot be written: No such file"):
         FolderLock(tmp_path / "absent").__enter__()
+    assert not (tmp_path / "absent").exists()
 
 
 @pytest.mark.parametrize("call", ["open", "flock"])
-def test_a_full_disk_is_told(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
