@@ -28,9 +28,11 @@ demo: setup
 test: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	@echo "mypy (which reports after the tests) and pytest:"
+	@.venv/bin/mypy > .venv/mypy.log 2>&1 & types=$$!; \
+	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"; tests=$$?; \
+	wait $$types; types=$$?; cat .venv/mypy.log; exit $$(( tests ? tests : types ))
 
 # SPEC section 11 over its seeds; ARGS passes overrides, e.g. ARGS="--seeds 3,4,5".
 accept: setup

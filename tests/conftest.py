@@ -17,7 +17,7 @@ from filelock import FileLock
 # Read by numerical libraries when they are loaded, also in processes that a test starts: several
 # tests share few cores, and threads that wait for each other there waste most of the time.
 for _library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+    os.environ[f"{_library}_NUM_THREADS"] = "1"
 
 import fedhp.cluster  # noqa: E402, F401 - sets what gRPC reads when it is imported
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from fedhp.engine.local import LocalExecutor
 from unit.engine.runs import ALGORITHMS, bits, carry_out, prepared_of
 
-torch.set_num_threads(1)
 MANY: dict[str, Any] = {"workers": 13, "rounds": 3, "evaluation": {"every": 2, "images": 60}}
 
 

@@ -9,7 +9,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from fedhp.engine.executor import Pending, ShardLost
@@ -22,7 +21,6 @@ from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
-torch.set_num_threads(1)
 P = ParamSpec("P")
 T = TypeVar("T")
 SHORT: dict[str, Any] = {

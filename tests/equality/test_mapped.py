@@ -12,7 +12,6 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.learn.params import matrix
 from unit.engine.runs import ALGORITHMS, EXACT, NORMED, bits, carry_out, prepared_of
 
-torch.set_num_threads(1)
 SIZE: dict[str, Any] = {"rounds": 2, "evaluation": {"every": 2, "images": 60}}
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared
@@ -21,7 +20,6 @@ from unit.engine.runs import (
     prepared_of,
 )
 
-torch.set_num_threads(1)
 SIZE: dict[str, Any] = {
     "workers": 7,
     "rounds": 4,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-import torch
 
 from fedhp.cli import call
 from fedhp.config import parse
@@ -33,11 +32,8 @@ def _limited_memory() -> Iterator[None]:
     """If a memory check fails, the test fails instead of the machine."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    threads = torch.get_num_threads()
     resource.setrlimit(resource.RLIMIT_AS, (used + 6 * 10**9, before[1]))
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 

@@ -6,15 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
 from fedhp.tables import merge_tables
-
-torch.set_num_threads(1)
 
 BASE: dict[str, Any] = {
     "workers": 5,

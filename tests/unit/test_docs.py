@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from forked import forked_jobs
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,8 +19,9 @@ def test_api_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(blocks) >= 5
     names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, "docs/api.md", "exec"), names)
+    with forked_jobs():
+        for block in blocks:
+            exec(compile(block, "docs/api.md", "exec"), names)
 
 
 def test_the_design_page_names_files_that_exist() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import fedhp
 from fedhp.config import parse
@@ -25,7 +24,6 @@ from fedhp.types import IntArray, RoundRecord
 from paper.tiny import BASE
 from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, prepared_of
 
-torch.set_num_threads(1)
 FIVE: dict[str, Any] = {
     "rounds": 5,
     "training": {"local_steps": 2, "batch_size": 4},

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse
@@ -25,7 +24,6 @@ from fedhp.types import RoundRecord
 from unit.engine.whatif_runs import OWN, ROUNDS, WORLDS, recorded, settings_of
 from unit.report.runs import WORLD, make_run
 
-torch.set_num_threads(1)
 EVERY_OWN = pytest.mark.parametrize("own", OWN)
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS)
 UNTOLD = {"train_loss", "update_norm", "distance"}  # an asynchronous replay has no use for them

@@ -7,15 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import RunError
 from fedhp.record.store import FILE
 from fedhp.report.whatif import whatif_words
 from unit.engine.whatif_runs import recorded
-
-torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import loop_of
 from fedhp.types import RoundRecord
 from unit.engine.runs import bits, prepared_of
 
-torch.set_num_threads(1)
 BOTH = pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
 OVERLAP = pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])
 

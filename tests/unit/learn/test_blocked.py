@@ -17,7 +17,6 @@ from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.task import Classification
 from fedhp.types import Dataset
 
-torch.set_num_threads(1)
 CLASSES = 5
 BATCH = 6
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]

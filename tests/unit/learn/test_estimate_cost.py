@@ -18,7 +18,6 @@ from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 from unit.engine.runs import EXACT, prepared_of
 
-torch.set_num_threads(1)
 BATCH, COUNT = 6, 40
 
 

@@ -18,7 +18,6 @@ from fedhp.learn.task import Classification
 from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 
-torch.set_num_threads(1)
 NONE = torch.zeros(0, dtype=torch.int64)
 
 

@@ -13,8 +13,6 @@ from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.learn.mix import distances, mix, update_norms
 from fedhp.types import FloatArray, IntArray
 
-torch.set_num_threads(1)
-
 
 def models(workers: int, width: int, seed: int = 1) -> torch.Tensor:
     rng = np.random.default_rng(seed)

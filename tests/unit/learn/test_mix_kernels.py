@@ -22,7 +22,6 @@ from fedhp.learn.mix import (
 )
 from fedhp.types import IntArray
 
-torch.set_num_threads(1)
 CPU = torch.device("cpu")
 KERNELS = ("dense", "sparse", "ordered", "auto")
 # Widths that no block divides, and one that a block does.

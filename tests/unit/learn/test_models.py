@@ -23,12 +23,9 @@ Factory = Callable[..., nn.Module]
 
 @pytest.fixture(autouse=True)
 def _fixed_start() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these modules are too small to share
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(5)
         yield
-    torch.set_num_threads(threads)
 
 
 def size(module: nn.Module) -> int:

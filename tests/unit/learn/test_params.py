@@ -9,8 +9,6 @@ from torch import nn
 
 from fedhp.learn.params import Replica, layout_of, row_of, rows_of
 
-torch.set_num_threads(1)
-
 
 class Odd(nn.Module):
     """Everything a layout has to place: frozen weights, float and integer buffers."""

@@ -15,8 +15,6 @@ from fedhp.learn import robust
 from fedhp.learn.robust import RULES, combine
 from fedhp.types import FloatArray
 
-torch.set_num_threads(1)
-
 
 def models(count: int, width: int, seed: int = 1) -> Tensor:
     rng = np.random.default_rng(seed)

@@ -16,7 +16,6 @@ from fedhp.learn.task import Classification
 from fedhp.timing import PROBE_BATCHES
 from fedhp.types import Dataset
 
-torch.set_num_threads(1)
 SHAPE = (1, 4, 4)
 CLASSES = 5
 NONE = torch.zeros(0, dtype=torch.int64)

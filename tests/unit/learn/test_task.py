@@ -30,9 +30,6 @@ from unit.learn.tasks import Doubling, classify, images, numbers, own, part
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 class TestClassification:
     def test_is_a_task(self) -> None:
         assert isinstance(classify(lambda: nn.Flatten()), Task)

@@ -19,8 +19,6 @@ from fedhp.learn.task import check_task, task_data
 from fedhp.types import Dataset
 from unit.learn.tasks import Doubling, classify, images, numbers, refusal
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class TestCheckModel:
     def test_the_modules_own_error_is_shown(self) -> None:

@@ -355,13 +355,13 @@ def test_a_dense_topology_is_also_shown_pair_by_pair(runs: Runs, tmp_path: Path)
 
 
 def test_very_many_workers(tmp_path: Path) -> None:
-    folder = wide_run(tmp_path / "run", 1200, rounds=2)
+    folder = wide_run(tmp_path / "run", 600, rounds=2)
     sections = run_sections([folder])
     size = sum(len(section.body) for section in sections)
     assert size < 3_000_000
     with RunReader(folder) as run:
         assert len(read_roster(run).rows) <= 400
-        assert steps_of(run).shape == (2, 1200)
+        assert steps_of(run).shape == (2, 600)
 
 
 def test_names_are_never_shared(tmp_path: Path) -> None:
