@@ -26,12 +26,10 @@ from fedhp.learn.task import (
     TASKS,
     Classification,
     Task,
-    TaskFacts,
-    check_task,
     initial_model,
     make_task,
-    task_data,
 )
+from fedhp.learn.trial import TaskFacts, check_task, task_data
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.

@@ -1,7 +1,7 @@
 """Convolutions in the blocked memory layout of oneDNN: the same bits in less time on a CPU.
 
-torch reorders a plain image tensor before and after every convolution; pooling and ReLU
-then walk the slow order. Here a network enters the blocked layout once and leaves it once.
+torch reorders a plain image tensor before and after every convolution, and pooling and ReLU use
+the slow order. Here a network enters the blocked layout once and leaves it once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 def forward_of(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
     """How to call the module: through the blocked layout where that is the same bit for bit.
 
-    Only a plain Sequential of convolutions, max-pools and ReLUs up to a Flatten is taken
-    (BatchNorm rounds differently there); any other module is called as it is.
+    That needs a plain Sequential of convolutions, max-pools and ReLUs up to a Flatten (BatchNorm
+    rounds differently in that layout); any other module is called as it is.
     """
     kinds = (nn.Conv2d, nn.MaxPool2d, nn.ReLU)
     if type(module) is not nn.Sequential or example.device.type != "cpu" or example.dim() != 4:
@@ -30,7 +30,7 @@ def forward_of(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]
     images, rest = layers[:flat], layers[flat:]
 
     def forward(inputs: Tensor) -> Tensor:
-        if len(inputs) == 1:  # oneDNN takes another way for a single image, with other bits
+        if len(inputs) == 1:  # oneDNN computes a single image another way, with other bits
             plain: Tensor = module(inputs)
             return plain
         hidden = inputs.to_mkldnn()
@@ -53,7 +53,7 @@ def _plain(layer: nn.Module) -> bool:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether someone listens in: such a module is called as a whole."""
+    """Whether the module has hooks: it is then called as a whole."""
     return any(
         layer._forward_hooks
         or layer._forward_pre_hooks
@@ -64,16 +64,16 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def _same(module: nn.Module, forward: Callable[[Tensor], Tensor], example: Tensor) -> bool:
-    """Try outputs and gradients on a few samples: another build of torch may lack the layout."""
+    """Compare outputs and gradients on a few samples: not every build of torch has the layout."""
     parameters = [tensor for tensor in module.parameters() if tensor.requires_grad]
     try:
-        found = []
+        results = []
         for call in (module, forward):
             with torch.random.fork_rng(devices=[]):
                 outputs = call(example)
             gradients = torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
-            found.append([outputs, *(g for g in gradients if g is not None)])
+            results.append([outputs, *(g for g in gradients if g is not None)])
     except (RuntimeError, NotImplementedError):
         return False
-    plain, blocked = found
+    plain, blocked = results
     return len(plain) == len(blocked) and all(map(torch.equal, plain, blocked))

@@ -25,12 +25,12 @@ def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntAr
         return np.arange(images)
     targets = dataset.test_targets
     order = np.argsort(targets, kind="stable")
-    # The k-th image of a class of n stands at (k + 1/2) / n; the smallest places come first,
-    # so that any prefix is balanced.
+    # The k-th image of a class of n has the order key (k + 1/2) / n, so that any prefix is
+    # balanced.
     counts = np.bincount(targets.astype(np.int64), minlength=dataset.classes)
     rank = np.concatenate([np.arange(n) for n in counts])
-    place = (rank + 0.5) / np.repeat(counts, counts)
-    return np.sort(order[np.argsort(place, kind="stable")[:images]])
+    key = (rank + 0.5) / np.repeat(counts, counts)
+    return np.sort(order[np.argsort(key, kind="stable")[:images]])
 
 
 def score(replica: Replica, task: Task, test: Samples, *, stop: Callable[[], bool]) -> float:
@@ -56,18 +56,18 @@ def score_peers(
 ) -> FloatArray:
     """The loss of every candidate [n, M] on the scoring worker's own samples; inf where none.
 
-    bind(peer, place) points the replica at a peer's model as that worker sees it.
+    bind(peer, row) points the replica at a peer's model as the worker of that row sees it.
     """
     losses = np.full(candidates.shape, np.inf)
     flat, columns = candidates.ravel(), candidates.shape[1]
     order = np.argsort(flat, kind="stable")
     for entry in order[np.searchsorted(flat[order], 0) :].tolist():
         check(stop)
-        place, column = divmod(entry, columns)
-        bind(int(flat[entry]), place)
+        row, column = divmod(entry, columns)
+        bind(int(flat[entry]), row)
         replica.module.eval()
-        inputs, targets = samples.take(own_samples[place])
+        inputs, targets = samples.take(own_samples[row])
         with torch.inference_mode():
             loss = task.loss(replica.forward(inputs), targets)
-        losses[place, column] = float(loss)
+        losses[row, column] = float(loss)
     return losses

@@ -21,9 +21,9 @@ VARIANCE_BATCHES = 3
 
 
 def check(stop: Callable[[], bool]) -> None:
-    """Give the round up if asked to; called often enough for Ctrl-C to take a moment only."""
+    """Give up the round if the user wants to stop; called so often that Ctrl-C acts at once."""
     if stop():
-        raise Interrupted("asked to stop")
+        raise Interrupted("stopped by the user")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one worker found out about its objective."""
+    """What one worker measured of its objective."""
 
     smoothness: float
     gradient_variance: float
@@ -101,8 +101,8 @@ def estimate(
 ) -> Estimate:
     """Smoothness between the two points on one probe batch, and gradient variance at `before`.
 
-    before and after are (row, counters); they are copied, so running statistics stay as
-    they were. probe is [timing.PROBE_BATCHES, batch]; its first minibatches give the variance as
+    before and after are (row, counters); they are copied, so that running statistics do
+    not change. probe is [timing.PROBE_BATCHES, batch]; its first minibatches give the variance as
     well, so that the whole costs twice the probe and no more.
     """
     trainable = replica.layout.trainable
@@ -114,9 +114,9 @@ def estimate(
         inputs, targets = samples.take(indices)
         loss = task.loss(replica.forward(inputs), targets)
         torch.autograd.backward(loss)
-        found = replica.gradient()
+        vector = replica.gradient()
         replica.clear()
-        return found, float(loss.detach())
+        return vector, float(loss.detach())
 
     share = len(probe) - VARIANCE_BATCHES
     pieces = [*probe[:VARIANCE_BATCHES], probe[VARIANCE_BATCHES:].reshape(-1)]
@@ -124,8 +124,8 @@ def estimate(
     def whole(point: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, float]:
         """Gradients of the small pieces, of the whole probe, and its loss."""
         *minis, (rest, rest_loss) = [gradient(point, piece) for piece in pieces]
-        small = torch.stack([found for found, _ in minis])
-        loss = (sum(each for _, each in minis) + share * rest_loss) / len(probe)
+        small = torch.stack([vector for vector, _ in minis])
+        loss = (sum(mini_loss for _, mini_loss in minis) + share * rest_loss) / len(probe)
         return small, (small.sum(dim=0) + share * rest) / len(probe), loss
 
     gradients, at_start, start_loss = whole(before)

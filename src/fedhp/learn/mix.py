@@ -1,8 +1,8 @@
 """Mixing and distances: x_i <- x_i + sum_j w_ij (x_j - x_i), Eq. (5), and ||x_i - x_j||.
 
-Three kernels: one matrix product where many weights are set, a sparse product where few
-are, and `ordered`, which adds neighbors by rising number: one row at a time, so that every
-engine and every machine that holds a part of the models gets the same bits.
+Three kernels: a dense matrix product for many weights, a sparse one for few, and `ordered`, which
+adds neighbors by rising number, one row at a time, so that every executor and every machine that
+holds a part of the models gets the same bits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SPARSE_WORKERS = 64
 # Columns at a time: the rows of a block stay near the core.
 _DENSE_BYTES, _SPARSE_BYTES, _ORDERED_COLUMNS = 2 << 20, 1 << 20, 1 << 16
 _GRAM_COLUMNS = 1 << 16  # in float64
-_PAIRS = 16  # links that one executor measures at a time
-CLOSE = 1e-8  # of the squared distances to the center
+_LINKS = 16  # that one thread measures at a time
+CLOSE = 1e-8  # share of the squared distances to the center
 
 Run = Callable[[Callable[[int], None], Sequence[int]], object]
 
 
 def one_by_one(job: Callable[[int], None], items: Sequence[int]) -> None:
-    """The simplest way to run jobs; an engine passes its executors instead."""
+    """The simplest way to run jobs; a shard passes its threads instead."""
     for item in items:
         job(item)
 
@@ -54,7 +54,7 @@ def mix(
     kernel: str = "auto",
     run: Run = one_by_one,
 ) -> None:
-    """out = W @ after in the first `mixed` columns; the others stay at home."""
+    """out = W @ after in the first `mixed` columns; the others are copied."""
     kernel = choose(weights, after.device) if kernel == "auto" else kernel
     if kernel == "ordered":
         mix_ordered(list(after), weights, mixed=mixed, out=out, run=run)
@@ -80,8 +80,8 @@ def mix_ordered(
             first, last = starts[index], starts[index + 1]
             target = out[index, start:stop]
             torch.mul(parts[columns[first]], values[first], out=target)
-            for place in range(first + 1, last):
-                target.add_(parts[columns[place]], alpha=values[place])
+            for entry in range(first + 1, last):
+                target.add_(parts[columns[entry]], alpha=values[entry])
 
     run(job, range(0, mixed, _ORDERED_COLUMNS))
 
@@ -95,7 +95,7 @@ def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: 
         torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
 
     run(job, range(0, mixed, max(1, block)))
-    # A worker that hears nobody keeps its bits.
+    # A worker without a neighbor keeps its bits.
     alone = np.flatnonzero(np.diff(weights.indptr) <= 1)
     if len(alone):
         out[alone] = after[alone]
@@ -142,16 +142,16 @@ def distances(matrix: Tensor, links: IntArray, *, run: Run = one_by_one) -> Floa
     one_by_one_cost = len(links) * (0.8 * width + 10_000)
     if one_by_one_cost > width * (3 * workers + 0.053 * workers**2):
         return _from_gram(matrix, links)
-    found = np.empty(len(links))
+    measured = np.empty(len(links))
     pairs, rows = links.tolist(), list(matrix)
 
     def job(start: int) -> None:
-        for index in range(start, min(start + _PAIRS, len(pairs))):
+        for index in range(start, min(start + _LINKS, len(pairs))):
             a, b = pairs[index]
-            found[index] = distance(rows[a], rows[b])
+            measured[index] = distance(rows[a], rows[b])
 
-    run(job, range(0, len(pairs), _PAIRS))
-    return found
+    run(job, range(0, len(pairs), _LINKS))
+    return measured
 
 
 def _from_gram(matrix: Tensor, links: IntArray) -> FloatArray:
@@ -165,8 +165,8 @@ def _from_gram(matrix: Tensor, links: IntArray) -> FloatArray:
         gram.addmm_(block, block.T)
     size = gram.diagonal()[left] + gram.diagonal()[right]
     squared = size - 2 * gram[left, right]
-    # Where two models nearly agree, but lie far from the center, little is left of the
-    # digits after this difference: such pairs are measured one by one.
+    # Where two models nearly agree but are far from the center, this difference loses most
+    # digits: such pairs are measured one by one.
     for index in torch.nonzero(squared < CLOSE * size).ravel().tolist():
         a, b = links[index].tolist()
         squared[index] = distance(matrix[a], matrix[b]) ** 2

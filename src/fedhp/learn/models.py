@@ -128,7 +128,7 @@ def vgg16(
     """VGG-16 for 64x64: 13 3x3 convolutions in five pooled groups, two dense layers of 512.
 
     With norm = "none" it does not train from scratch at learning rate 0.1: it stays at
-    chance. BatchNorm's running statistics travel or stay home by training.batch_norm.
+    chance. training.batch_norm decides whether BatchNorm's running statistics travel.
     """
     channels, height, side = _image("vgg16", shape, least=32)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -191,7 +191,7 @@ def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class _ChannelsLast(nn.Module):
-    """The same images stored pixel by pixel, on a CPU; the layers that follow keep to that.
+    """The same images stored pixel by pixel, on a CPU; the layers that follow keep that order.
 
     Colour images then take 0.6 to 0.9 of the time; for grey ones `blocked` is as good or better.
     """
@@ -205,8 +205,8 @@ class _ChannelsLast(nn.Module):
 def _network(**layers: nn.Module) -> nn.Sequential:
     """The layers in order, initialised for plain SGD at learning rate 0.1.
 
-    He initialisation doubles the variance to make up for the half that ReLU takes away.
-    A max-pool before the ReLU already makes up for it; doubling as well lets the
+    He initialisation doubles the variance to compensate for the half that ReLU removes.
+    A max-pool before the ReLU already compensates; doubling as well lets the
     activations grow with every pool, and AlexNet then diverges at 0.1. The small output
     layer starts the loss at log(classes).
     """
@@ -232,7 +232,7 @@ def _scaled(size: int, width: float) -> int:
 
 
 def _image(model: str, shape: tuple[int, ...], *, least: int) -> tuple[int, int, int]:
-    """Channels, height and width of an input, or why it does not fit the model."""
+    """Channels, height and width of an input; refuses one that does not fit the model."""
     text = "x".join(map(str, shape)) or "()"
     if len(shape) != 3:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """A model as one flat row: every worker's parameters are a row of one fp32 matrix.
 
 Columns: trainable parameters, then frozen ones and float buffers (BatchNorm's running
-statistics). The first `mixed` columns travel to neighbors; the rest stay at home. Integer
-buffers (BatchNorm's counters) always stay at home, in a matrix of their own.
+statistics). The first `mixed` columns travel to neighbors; the rest stay with the worker. Integer
+buffers (BatchNorm's counters) always stay, in a matrix of their own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def layout_of(module: nn.Module, *, batch_norm: str) -> Layout:
     buffers = list(module.named_buffers())
     floats = [(name, tensor) for name, tensor in buffers if tensor.is_floating_point()]
     whole = [(name, tensor) for name, tensor in buffers if not tensor.is_floating_point()]
-    slots = _place(trainable + frozen + floats)
-    counters = _place(whole)
+    slots = _slots(trainable + frozen + floats)
+    counters = _slots(whole)
     width = slots[-1].stop if slots else 0
     trained = slots[len(trainable) - 1].stop if trainable else 0
     fixed = slots[len(parameters) - 1].stop if parameters else 0
@@ -63,7 +63,7 @@ def layout_of(module: nn.Module, *, batch_norm: str) -> Layout:
     )
 
 
-def _place(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
+def _slots(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
     slots, start = [], 0
     for name, tensor in tensors:
         shape = tuple(tensor.shape)
@@ -73,7 +73,7 @@ def _place(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
 
 
 class Replica:
-    """One module that can be pointed at any worker's row; each executor has its own."""
+    """One module that can be pointed at any worker's row; each thread has its own."""
 
     def __init__(
         self,
@@ -122,16 +122,16 @@ def row_of(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def matrix(count: int, row: Tensor, folder: Path | None = None) -> Tensor:
-    """`count` copies of a row [D] as one matrix; in a folder, memory-mapped from a file that is
-    gone as soon as the matrix is (it has no name)."""
+    """`count` copies of a row [D] as one matrix; with a folder, memory-mapped from a file without a
+    name there, which the system deletes together with the matrix."""
     if folder is None or not count or not len(row):
         return row.repeat(count, 1)
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(4 * count * len(row))
         mapped = np.memmap(file, dtype=np.float32, mode="r+", shape=(count, len(row)))
     rows = torch.from_numpy(mapped)
-    for each in rows:  # a page at a time reaches the disk
-        each.copy_(row)
+    for target in rows:  # one row after the other reaches the disk
+        target.copy_(row)
     return rows
 
 

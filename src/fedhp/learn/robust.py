@@ -1,4 +1,4 @@
-"""Mixing that withstands some poisoned peers: clipped differences, trimmed mean, median.
+"""Mixing that tolerates some poisoned peers: clipped differences, trimmed mean, median.
 
 All work on blocks of columns, so that memory stays small however many peers there are. The
 coordinate-wise rules sort the models by a network of minima and maxima over whole blocks.
@@ -31,7 +31,7 @@ def combine(
     clip: the weighted mean, each peer's difference to the own model shortened to at most
     `clip` times the median of the peers' distances (of two middle ones the shorter).
     trimmed_mean: in each column the mean without as many values at either end as there may be
-    `poisoned` peers; one is always left. median: of each column. These two count all alike.
+    `poisoned` peers; at least one is left. median: of each column. These two ignore weights.
     """
     if len(weights) != len(peers):
         raise ValueError(f"{len(peers)} peers have {len(weights)} weights")
@@ -45,12 +45,12 @@ def combine(
     elif rule == "median":
         cut = (count - 1) // 2
     else:
-        raise ValueError(f"there is no rule {rule!r}; there are: {', '.join(RULES)}")
+        raise ValueError(f"unknown rule {rule!r}; allowed: {', '.join(RULES)}")
     return _middle(own, peers, cut)
 
 
 def _shares(weights: Sequence[float], own_weight: float) -> list[float]:
-    """The peers' weights in a sum of 1 with the own one."""
+    """The peers' weights, scaled so that they and the own weight sum to 1."""
     total = own_weight + sum(weights)
     return [weight / total for weight in weights]
 

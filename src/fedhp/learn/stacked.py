@@ -3,7 +3,7 @@
 Workers are sorted by their steps; the active prefix shrinks as they finish. The step is
 written out by hand (softmax cross-entropy through ReLU layers). Activations are feature-major
 [A, features, batch]: with few classes these products are twice as fast as the usual order.
-The loop over steps runs outside the interpreter, so that executors do not wait for its lock.
+The loop over steps runs outside the interpreter, so that threads do not wait for its lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
 # A chunk's weights should stay near the core: measured, up to 6 MB of them cost the same per
-# worker, 12 MB half as much again. 16 workers, so that the paper's 30 keep two executors busy.
+# worker, 12 MB half as much again. 16 workers, so that the paper's 30 keep two threads busy.
 CHUNK_BYTES = 6 << 20
 CHUNK_WORKERS = 16
 GPU_CHUNK_WORKERS = 4096
@@ -51,23 +51,23 @@ class DenseStack:
     def train(
         self,
         rows: Tensor,
-        places: list[int],
+        chosen: list[int],
         samples: Samples,
         *,
         batches: list[Tensor],
         rates: Tensor,
         stop: Callable[[], bool],
     ) -> Tensor:
-        """SGD in place on rows[places]: batches[i] is [steps_i, batch], rates [A]. Mean losses."""
+        """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses."""
         check(stop)
-        order = sorted(range(len(places)), key=lambda index: -len(batches[index]))
+        order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
         steps = [len(batches[index]) for index in order]
         picks = nn.utils.rnn.pad_sequence([batches[index] for index in order])
         active = np.searchsorted(-np.array(steps), -np.arange(len(picks))).tolist()
         slots = [slot for layer in self.layers for slot in layer]
         total = _compiled()(
             rows,
-            torch.tensor([places[index] for index in order], device=rows.device),
+            torch.tensor([chosen[index] for index in order], device=rows.device),
             [(slot.start, slot.stop) for slot in slots],
             [slot.shape if len(slot.shape) == 2 else (*slot.shape, 1) for slot in slots],
             samples.inputs.flatten(1),
@@ -110,17 +110,16 @@ class DenseStack:
         weights, biases = [w for w, _ in layers], [b for _, b in layers]
         activations, logs, error = _forward(inputs.transpose(1, 2), targets, weights, biases)
         error /= batch.shape[1]
-        found = torch.empty_like(rows)
+        gradients = torch.empty_like(rows)
         for index in reversed(range(len(layers))):
             weight, bias = self.layers[index]
             below = activations[index]
-            found[:, weight.start : weight.stop] = torch.bmm(error, below.transpose(1, 2)).flatten(
-                1
-            )
-            found[:, bias.start : bias.stop] = error.sum(dim=2)
+            product = torch.bmm(error, below.transpose(1, 2))
+            gradients[:, weight.start : weight.stop] = product.flatten(1)
+            gradients[:, bias.start : bias.stop] = error.sum(dim=2)
             if index:
                 error = _below(weights[index], error, below)
-        return found, -logs.mean(dim=(1, 2))
+        return gradients, -logs.mean(dim=(1, 2))
 
     def outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
         """The outputs of all models [A, D] on the same inputs, [A, n, classes]."""
@@ -166,7 +165,7 @@ def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
 
 def _train(
     rows: Tensor,
-    places: Tensor,
+    chosen: Tensor,
     spans: list[tuple[int, int]],
     shapes: list[tuple[int, int]],
     images: Tensor,
@@ -176,19 +175,19 @@ def _train(
     active: list[int],
 ) -> Tensor:
     """DenseStack.train: step k for the first active[k] workers. Returns the sums of losses."""
-    found: list[Tensor] = []
+    layers: list[Tensor] = []
     for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
-        found.append(rows[:, span[0] : span[1]].index_select(0, places).view(-1, *shape))
-    weights, biases = found[0::2], found[1::2]
+        layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+    weights, biases = layers[0::2], layers[1::2]
     targets = labels[picks].unsqueeze(2)
-    total = torch.zeros([len(places), 1], device=rows.device)
+    total = torch.zeros([len(chosen), 1], device=rows.device)
     scale = (-rates / picks.shape[2]).view(-1, 1, 1)
     size = picks.shape[2]
-    # One place for all batches: fresh memory of this size costs more than filling it.
-    room = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
+    # One buffer for all batches: new memory of this size costs more than filling it.
+    buffer = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
     for step, count in enumerate(active):
         # index_select copies whole rows: twice as fast as indexing with a matrix.
-        flat = room[: count * size]
+        flat = buffer[: count * size]
         torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
         now = [weight[:count] for weight in weights]
         shift = [bias[:count] for bias in biases]
@@ -204,8 +203,8 @@ def _train(
             now[index].baddbmm_(error, below.transpose(1, 2))
             shift[index] += error.sum(dim=2, keepdim=True)
             error = passed
-    for span, part in zip(spans, found):  # noqa: B905
-        rows[:, span[0] : span[1]].index_copy_(0, places, part.flatten(1))
+    for span, layer in zip(spans, layers):  # noqa: B905
+        rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
     return total.squeeze(1)
 
 
@@ -232,12 +231,12 @@ def _below(weight: Tensor, error: Tensor, activation: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """`_train`, compiled where this torch can: the same kernels in the same order."""
+    """`_train`, compiled if this torch can: the same kernels in the same order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is an old part of torch
         try:
             script = torch.jit.script(_train)
-        except (RuntimeError, AttributeError, OSError):  # OSError: no source at hand
+        except (RuntimeError, AttributeError, OSError):  # OSError: the source is missing
             return _train
 
     def run(*arguments: object) -> Tensor:

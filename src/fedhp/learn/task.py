@@ -1,7 +1,7 @@
-"""The task door: data, model, loss and metric, all that a run needs to know of learning.
+"""A task: data, model, loss and metric, everything that a run needs to know about learning.
 
-Classification is built in; a user's own class enters by its dotted path. check_task tries
-everything once on a few samples, so that a misfit is named before any work starts.
+Classification is built in; a user's own class is named by its dotted path. trial.py tries a task
+once on a few samples before any work starts.
 """
 
 from __future__ import annotations
@@ -18,28 +18,15 @@ from fedhp import components
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn.models import model_factory
-from fedhp.learn.trial import TaskFacts, Trial
 from fedhp.seeds import Purpose, number
 from fedhp.types import Dataset
-
-__all__ = [
-    "TASKS",
-    "Classification",
-    "Task",
-    "TaskFacts",
-    "check_task",
-    "initial_model",
-    "load_task",
-    "make_task",
-    "task_data",
-]
 
 TASKS: dict[str, str] = {"classification": "fedhp.learn.task:Classification"}
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What a run learns. State between calls is not allowed outside the model's tensors."""
+    """What a run learns. It must not keep state between calls, except in the model's tensors."""
 
     metric_name: str
 
@@ -121,7 +108,7 @@ def load_task(part: ComponentConfig, *, source: str = "") -> Task:
     positional = _required_positional(kind)
     if positional:
         raise ConfigError(
-            f"{part.name!r} needs arguments that an experiment cannot give: "
+            f"{part.name!r} needs arguments that an experiment cannot set: "
             + ", ".join(positional),
             key="task.name",
             source=source,
@@ -137,16 +124,10 @@ def load_task(part: ComponentConfig, *, source: str = "") -> Task:
             source=source,
             allowed="metric_name (text) and the methods data(), model(), loss(outputs, targets)"
             " and metric(outputs, targets)",
-            fix="add what is missing; examples/diabetes.py is a whole task",
+            fix="add the missing ones; examples/diabetes.py is a complete task",
         )
     loaded: Task = task
     return loaded
-
-
-def task_data(task: Task, *, source: str = "") -> Dataset:
-    """The data of a task; an error in the user's code is explained, the arrays are checked."""
-    trial = Trial(task, built_in=type(task) is Classification, source=source)
-    return trial.checked(trial.data())
 
 
 def initial_model(task: Task, seed: int) -> nn.Module:
@@ -154,18 +135,6 @@ def initial_model(task: Task, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(number(seed, Purpose.INITIAL_MODEL))
         return task.model()
-
-
-def check_task(
-    task: Task, *, batch_size: int, dataset: Dataset | None = None, source: str = ""
-) -> TaskFacts:
-    """Try a task on a few samples: one training step's gradient, one evaluation.
-
-    A ConfigError names what does not fit. Pass the data set if task_data() was called
-    already. Torch's random state is as before afterwards.
-    """
-    trial = Trial(task, built_in=type(task) is Classification, source=source)
-    return trial.run(batch_size, dataset)
 
 
 def _member_problem(task: object, name: str) -> str:

@@ -1,7 +1,7 @@
 """The trial of a task before a run: a few samples through model, loss and metric.
 
-Whatever does not fit is refused in words that need no traceback: the shapes, the module's
-own error, what is allowed and the fix.
+What does not fit is refused with the shapes, the module's own error, what is allowed and the fix,
+so that nobody needs a traceback.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedhp.errors import ConfigError, FedhpError
+from fedhp.learn.task import Classification, Task
 from fedhp.types import Dataset
-
-if TYPE_CHECKING:
-    from fedhp.learn.task import Task
 
 _TRAIN_SAMPLES = 4
 _TEST_SAMPLES = 16
@@ -30,22 +28,36 @@ _TEST_SAMPLES = 16
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What the trial of a task found out."""
+    """Results of the trial of a task."""
 
     parameters: int  # numbers in all parameters
     stochastic: bool  # training draws from torch's default generator (dropout, say)
     buffers: int  # numbers in all float buffers (BatchNorm's running statistics, say)
 
 
-class Trial:
-    """One walk through a task; every refusal names the key that holds the culprit.
+def task_data(task: Task, *, source: str = "") -> Dataset:
+    """The data of a task; an error in the user's code is explained, the arrays are checked."""
+    trial = _Trial(task, source=source)
+    return trial.checked(trial.data())
 
-    built_in: the task is ours, so that a misfit is the model's.
+
+def check_task(
+    task: Task, *, batch_size: int, dataset: Dataset | None = None, source: str = ""
+) -> TaskFacts:
+    """Try a task on a few samples: one training step's gradient, one evaluation.
+
+    A ConfigError names what does not fit. Pass the data set if task_data() was called
+    already. Torch's random state is as before afterwards.
     """
+    return _Trial(task, source=source).run(batch_size, dataset)
 
-    def __init__(self, task: Task, *, built_in: bool, source: str) -> None:
+
+class _Trial:
+    """One walk through a task; every refusal names the key of the part that does not fit."""
+
+    def __init__(self, task: Task, *, source: str) -> None:
         self.task = task
-        self.built_in = built_in
+        self.built_in = type(task) is Classification  # so that a misfit is the model's
         self.name = type(task).__name__
         self.key = "model.name" if self.built_in else "task.name"
         self.source = source
@@ -75,14 +87,14 @@ class Trial:
 
     @contextmanager
     def explained(self, what: str, fix: str = "", key: str | None = None) -> Iterator[None]:
-        """Any error inside, in one sentence that ends with the error's own words."""
+        """Any error inside, in one sentence that ends with the error's own message."""
         try:
             yield
         except FedhpError:
             raise
         except Exception as error:  # the code of a user may fail in any way
             raise self.refuse(
-                f"{what}: {_words(error)}", fix=fix or f"mend {self.name}", key=key
+                f"{what}: {_words(error)}", fix=fix or f"correct {self.name}", key=key
             ) from error
 
     def data(self) -> Dataset:
@@ -109,12 +121,12 @@ class Trial:
 
     def new_module(self) -> nn.Module:
         """A module; model() must build a new one each time, the same for the same state."""
-        made = []
+        modules = []
         for _ in range(2):
             torch.default_generator.manual_seed(0)
             with self.explained("the model cannot be built"):
-                made.append(self.task.model())
-        module, twin = made
+                modules.append(self.task.model())
+        module, twin = modules
         if not isinstance(module, nn.Module):
             raise self.refuse(
                 f"the model is {_kind(module)}",
@@ -124,7 +136,7 @@ class Trial:
         if module is twin:
             raise self.refuse(
                 "model() returns the same module every time",
-                allowed="a new module at each call, for workers must not share one",
+                allowed="a new module at each call: workers must not share one",
                 fix="build the module inside model()",
             )
         problem = _module_problem(module)
@@ -300,7 +312,10 @@ def _module_problem(module: nn.Module) -> tuple[str, str] | None:
     """What keeps a module's tensors from being laid out as a row of numbers, and the fix."""
     for name, tensor in module.named_parameters():
         if isinstance(tensor, nn.parameter.UninitializedParameter):
-            return f"the size of {name} is not known yet", "use Linear, not LazyLinear, and so on"
+            return (
+                f"the size of {name} is not known yet",
+                "use Linear, not LazyLinear",
+            )
         if tensor.dtype != torch.float32:
             return f"{name} is {tensor.dtype}, not torch.float32", "end with module.float()"
     for name, buffer in module.named_buffers():

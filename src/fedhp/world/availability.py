@@ -1,4 +1,4 @@
-"""Who is there in which round: listed absences and random ones; someone always is."""
+"""Which workers are available in a round: listed absences and random ones, never all workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedhp.types import BoolArray
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Presence as a function of (seed, worker, round)."""
+    """Availability as a function of (seed, worker, round)."""
 
     seed: int
     workers: int
@@ -22,23 +22,25 @@ class Availability:
     probability: float
 
     def at(self, round_index: int) -> BoolArray:
-        """Which workers are there, [N]."""
-        there = np.ones(self.workers, dtype=np.bool_)
+        """Which workers are available, [N]."""
+        available = np.ones(self.workers, dtype=np.bool_)
         for absence in self.absences:
             if absence.first <= round_index <= absence.last:
-                there[absence.worker] = False
+                available[absence.worker] = False
         if self.probability > 0:
             draws = generator(self.seed, Purpose.AVAILABILITY, round_index).random(self.workers)
-            chance = there & (draws >= self.probability)
+            staying = available & (draws >= self.probability)
             # An empty federation cannot train: the worker least likely to leave stays.
-            there = chance if chance.any() else there & (draws == draws[there].max())
-        return there
+            if not staying.any():
+                staying = available & (draws == draws[available].max())
+            available = staying
+        return available
 
 
 def build_availability(
     config: WorldConfig, *, workers: int, rounds: int, seed: int, source: str = ""
 ) -> Availability:
-    """Check that no round is left without a worker."""
+    """The availability of an experiment; a round without any worker is refused."""
     changes = sorted({absence.first for absence in config.away if absence.first <= rounds})
     listed = Availability(seed, workers, tuple(config.away), 0.0)
     for round_index in changes:

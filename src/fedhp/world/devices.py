@@ -42,13 +42,13 @@ class Devices:
 
 
 def build_devices(config: WorldConfig, *, workers: int, seed: int, source: str = "") -> Devices:
-    """Give every worker a device: equal shares (or counts), shuffled by the seed."""
+    """A device for every worker: equal shares (or counts), shuffled by the seed."""
     known = {**PROFILES, **config.device}
     names = _assign(config, workers, source)
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"there is no device called {name!r}",
+                f"unknown device {name!r}",
                 key="world.devices",
                 source=source,
                 allowed=", ".join(sorted(known)),
@@ -76,7 +76,7 @@ def _assign(config: WorldConfig, workers: int, source: str) -> list[str]:
                 key="world.devices",
                 source=source,
                 allowed=f"counts that add up to {workers}",
-                fix="change a count, or give a list of names to share out equally",
+                fix="change a count, or give a list of names for equal shares",
             )
         return names
     if not config.devices:

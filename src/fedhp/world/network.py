@@ -22,8 +22,8 @@ _MEMORY = 16e6  # bytes of remembered intervals, where one interval is not large
 class Bandwidth:
     """Bits per second at any virtual time: [N] per worker, or [N, N] symmetric per link.
 
-    Intervals are drawn one after the other and only the last ones are remembered; asked for
-    an earlier time, it starts again from the beginning and comes to the same numbers.
+    Intervals are drawn one after the other and only the last ones are remembered; for an earlier
+    time it starts again from the beginning and gets the same numbers.
     """
 
     def __init__(self, config: BandwidthConfig, *, workers: int, seed: int) -> None:
@@ -70,7 +70,7 @@ class Bandwidth:
         return self._recent[interval]
 
     def _draw_next(self) -> None:
-        """The AR(1) process goes on by one interval."""
+        """Advance the AR(1) process by one interval."""
         previous = self._recent.get(self._drawn)
         number = self._drawn + 1
         if number % _BLOCK == 0:

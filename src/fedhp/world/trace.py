@@ -1,4 +1,4 @@
-"""Replay of a recorded world from CSV.
+"""A recorded world, read from CSV.
 
 Columns: time (s), worker, and bandwidth (in the unit of world.bandwidth) and/or step_time
 (s); with a column `peer`, bandwidth belongs to the link. A value holds until the next row
@@ -84,7 +84,7 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
         raise DataError(
             f"{where}: the columns are {', '.join(str(name) for name in row)}",
             allowed="time, worker, optionally peer, and bandwidth and/or step_time",
-            fix="mend the header line",
+            fix="correct the header line",
         )
     time = _number(row["time"], "time", where, least=0.0, most=1e12)
     worker = _index(row["worker"], "worker", trace.workers, where)
@@ -120,7 +120,7 @@ def _number(text: str, column: str, where: str, *, least: float, most: float) ->
         raise DataError(
             f"{where}: {column} is {text!r}",
             allowed=f"a number from {least:g} to {most:g}",
-            fix="mend that line",
+            fix="correct that line",
         )
     return value
 
@@ -131,7 +131,7 @@ def _index(text: str, column: str, workers: int, where: str) -> int:
         raise DataError(
             f"{where}: {column} is {text!r}",
             allowed=f"a worker from 0 to {workers - 1}",
-            fix="mend that line, or set workers to the number in the trace",
+            fix="correct that line, or set workers to the number in the trace",
         )
     return int(digits)
 
@@ -140,7 +140,7 @@ def _check_one_kind(trace: Trace, path: str | Path) -> None:
     kinds = {a == b for a, b in trace.bandwidth}
     if len(kinds) > 1:
         raise DataError(
-            f"world.trace = {path}: some bandwidths are of workers, some of links",
+            f"world.trace = {path}: some bandwidths belong to workers, some to links",
             allowed="the column peer filled in every row with a bandwidth, or in none",
             fix="give all bandwidths per worker, or all per link",
         )
@@ -149,7 +149,7 @@ def _check_one_kind(trace: Trace, path: str | Path) -> None:
 def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
     if not trace.bandwidth and not trace.step_time:
         raise DataError(
-            f"world.trace = {path}: holds no values",
+            f"world.trace = {path}: the file has no values",
             allowed="rows with bandwidth and/or step_time",
             fix="record a trace with `fedhp export RUN --trace FILE`, or remove world.trace",
         )
@@ -160,15 +160,14 @@ def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
     missing = sorted(needed - trace.bandwidth.keys()) if trace.bandwidth else []
     missing_steps = sorted(set(range(trace.workers)) - trace.step_time.keys())
     if missing or (trace.step_time and missing_steps):
-        what = (
-            f"link {missing[0]}"
-            if missing and trace.per_link
-            else (f"worker {missing[0][0] if missing else missing_steps[0]}")
-        )
+        if missing and trace.per_link:
+            what = f"link {missing[0]}"
+        else:
+            what = f"worker {missing[0][0] if missing else missing_steps[0]}"
         raise ConfigError(
             f"{path} has no values for {what}, but workers = {trace.workers}",
             key="world.trace",
             source=source,
             allowed="a trace that covers every worker",
-            fix="set workers to the number in the trace, or record it anew",
+            fix="set workers to the number in the trace, or record a new trace",
         )

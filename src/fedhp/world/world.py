@@ -1,4 +1,4 @@
-"""The world as the engine meets it: who is there, how fast, over which links, when."""
+"""The world of an experiment: who is available, how fast, over which links, at which time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedhp.world.trace import Trace, read_trace
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Devices, links and presence, all functions of seed, round and virtual time."""
+    """Devices, links and availability, all functions of seed, round and virtual time."""
 
     workers: int
     devices: Devices
@@ -30,7 +30,7 @@ class World:
     latency: float
 
     def available(self, round_index: int) -> BoolArray:
-        """Who is there in this round, [N]."""
+        """Which workers are available in this round, [N]."""
         return self.availability.at(round_index)
 
     def network(self, time: float) -> Network:
@@ -75,7 +75,7 @@ def build_world(
     model_bits: float,
     source: str = "",
 ) -> World:
-    """The world of an experiment; model_bits is the true size unless the config says other."""
+    """The world of an experiment; model_bits is the true size, which the config may override."""
     return World(
         workers=workers,
         devices=build_devices(config, workers=workers, seed=seed, source=source),

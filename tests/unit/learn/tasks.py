@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
-from fedhp.learn.task import Classification, check_task
+from fedhp.learn.task import Classification
+from fedhp.learn.trial import check_task
 from fedhp.types import Dataset
 
 

@@ -15,15 +15,8 @@ from fedhp import config
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn import models
-from fedhp.learn.task import (
-    Classification,
-    Task,
-    TaskFacts,
-    check_task,
-    initial_model,
-    load_task,
-    make_task,
-)
+from fedhp.learn.task import Classification, Task, initial_model, load_task, make_task
+from fedhp.learn.trial import TaskFacts, check_task
 from fedhp.types import Dataset
 from unit.learn.tasks import Doubling, classify, images, numbers, own, part
 
@@ -121,7 +114,7 @@ class TestLoadTask:
         assert "diabetes.py" in caught.value.fix
 
     def test_explains_parameters_that_are_no_settings(self) -> None:
-        with pytest.raises(ConfigError, match="cannot give: depth") as caught:
+        with pytest.raises(ConfigError, match="cannot set: depth") as caught:
             load_task(own("Positional"))
         assert "*, depth" in caught.value.fix
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn import models
-from fedhp.learn.task import check_task, task_data
+from fedhp.learn.trial import check_task, task_data
 from fedhp.types import Dataset
 from unit.learn.tasks import Doubling, classify, images, numbers, refusal
 

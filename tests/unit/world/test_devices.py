@@ -95,7 +95,7 @@ def test_workers_rounds_and_seeds_have_their_own_times() -> None:
 
 
 def test_an_unknown_device() -> None:
-    with pytest.raises(ConfigError, match=r"world.devices: there is no device called 'lap'"):
+    with pytest.raises(ConfigError, match=r"world.devices: unknown device 'lap'"):
         devices(0, 3, devices=["lap"])
 
 
