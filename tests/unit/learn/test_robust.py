@@ -159,7 +159,7 @@ def test_huge_values_stay_finite(rule: str) -> None:
 
 def test_wrong_calls_are_refused() -> None:
     row = models(1, 10)[0]
-    with pytest.raises(ValueError, match="no rule 'mean'"):
+    with pytest.raises(ValueError, match="unknown rule 'mean'"):
         combine(row, [row], [0.5], 0.5, rule="mean", poisoned=2, clip=2.0)
     with pytest.raises(ValueError, match="1 peers have 2 weights"):
         combine(row, [row], [0.5, 0.1], 0.4, rule="clip", poisoned=2, clip=2.0)
