@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli.support import Command, caller
-from forked import forked_jobs
+from subprocesses import forked_jobs
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import tomli_w
 import fedhp
 from fedhp.cli import call
 from fedhp.errors import FedhpError
-from forked import ForkedCommand
+from subprocesses import ForkedCommand
 from waiting import PATIENCE
 
 TINY: dict[str, Any] = {

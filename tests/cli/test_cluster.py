@@ -16,6 +16,7 @@ from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import status_of, tiny
+from subprocesses import ended_after
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -88,13 +89,10 @@ def test_up_refuses_before_anything_starts(
 
 def test_up_stops_everything_on_a_signal(tmp_path: Path) -> None:
     file, out = write(tmp_path, rounds=100_000, workers=2), tmp_path / "run"
-    process = start("cluster", "up", file, "--out", out)
-    try:
+    with ended_after(start("cluster", "up", file, "--out", out)) as process:
         wait_until(lambda: (out / "record.sqlite").exists(), "the record")
         process.send_signal(signal.SIGINT)
         outcome = ended(process)
-    finally:
-        process.kill()
     assert outcome.code == 130
     assert "continues the run" in outcome.err
 
@@ -190,13 +188,11 @@ def test_a_port_in_use_is_an_error(command: Command, tmp_path: Path, certs: Path
 def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> None:
     out = tmp_path / "run"
     arguments = ("--listen", "127.0.0.1:0", "--certs", certs, "--out", out, "--max-workers", 1)
-    process = start("coordinator", write(tmp_path), *arguments, "--log-format", "json")
-    try:
+    command = ("coordinator", write(tmp_path), *arguments, "--log-format", "json")
+    with ended_after(start(*command)) as process:
         wait_until(lambda: _answers(out, certs), "it answers")
         process.send_signal(signal.SIGTERM)
         outcome = ended(process)
-    finally:
-        process.kill()
     assert outcome.code == 130
     assert "the run is saved" in outcome.err
     assert '"who": "coordinator"' in outcome.err

@@ -13,7 +13,7 @@ import pytest
 import fedhp
 from cli.support import Command, Told, caller, write
 from fedhp.cli import call
-from forked import forked_jobs
+from subprocesses import forked_jobs
 
 FIELDS = {
     "algorithm",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cli.support import Command
+from subprocesses import ForkedCommand
 from unit.engine.small_suite import FIGURE, write_small_suite
 from unit.report.markup import check_page
 from waiting import wait_until
@@ -93,12 +91,8 @@ def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> 
     whole, out = tmp_path / "whole", tmp_path / "out"
     words = ["reproduce", "fig2", "--files", str(files), "--jobs", "1", "--out"]
     assert command(*words, whole).code == 0
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "fedhp", *words, str(out)], stderr=subprocess.DEVNULL
-    )
-    wait_until(lambda: len(runs(out)) >= 2, "two runs have begun")
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    with ForkedCommand(*words, out):  # killed at the end
+        wait_until(lambda: len(runs(out)) >= 2, "two runs have begun")
     told = command(*words, out)
     assert told.code == 0, told.err
     assert (out / "data" / "runs.csv").read_text() == (whole / "data" / "runs.csv").read_text()

@@ -22,7 +22,7 @@ from cli.support import (
     start,
     write,
 )
-from forked import ForkedCommand
+from subprocesses import ForkedCommand, ended_after
 from waiting import wait_until
 
 LONG = {"rounds": 80, "training": {"local_steps": 6}, "checkpoint": {"seconds": 0.1}}
@@ -56,14 +56,11 @@ def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     # Opening the other end returns when the command has opened the file. A signal in the instant
     # before it sleeps in its read is heard when the read ends: after a while, we end it.
-    with start("run", fifo, "--out", tmp_path / "run") as process:
-        try:
-            with fifo.open("w"), contextlib.suppress(TimeoutExpired):
-                interrupt(process)
-                process.wait(timeout=20)
-            told = ended(process)
-        finally:
-            process.kill()
+    with ended_after(start("run", fifo, "--out", tmp_path / "run")) as process:
+        with fifo.open("w"), contextlib.suppress(TimeoutExpired):
+            interrupt(process)
+            process.wait(timeout=20)
+        told = ended(process)
     assert told.code == 130
     assert told.err.startswith("stopped")
     assert not (tmp_path / "run").exists()

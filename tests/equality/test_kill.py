@@ -9,7 +9,7 @@ import pytest
 
 import fedhp
 from cli.support import ended, rounds_in
-from forked import ForkedCommand
+from subprocesses import ForkedCommand
 from waiting import let_last, wait_until
 
 EXPERIMENT = """

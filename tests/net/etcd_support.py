@@ -186,7 +186,17 @@ class Leader:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.hear() == "waits"
+        try:
+            assert self.hear() == "waits"
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Leader:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
 
     def hear(self) -> str:
         """The next thing it says."""

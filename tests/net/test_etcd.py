@@ -90,10 +90,10 @@ def test_workers_find_the_leader(one: Etcd, run: str) -> None:
 def test_leadership_passes_in_time(
     one: Etcd, run: str, how: signal.Signals, record_property: Callable[[str, object], None]
 ) -> None:
-    old = etcd_support.Leader(one.url, run, name="old")
-    epoch = int(old.hear().removeprefix("leads "))
-    new = etcd_support.Leader(one.url, run, name="new")
-    try:
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(etcd_support.Leader(one.url, run, name="old"))
+        epoch = int(old.hear().removeprefix("leads "))
+        new = stack.enter_context(etcd_support.Leader(one.url, run, name="new"))
         assert old.ask("by the first") == "committed by the first"
         at = old.signal(how)
         later = int(new.hear().removeprefix("leads "))
@@ -108,9 +108,6 @@ def test_leadership_passes_in_time(
             old.tell("by the first again")
             assert sorted([old.hear(), old.hear()]) == ["NotLeader", "lost"]
         assert new.ask("read") == "state by the second"
-    finally:
-        old.close()
-        new.close()
 
 
 @pytest.mark.parametrize("state", [b"small", LARGE], ids=["small", "large"])
@@ -371,14 +368,13 @@ def test_no_half_state_is_ever_seen(one: Etcd, run: str) -> None:
     """Leaders are killed in the middle of large commits."""
     told = 0
     for life in generator(7, Purpose.PROBE).integers(1, 6, 6):
-        leader = etcd_support.Leader(one.url, run, name="c")
-        assert leader.hear().startswith("leads ")
-        leader.tell(f"large {told + 1}")
-        for _ in range(life):
-            told = int(leader.hear())
-        leader.signal(signal.SIGKILL)
-        told = max([told, *(int(line) for line in leader.rest())])
-        leader.close()
+        with etcd_support.Leader(one.url, run, name="c") as leader:
+            assert leader.hear().startswith("leads ")
+            leader.tell(f"large {told + 1}")
+            for _ in range(life):
+                told = int(leader.hear())
+            leader.signal(signal.SIGKILL)
+            told = max([told, *(int(line) for line in leader.rest())])
         found = asyncio.run(committed_state(one.url, run))
         allowed = [hashlib.sha512(str(number).encode()).digest() for number in (told, told + 1)]
         assert found is not None

@@ -25,6 +25,7 @@ from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
 from net.clusters import ENDLESS, PATIENCE, processes_of, round_of, status_of, tiny, until
+from subprocesses import ended_after
 from waiting import wait_until
 
 
@@ -156,16 +157,13 @@ def test_no_process_survives_the_launcher(tmp_path: Path) -> None:
     file.write_text(tomli_w.dumps(to_tables(tiny(rounds=ENDLESS))), encoding="utf-8")
     command = [sys.executable, "-m", "fedhp", "cluster", "up", str(file), "--out", str(out)]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    with ended_after(launcher):
         with Cluster(tiny(rounds=ENDLESS), out) as watched:  # only looks
             until(watched, lambda: round_of(watched) >= 1, "a round")
         family = processes_of(launcher.pid)
         workers = [pid for pid in family if _is_worker(pid)]
         assert len(workers) >= 4
         os.kill(workers[-1], signal.SIGSTOP)  # one that cannot notice anything
-    finally:
-        launcher.kill()
-        launcher.wait()
     wait_until(lambda: not any(map(is_alive, family)), "everything ended")
 
 

@@ -25,6 +25,7 @@ from fedhp.cluster.ledger.base import LedgerDamaged, NotLeader
 from fedhp.cluster.ledger.local import FILE, LocalLedger
 from fedhp.errors import RunError, StorageFull
 from fedhp.seeds import Purpose, generator
+from subprocesses import ended_after
 
 NOISE = bytes(generator(1, Purpose.PROBE).integers(0, 256, 60_000, dtype="uint8"))
 STATE = NOISE[:10_000]  # three pages
@@ -240,7 +241,7 @@ def test_twenty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, noise: 
             stdout=subprocess.PIPE,
             text=True,
         )
-        with child:
+        with ended_after(child):
             assert child.stdout is not None
             acknowledged = [int(child.stdout.readline()) for _ in range(lines)]
             child.send_signal(signal.SIGKILL)
@@ -531,7 +532,7 @@ def test_another_process_leads_only_after_the_first_is_killed(tmp_path: Path, no
         assert int.from_bytes(state[:8]) - (1 + len(rest)) in (0, 1)
         await ledger.close()
 
-    with child:
+    with ended_after(child):
         run(work())
 
 

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 60.0  # s, for what should take a moment: a deadline, not a measurement
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -68,7 +69,7 @@ class Browser:
             self._session = attached["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
-        except AssertionError:
+        except BaseException:
             self.close()
             raise
 

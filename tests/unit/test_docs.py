@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forked import forked_jobs
+from subprocesses import forked_jobs
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,6 +16,7 @@ import pytest
 from fedhp.errors import RunError, StorageFull
 from fedhp.record import lock
 from fedhp.record.lock import FILE, FolderLock
+from subprocesses import ended_after
 
 
 def test_a_second_holder_is_refused_and_a_later_one_is_not(
@@ -55,7 +56,7 @@ def test_another_process_is_refused_until_it_is_killed(
         stdout=subprocess.PIPE,
         text=True,
     )
-    with child:
+    with ended_after(child):
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
         with monkeypatch.context() as hurry:

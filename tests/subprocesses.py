@@ -1,4 +1,4 @@
-"""Processes that need not load torch again: forked from a server that has done so once.
+"""Processes that tests start, ended with them; forked ones need not load torch again.
 
 A command as `python -m fedhp` starts it costs seconds of computing before it does anything.
 """
@@ -15,13 +15,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 import pytest
 
 from fedhp.cluster.ops import processes
 
 Stream = Path | Connection
+Text = TypeVar("Text", str, bytes)
+
+
+@contextmanager
+def ended_after(process: subprocess.Popen[Text]) -> Iterator[subprocess.Popen[Text]]:
+    """A process that does not outlive its test, however that ends."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Forked:
