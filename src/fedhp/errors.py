@@ -10,7 +10,7 @@ FedhpError (exit 2)
 ├── StorageFull         the disk is full
 ├── NotLeader           another coordinator leads now (cluster/ledger/base)
 ├── Unreachable         it is not known whether a commit was made (cluster/ledger/base)
-├── EtcdRefused         etcd refused a request (cluster/ledger/etcd_messages)
+├── EtcdRefused         etcd refused a request (cluster/ledger/etcd_client)
 ├── NotVerified         a check of a finished run failed (cli/verify, exit 1)
 ├── Diverged            a model became NaN or infinite (exit 3)
 ├── Unexpected          a bug in fedhp or in the user's own code (exit 70)

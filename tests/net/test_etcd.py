@@ -16,8 +16,7 @@ import pytest
 
 from fedhp.cluster.ledger.base import NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import DRIFT, PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
-from fedhp.cluster.ledger.etcd_client import EtcdClient
-from fedhp.cluster.ledger.etcd_messages import delete
+from fedhp.cluster.ledger.etcd_client import EtcdClient, delete
 from fedhp.seeds import Purpose, generator
 from net import etcd_support
 from net.etcd_support import Etcd, needs_etcd, running_etcd
@@ -188,8 +187,8 @@ def test_a_leader_that_etcd_does_not_answer_steps_down_first(tmp_path: Path) -> 
             etcd.freeze(0)
             at = elapsed()
             await ledger.lost.wait()
-            assert ledger._until <= at + LEASE * (1 - DRIFT), "no answer, yet a longer lease"
-            assert elapsed() >= ledger._until
+            assert ledger._valid_until <= at + LEASE * (1 - DRIFT), "no answer, yet a longer lease"
+            assert elapsed() >= ledger._valid_until
             etcd.wake(0)
 
     with running_etcd(tmp_path, 1) as etcd:

@@ -15,8 +15,14 @@ import trustme
 
 from fedhp.cluster.ledger.base import Unreachable
 from fedhp.cluster.ledger.etcd import EtcdLedger, find_leader
-from fedhp.cluster.ledger.etcd_client import EtcdClient, Login, TlsFiles, parse_etcd_url
-from fedhp.cluster.ledger.etcd_messages import EtcdRefused, coded
+from fedhp.cluster.ledger.etcd_client import (
+    EtcdClient,
+    EtcdRefused,
+    Login,
+    TlsFiles,
+    encode_key,
+    parse_etcd_url,
+)
 from fedhp.errors import ConfigError, StorageFull
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import Etcd, free_ports, needs_etcd, running_etcd
@@ -119,7 +125,7 @@ def test_two_etcds_are_not_one(tmp_path: Path) -> None:
     async def work(first: Etcd, second: Etcd) -> None:
         hosts = ",".join(each.member_url(0).removeprefix("http://") for each in (first, second))
         ledger = EtcdLedger(f"etcd://{hosts}/test", "r")
-        with pytest.raises(EtcdRefused, match="not one etcd but several"):
+        with pytest.raises(EtcdRefused, match="belong to different clusters"):
             await ledger.lead(name="c", address="")
         await ledger.close()
         client = EtcdClient(f"etcd://{hosts}/test")
@@ -160,10 +166,10 @@ OLD = json.dumps({"header": {"cluster_id": "1"}, "version": "3.3.27", "leader": 
     ("status", "body", "words"),
     [
         (200, OLD, "is etcd 3.3.27"),
-        (404, "404 page not found\n", "no JSON"),
-        (200, "<html>a web page</html>", "no JSON"),
-        (200, "", "no JSON"),
-        (200, "[1, 2]", "no JSON"),
+        (404, "404 page not found\n", "without JSON"),
+        (200, "<html>a web page</html>", "without JSON"),
+        (200, "", "without JSON"),
+        (200, "[1, 2]", "without JSON"),
         (200, '{"some": "thing"}', "does not answer as etcd does"),
         (200, '{"header": 5}', "does not answer as etcd does"),
         (500, '{"error": {"code": "x"}}', "refuses: no reason given"),
@@ -189,11 +195,11 @@ def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         await client.call("/v3/auth/role/add", {"name": "root"})
         await client.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
         await client.call("/v3/auth/enable", {})
-        with pytest.raises(EtcdRefused, match=r"does not let us in.*user name is empty"):
+        with pytest.raises(EtcdRefused, match=r"denies access.*user name is empty"):
             await client.get("one")
         await client.close()
         wrong = EtcdLedger(etcd.url, "r", login=Login("root", "guess"))
-        with pytest.raises(EtcdRefused, match="does not let us in") as caught:
+        with pytest.raises(EtcdRefused, match="denies access") as caught:
             await wrong.lead(name="c", address="")
         assert "guess" not in str(caught.value)
         await wrong.close()
@@ -262,7 +268,7 @@ def test_an_etcd_without_room_is_told(tmp_path: Path) -> None:
     async def work(etcd: Etcd) -> None:
         async with leading(etcd.url) as ledger:
             await ledger.commit(b"first")
-            with pytest.raises(StorageFull, match="no room left") as caught:
+            with pytest.raises(StorageFull, match="no space left") as caught:
                 await fill(ledger)
             assert "--auto-compaction-retention" in caught.value.fix
 
@@ -303,7 +309,7 @@ def test_a_run_that_is_no_name(run: str) -> None:
 
 
 def test_a_key_is_carried_as_text() -> None:
-    assert coded("/fedhp") == "L2ZlZGhw"
+    assert encode_key("/fedhp") == "L2ZlZGhw"
 
 
 def test_a_certificate_without_its_authority_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from disks import mounted
 from fedhp.cluster.ledger.base import LedgerDamaged, NotLeader
-from fedhp.cluster.ledger.local import FILE, LocalLedger
+from fedhp.cluster.ledger.local import LEDGER_FILE, LocalLedger
 from fedhp.errors import RunError, StorageFull
 from fedhp.seeds import Purpose, generator
 from subprocesses import ended_after
@@ -59,7 +59,7 @@ def written(folder: Path, *states: bytes) -> bytes:
                 await ledger.commit(state)
 
     run(work())
-    return (folder / FILE).read_bytes()
+    return (folder / LEDGER_FILE).read_bytes()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def refused_or_harmless(folder: Path, content: bytes) -> bool:
     """Whether a ledger with this file is refused; if it is not, it must be as good as new."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    (folder / FILE).write_bytes(content)
+    (folder / LEDGER_FILE).write_bytes(content)
     ledger = LocalLedger(folder)
     refusal: RunError | None = None
     try:
@@ -89,9 +89,9 @@ async def refused_or_harmless(folder: Path, content: bytes) -> bool:
         refusal = error
     await ledger.close()
     if refusal is not None:
-        assert str(folder / FILE) in refusal.problem
+        assert str(folder / LEDGER_FILE) in refusal.problem
         assert refusal.fix
-        assert (folder / FILE).read_bytes() == content, "a damaged file is left as it is"
+        assert (folder / LEDGER_FILE).read_bytes() == content, "a damaged file is left as it is"
         return True
     assert await state_in(folder) == NOISE[:30_000]
     return False
@@ -160,27 +160,27 @@ def test_lost_and_foreign_pages_are_noticed(quick_disk: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"fedhp", b"something else" * 20])
 def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / LEDGER_FILE).write_bytes(content)
 
     async def work() -> None:
         with pytest.raises(LedgerDamaged, match="the ledger is damaged"):
             await state_in(tmp_path)
 
     run(work())
-    assert (tmp_path / FILE).read_bytes() == content
+    assert (tmp_path / LEDGER_FILE).read_bytes() == content
 
 
 def test_another_database_is_left_alone(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / LEDGER_FILE)) as connection:
         connection.execute("CREATE TABLE other (x)")
-    before = (tmp_path / FILE).read_bytes()
+    before = (tmp_path / LEDGER_FILE).read_bytes()
 
     async def work() -> None:
         with pytest.raises(LedgerDamaged, match="not a ledger of version"):
             await state_in(tmp_path)
 
     run(work())
-    assert (tmp_path / FILE).read_bytes() == before
+    assert (tmp_path / LEDGER_FILE).read_bytes() == before
 
 
 def test_a_run_with_a_journal_needs_the_version_that_wrote_it(tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
     """The calls of five commits are recorded, and cut off after every one of them."""
     folder = quick_disk / "ledger"
     written(folder, state_of(1))
-    database, journal = DiskFile(bytearray((folder / FILE).read_bytes())), DiskFile()
-    files = {str(folder / FILE): database, f"{folder / FILE}-journal": journal}
+    database, journal = DiskFile(bytearray((folder / LEDGER_FILE).read_bytes())), DiskFile()
+    files = {str(folder / LEDGER_FILE): database, f"{folder / LEDGER_FILE}-journal": journal}
     calls = "trace=pwrite64,fdatasync,fsync,ftruncate,write"
     options = ("-y", "-xx", "-s", "100000", "-e", calls)
     child = traced(*options, program=(str(folder), str(noise), "6"))
@@ -362,8 +362,8 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
             after = quick_disk / "after"
             shutil.rmtree(after, ignore_errors=True)
             after.mkdir()
-            (after / FILE).write_bytes(database.after_a_power_cut(draw))
-            (after / f"{FILE}-journal").write_bytes(journal.after_a_power_cut(draw))
+            (after / LEDGER_FILE).write_bytes(database.after_a_power_cut(draw))
+            (after / f"{LEDGER_FILE}-journal").write_bytes(journal.after_a_power_cut(draw))
             assert await state_in(after) in (state_of(acknowledged), state_of(acknowledged + 1))
 
     async def work() -> None:
@@ -391,7 +391,7 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
     run(work())
     assert acknowledged == 6
     assert not database.pending
-    assert bytes(database.synced) == (folder / FILE).read_bytes()
+    assert bytes(database.synced) == (folder / LEDGER_FILE).read_bytes()
     assert cuts > 60
 
 
@@ -406,7 +406,7 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
             await ledger.commit(STATE)
             with pytest.raises(StorageFull, match="full") as caught:
                 await ledger.commit(NOISE)
-            assert str(disk / FILE) in caught.value.problem
+            assert str(disk / LEDGER_FILE) in caught.value.problem
             assert "what was committed is kept" in caught.value.fix
             assert await ledger.committed() == STATE
             await ledger.commit(STATE[1:])
@@ -497,7 +497,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     """As root every file can be written: a header that allows only reading stands for it."""
     content = bytearray(written(tmp_path, STATE))
     content[18] = 3  # the version that writers need
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / LEDGER_FILE).write_bytes(content)
 
     async def work() -> None:
         with pytest.raises(RunError, match="readonly") as caught:
@@ -551,7 +551,7 @@ def test_two_that_start_at_once_get_different_epochs(quick_disk: Path) -> None:
             epochs = await asyncio.gather(*(candidate(folder) for _ in range(4)))
             assert sorted(epochs) == [1, 2, 3, 4]
             names = {path.name for path in folder.iterdir()}
-            assert names <= {FILE, f"{FILE}-journal"}
+            assert names <= {LEDGER_FILE, f"{LEDGER_FILE}-journal"}
 
     run(work())
 
@@ -561,8 +561,8 @@ def test_a_database_that_was_replaced_is_noticed(tmp_path: Path) -> None:
         async with leading(tmp_path) as ledger:
             await ledger.commit(b"one")
             assert ledger.leads()
-            (tmp_path / FILE).rename(tmp_path / "away")
-            shutil.copy(tmp_path / "away", tmp_path / FILE)
+            (tmp_path / LEDGER_FILE).rename(tmp_path / "away")
+            shutil.copy(tmp_path / "away", tmp_path / LEDGER_FILE)
             assert not ledger.leads()
             with pytest.raises(NotLeader):
                 await ledger.commit(b"two")
@@ -577,7 +577,7 @@ def test_the_database_does_not_grow_for_ever(tmp_path: Path) -> None:
         async with leading(tmp_path) as ledger:
             for number in range(40):
                 await ledger.commit(NOISE[number : number + 50_000])
-            files = [tmp_path / FILE, tmp_path / f"{FILE}-journal"]
+            files = [tmp_path / LEDGER_FILE, tmp_path / f"{LEDGER_FILE}-journal"]
             assert sum(file.stat().st_size for file in files) < 2 * 50_000
 
     run(work())

@@ -1,6 +1,5 @@
 """Where the committed state of a run is stored, and who may write it.
 
 Read first: base.py (what every ledger promises), then local.py (a SQLite database on this
-machine) or etcd.py (a ledger that several coordinators share; etcd_client.py and
-etcd_messages.py speak to it).
+machine) or etcd.py (a ledger that several coordinators share; etcd_client.py speaks to it).
 """

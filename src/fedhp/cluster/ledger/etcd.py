@@ -1,9 +1,9 @@
-"""A ledger in etcd: whoever holds the leader's key commits, and the key hangs on a lease.
+"""A ledger in etcd: the process that holds the leader's key commits; the key depends on a lease.
 
-Safety rests on etcd alone: every write is a transaction that requires the leader's key to be the
-one of this epoch. Clocks (of bounded rate, never compared) only say how soon a leader steps down.
-Not promised: epochs that rise after etcd's data were lost, and a quick handover while etcd itself
-elects a leader, since it then prolongs every lease.
+Safety rests on etcd alone: every write is a transaction that requires the leader's key of this
+epoch. Clocks, whose rates may differ a little, only say how soon a leader steps down.
+Not promised: epochs that rise after etcd lost its data, and a quick handover while etcd itself
+elects a leader, since it then extends every lease.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedhp.cluster.ledger.base import NotLeader, Unreachable
-from fedhp.cluster.ledger.etcd_client import PATIENCE, EtcdClient, Login, TlsFiles
-from fedhp.cluster.ledger.etcd_messages import (
+from fedhp.cluster.ledger.etcd_client import (
+    CALL_PATIENCE,
     NOT_FOUND,
+    EtcdClient,
     EtcdRefused,
+    Login,
+    TlsFiles,
     changed_at,
     created_at,
     delete,
@@ -33,15 +36,15 @@ from fedhp.cluster.ledger.etcd_messages import (
 from fedhp.errors import ConfigError, FedhpError
 
 LEASE = 10.0  # s without a sign of the leader until another may take over
-POLL = 0.5  # s between two looks whether the leader's key is free
-DRIFT = 0.1  # share of a lease by which its holder lets go earlier: clocks may differ so in rate
-PART_BYTES = 1 << 19  # of a state in one key; etcd takes requests up to 1.5 MiB
-TRIES = 5  # commits of one's own that may turn up late, one after the other
+LEADER_POLL = 0.5  # s between two checks whether the leader's key is free
+DRIFT = 0.1  # share of a lease by which its holder stops earlier: the rates of clocks differ
+PART_BYTES = 1 << 19  # of a state in one key; etcd accepts requests up to 1.5 MiB
+COMMIT_ATTEMPTS = 5  # our own earlier commits may arrive late, one after the other
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who coordinates."""
+    """The coordinator that leads."""
 
     name: str
     address: str
@@ -69,7 +72,7 @@ class _Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """The committed state: its parts lie under the name of the commit."""
+    """Where the committed state is: its parts are under the name of the commit."""
 
     commit: str
     parts: int
@@ -89,14 +92,14 @@ class _Pointer:
 
 def _foreign(value: bytes) -> EtcdRefused:
     return EtcdRefused(
-        f"a key in etcd holds what fedhp did not write: {value[:60]!r}",
+        f"a key in etcd has a value that fedhp did not write: {value[:60]!r}",
         allowed="keys that only fedhp writes",
         fix="choose another prefix in the address of etcd",
     )
 
 
 def elapsed() -> float:
-    """Seconds that went by, those of a suspended machine too, where the system can say."""
+    """A clock in seconds that also counts while the machine is suspended, where it can."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -104,7 +107,7 @@ def elapsed() -> float:
 async def find_leader(
     url: str, run: str, *, tls: TlsFiles | None = None, login: Login | None = None
 ) -> Leader | None:
-    """Who leads a run now; None: nobody. Unreachable when etcd cannot say."""
+    """The leader of a run; None: nobody leads. Unreachable if etcd does not answer."""
     client = EtcdClient(url, tls=tls, login=login)
     try:
         item = await client.get(_Keys.of(client.address.prefix, run).leader)
@@ -113,14 +116,14 @@ async def find_leader(
     if item is None:
         return None
     try:
-        facts = json.loads(item.value)
-        return Leader(str(facts["name"]), str(facts["address"]), item.created)
+        leader = json.loads(item.value)
+        return Leader(str(leader["name"]), str(leader["address"]), item.created)
     except (ValueError, TypeError, KeyError):
         raise _foreign(item.value) from None
 
 
 class EtcdLedger:
-    """A run's ledger in etcd; any number of processes may wait to lead."""
+    """The ledger of a run in etcd; any number of processes may wait to lead."""
 
     def __init__(
         self,
@@ -130,25 +133,25 @@ class EtcdLedger:
         lease_seconds: float = LEASE,
         tls: TlsFiles | None = None,
         login: Login | None = None,
-        patience: float = PATIENCE,
+        patience: float = CALL_PATIENCE,
         clock: Callable[[], float] = elapsed,
     ) -> None:
         self.lost = asyncio.Event()
         self._client = EtcdClient(url, tls=tls, login=login, patience=patience)
         self._keys = _Keys.of(self._client.address.prefix, run)
-        self._seconds = max(1.0, lease_seconds)  # etcd may make it longer
+        self._lease_seconds = max(1.0, lease_seconds)  # etcd may make it longer
         self._clock = clock
         self._lease = 0
-        self._until = -math.inf  # by our clock, before which the lease cannot have ended
+        self._valid_until = -math.inf  # by our clock, before which the lease cannot have ended
         self._epoch = 0  # 0: does not lead
-        self._why = "it did not take the lead"
+        self._reason = "it did not take the lead"
         self._commits = 0
         self._changed = 0  # the pointer's revision, as far as we know
-        self._busy = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def lead(self, *, name: str, address: str) -> int:
-        """Wait for the leader's key; outages are waited out, but not before the first answer."""
+        """Wait for the leader's key, also through outages of etcd after its first answer."""
         if self._tasks:
             raise RuntimeError("a ledger leads only once")
         value = json.dumps({"name": name, "address": address}).encode()
@@ -162,18 +165,18 @@ class EtcdLedger:
                 if not answered:
                     raise
                 epoch = 0
-            if epoch and self._clock() < self._until:
-                self._epoch, self._why = epoch, ""
+            if epoch and self._clock() < self._valid_until:
+                self._epoch, self._reason = epoch, ""
                 self._tasks = [asyncio.create_task(task) for task in (self._renew(), self._watch())]
                 return epoch
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(LEADER_POLL)
 
     async def _take(self, value: bytes) -> int:
         """The epoch if the leader's key is ours now, else 0."""
         key = self._keys.leader
         holder = await self._client.get(key)
         if holder is None:
-            if self._until - self._clock() < self._seconds / 2:
+            if self._valid_until - self._clock() < self._lease_seconds / 2:
                 await self._take_lease()
             try:
                 outcome = await self._client.transact(
@@ -182,76 +185,75 @@ class EtcdLedger:
             except EtcdRefused as error:
                 if error.code != NOT_FOUND:
                     raise
-                self._until = -math.inf  # the lease ended in between
+                self._valid_until = -math.inf  # the lease ended in between
                 return 0
             if outcome.succeeded:
                 return outcome.revision
             holder = outcome.items[0]
         # A transaction whose answer was lost may have been ours.
-        ours = holder is not None and holder.lease == self._lease
-        return holder.created if ours and holder is not None else 0
+        return 0 if holder is None or holder.lease != self._lease else holder.created
 
     async def _take_lease(self) -> None:
         sent = self._clock()
-        self._lease, self._seconds = await self._client.grant(math.ceil(self._seconds))
-        self._until = sent + self._seconds * (1 - DRIFT)
+        self._lease, self._lease_seconds = await self._client.grant(math.ceil(self._lease_seconds))
+        self._valid_until = sent + self._lease_seconds * (1 - DRIFT)
 
     async def _renew(self) -> None:
-        # A member that was cut off from the others may renew a lease that has ended elsewhere:
+        # A member that is cut off from the others may renew a lease that has ended elsewhere:
         # a renewal counts only when a majority says that the key is still ours.
         while self.leads():
-            left = self._until - self._clock()
-            await asyncio.sleep(min(left / 2, self._seconds / 3))
+            left = self._valid_until - self._clock()
+            await asyncio.sleep(min(left / 2, self._lease_seconds / 3))
             sent = self._clock()
-            # So short that there is time for other members before the lease ends.
-            patience = min(self._seconds / 3, max(0.1, self._until - sent))
+            # Short enough to ask other members before the lease ends.
+            patience = min(self._lease_seconds / 3, max(0.1, self._valid_until - sent))
             try:
                 seconds = await self._client.keep_alive(self._lease, patience=patience)
                 holder = await self._client.get(self._keys.leader, patience=patience)
             except FedhpError as error:
-                self._why = error.problem
-                await asyncio.sleep(self._seconds / 30)
+                self._reason = error.problem
+                await asyncio.sleep(self._lease_seconds / 30)
                 continue
             if seconds <= 0 or holder is None or holder.created != self._epoch:
                 self._step_down("its lease ended, or its key was removed")
             elif self.leads():
-                self._until = sent + seconds * (1 - DRIFT)
+                self._valid_until = sent + seconds * (1 - DRIFT)
 
     async def _watch(self) -> None:
-        # Sleeps are short, since a suspended machine's sleep does not count the suspension.
+        # Short sleeps: a sleep does not count the time while the machine is suspended.
         while self.leads():
-            await asyncio.sleep(min(0.2, max(0.01, self._until - self._clock())))
+            await asyncio.sleep(min(0.2, max(0.01, self._valid_until - self._clock())))
 
     def leads(self) -> bool:
-        """Whether the lease cannot have ended yet, by a clock of our own."""
-        if self._epoch and self._clock() >= self._until:
-            self._step_down(f"its lease was not renewed in time: {self._why}")
+        """Whether the lease cannot have ended yet, by our own clock."""
+        if self._epoch and self._clock() >= self._valid_until:
+            self._step_down(f"its lease was not renewed in time: {self._reason}")
         return self._epoch > 0
 
-    def _step_down(self, why: str) -> None:
-        self._why = why
+    def _step_down(self, reason: str) -> None:
+        self._reason = reason
         self._epoch = 0
         self.lost.set()
 
-    def _must_lead(self) -> int:
+    def _check_leads(self) -> int:
         if not self.leads():
             raise NotLeader(
-                f"this process does not lead under {self._keys.leader}: {self._why}",
+                f"this process does not lead under {self._keys.leader}: {self._reason}",
                 allowed="commits of the process that leads",
-                fix="start it again: it then waits for its turn",
+                fix="start it again: it then waits until it can lead",
             )
         return self._epoch
 
     async def committed(self) -> bytes | None:
         """The last committed state, as a majority has it."""
-        async with self._busy:
-            for _ in range(TRIES):
-                epoch = self._must_lead()
-                mine = created_at(self._keys.leader, epoch)
-                outcome = await self._client.transact([mine], [read(self._keys.state)])
+        async with self._one_at_a_time:
+            for _ in range(COMMIT_ATTEMPTS):
+                epoch = self._check_leads()
+                is_leader = created_at(self._keys.leader, epoch)
+                outcome = await self._client.transact([is_leader], [read(self._keys.state)])
                 if not outcome.succeeded:
                     self._step_down("another process took over")
-                    self._must_lead()
+                    self._check_leads()
                 item = outcome.items[0]
                 if item is None:
                     return None
@@ -260,9 +262,9 @@ class EtcdLedger:
                 if state is not None:
                     return state
             raise EtcdRefused(
-                f"the state under {self._keys.state} misses a part or was changed",
+                f"the state under {self._keys.state} lacks a part or was changed",
                 allowed="keys that only fedhp writes",
-                fix=f"bring back a snapshot of etcd, or delete {self._keys.state} to start anew",
+                fix=f"restore a snapshot of etcd, or delete {self._keys.state} to start over",
             )
 
     async def _whole(self, pointer: _Pointer) -> bytes | None:
@@ -271,7 +273,7 @@ class EtcdLedger:
             name = self._part(pointer.commit, number)
             part = await self._client.get(name, expected=2 * PART_BYTES)
             if part is None:
-                return None  # a commit of ours came late, and took the parts away
+                return None  # one of our own commits came late, and deleted the parts
             parts.append(part.value)
         try:
             state = await asyncio.to_thread(zlib.decompress, b"".join(parts))
@@ -280,46 +282,46 @@ class EtcdLedger:
         return state if hashlib.sha256(state).hexdigest() == pointer.digest else None
 
     async def commit(self, state: bytes) -> None:
-        """Write the parts, then turn the pointer to them; all of it only while we lead."""
-        async with self._busy:
-            epoch = self._must_lead()
+        """Write the parts, then point to them; all of it only while this process leads."""
+        async with self._one_at_a_time:
+            epoch = self._check_leads()
             self._commits += 1
             name = f"{epoch:016x}-{self._commits:08x}"
             packed = await asyncio.to_thread(zlib.compress, state, 1)
             parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
             pointer = _Pointer(name, len(parts), hashlib.sha256(state).hexdigest())
-            for _ in range(TRIES):
+            for _ in range(COMMIT_ATTEMPTS):
                 for number, part in enumerate(parts[:-1]):
                     await self._put_part(name, number, part)
                 if await self._point_to(pointer, parts[-1]):
                     return
             raise Unreachable(
-                f"the commit under {self._keys.state} was overtaken {TRIES} times",
+                f"the commit under {self._keys.state} was overtaken {COMMIT_ATTEMPTS} times",
                 allowed="keys that only fedhp writes",
-                fix="this goes on by itself, unless something else writes this key",
+                fix="the run continues by itself, unless something else writes this key",
             )
 
     async def _put_part(self, name: str, number: int, part: bytes) -> None:
-        mine = created_at(self._keys.leader, self._must_lead())
-        outcome = await self._client.transact([mine], [put(self._part(name, number), part)])
+        is_leader = created_at(self._keys.leader, self._check_leads())
+        outcome = await self._client.transact([is_leader], [put(self._part(name, number), part)])
         if not outcome.succeeded:
             self._step_down("another process took over")
-            self._must_lead()
+            self._check_leads()
 
     async def _point_to(self, pointer: _Pointer, last: bytes) -> bool:
-        """Make this the committed state; False if the pointer was not where we thought."""
+        """Make this the committed state; False if the pointer changed in between."""
         # The pointer's revision is a condition too: of a request that was sent twice, or comes
         # late, only one can ever be applied, and none after a later commit. And since parts are
-        # only deleted where the pointer is turned, those written before are still there.
+        # only deleted where the pointer changes, those written before are still there.
         keys = self._keys
-        epoch = self._must_lead()
+        epoch = self._check_leads()
         own = f"{keys.parts}/{pointer.commit}"
         outcome = await self._client.transact(
             [created_at(keys.leader, epoch), changed_at(keys.state, self._changed)],
             [
                 put(keys.state, pointer.encoded()),
                 put(self._part(pointer.commit, pointer.parts - 1), last),
-                # '0' follows '/': all parts but this commit's, half ones of the dead as well.
+                # '0' follows '/': all parts but this commit's, also those of unfinished commits.
                 delete(f"{keys.parts}/", f"{own}/"),
                 delete(f"{own}0", f"{keys.parts}0"),
             ],
@@ -334,8 +336,8 @@ class EtcdLedger:
             return True  # the answer was lost, not the commit
         if holder is None or holder.created != epoch:
             self._step_down("another process took over")
-            self._must_lead()
-        return False  # there is the commit of an earlier leader, or one of ours came late
+            self._check_leads()
+        return False  # an earlier leader committed, or one of our own commits came late
 
     def _part(self, commit: str, number: int) -> str:
         return f"{self._keys.parts}/{commit}/{number:04}"
@@ -345,8 +347,8 @@ class EtcdLedger:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._clock() < self._until:
+        if self._clock() < self._valid_until:
             with contextlib.suppress(FedhpError):
                 await self._client.revoke(self._lease)
-        self._epoch, self._until, self._why = 0, -math.inf, "it was closed"
+        self._epoch, self._valid_until, self._reason = 0, -math.inf, "it was closed"
         await self._client.close()

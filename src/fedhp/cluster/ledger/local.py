@@ -21,11 +21,11 @@ from fedhp.cluster.ledger.base import LedgerDamaged, NotLeader
 from fedhp.errors import RunError
 from fedhp.files import make_folder, storage_error, storage_errors, write_file
 
-FILE = "ledger.sqlite"
+LEDGER_FILE = "ledger.sqlite"
 JOURNAL = Path("journal", "journal")  # next to the folder: the ledger before there was a database
-POLL = 0.2  # s between two attempts to take the lock
-VERSION = 1
-SCHEMA = "CREATE TABLE ledger (epoch INTEGER NOT NULL, content BLOB, sha256 BLOB NOT NULL)"
+LOCK_POLL = 0.2  # s between two attempts to take the lock
+LEDGER_VERSION = 1
+LEDGER_SCHEMA = "CREATE TABLE ledger (epoch INTEGER NOT NULL, content BLOB, sha256 BLOB NOT NULL)"
 # A rollback journal, not a WAL: between two commits the database file alone is the ledger, while
 # a bit that flips in a WAL would undo the last commit unnoticed. TRUNCATE: unlike a journal that
 # was deleted, one that was truncated and synced cannot come back after a power cut.
@@ -44,7 +44,7 @@ class LocalLedger:
     def __init__(self, folder: Path) -> None:
         self.lost = asyncio.Event()
         self._folder = folder
-        self._path = folder / FILE
+        self._path = folder / LEDGER_FILE
         self._connection: sqlite3.Connection | None = None  # used in the one thread only
         self._inode = (0, 0)  # device and number of the database that is open
         self._epoch = 0  # 0: it never led
@@ -62,7 +62,7 @@ class LocalLedger:
             try:
                 return await self._run(self._start)
             except _Busy:
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(LOCK_POLL)
 
     def _start(self) -> int:
         _refuse_journal(self._folder)
@@ -73,7 +73,7 @@ class LocalLedger:
                 f"{self._path.absolute().as_uri()}?mode=rw",
                 uri=True,
                 isolation_level=None,
-                timeout=POLL,
+                timeout=LOCK_POLL,
             )
             stack.callback(connection.close)
             for setting in SETTINGS:
@@ -183,8 +183,8 @@ def _create(path: Path) -> None:
     if path.exists():
         return
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute(SCHEMA)
-        connection.execute(f"PRAGMA user_version={VERSION}")
+        connection.execute(LEDGER_SCHEMA)
+        connection.execute(f"PRAGMA user_version={LEDGER_VERSION}")
         connection.execute("INSERT INTO ledger VALUES (0, NULL, ?)", (_digest(0, None),))
         content = connection.serialize()
     with (
@@ -198,8 +198,8 @@ def _read(connection: sqlite3.Connection, path: Path) -> tuple[int, bytes | None
     """The epoch and the content, after everything was checked."""
     ((version,),) = connection.execute("PRAGMA user_version")
     tables = connection.execute("SELECT sql FROM sqlite_schema").fetchall()
-    if version != VERSION or tables != [(SCHEMA,)]:
-        raise _damaged(path, f"it is not a ledger of version {VERSION}")
+    if version != LEDGER_VERSION or tables != [(LEDGER_SCHEMA,)]:
+        raise _damaged(path, f"it is not a ledger of version {LEDGER_VERSION}")
     for (problem,) in connection.execute("PRAGMA integrity_check(1)"):
         if problem != "ok":
             raise _damaged(path, problem)
