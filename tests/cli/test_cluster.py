@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,10 @@ from fedhp.cluster.ops.operator import status, target_of
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from net.clusters import status_of, tiny
 from subprocesses import ended_after
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
-
-
-@pytest.fixture(scope="module")
-def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A coordinator without its workers."""
-    with Cluster(tiny(), tmp_path_factory.mktemp("run"), restart=False) as cluster:
-        cluster.prepare()
-        cluster.start_coordinator()
-        wait_until(lambda: status_of(cluster) is not None, "the coordinator answers")
-        yield cluster
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +18,6 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.ops.operator import target_of
 from fedhp.cluster.protocol.versions import installed
 from fedhp.cluster.security.certificates import init_authority, issue
-from net.clusters import status_of, tiny
-from waiting import wait_until
 
 
 @pytest.fixture
@@ -30,16 +27,6 @@ def certs(tmp_path: Path) -> Path:
     issue(folder, "w1")
     issue(folder, "c1", roles=("coordinator",), hosts=("127.0.0.1", "node1.lan"))
     return folder
-
-
-@pytest.fixture(scope="module")
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real one, which waits for its workers."""
-    with Cluster(tiny(), tmp_path_factory.mktemp("run"), restart=False) as cluster:
-        cluster.prepare()
-        cluster.start_coordinator()
-        wait_until(lambda: status_of(cluster) is not None, "the coordinator answers")
-        yield cluster
 
 
 def checks_of(command: Command, *arguments: object, ready: bool) -> dict[str, dict[str, str]]:
@@ -193,8 +180,8 @@ def asked(cluster: Cluster, name: str = "w0") -> tuple[Any, ...]:
     return ("--coordinator", address, "--certs", cluster.certificates, "--name", name)
 
 
-def test_a_coordinator_that_answers(command: Command, coordinator: Cluster) -> None:
-    checks = checks_of(command, *asked(coordinator), ready=True)
+def test_a_coordinator_that_answers(command: Command, gathering: Cluster) -> None:
+    checks = checks_of(command, *asked(gathering), ready=True)
     assert checks["coordinator"]["verdict"] == "ok"
     assert "gathering, round 0 of 3" in checks["coordinator"]["said"]
     assert checks["same versions"]["verdict"] == "ok"
@@ -202,9 +189,9 @@ def test_a_coordinator_that_answers(command: Command, coordinator: Cluster) -> N
 
 
 def test_a_coordinator_of_another_federation(
-    command: Command, coordinator: Cluster, certs: Path
+    command: Command, gathering: Cluster, certs: Path
 ) -> None:
-    address = target_of(coordinator.folder).address
+    address = target_of(gathering.folder).address
     arguments = ("--coordinator", address, "--certs", certs, "--name", "w1")
     checks = checks_of(command, *arguments, ready=False)
     assert checks["reach"]["verdict"] == "ok"
@@ -216,14 +203,14 @@ def test_a_coordinator_of_another_federation(
 )
 def test_a_clock_that_is_apart(
     command: Command,
-    coordinator: Cluster,
+    gathering: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     ahead: float,
     verdict: str,
 ) -> None:
     clock = SimpleNamespace(time=lambda: datetime.now(UTC).timestamp() + ahead)
     monkeypatch.setattr(doctor, "time", clock)
-    check = checks_of(command, *asked(coordinator), ready=verdict != "wrong")["clock"]
+    check = checks_of(command, *asked(gathering), ready=verdict != "wrong")["clock"]
     assert check["verdict"] == verdict
     assert ("ahead of" if ahead > 0 else "behind") in check["said"]
 
@@ -231,12 +218,12 @@ def test_a_clock_that_is_apart(
 @pytest.mark.parametrize(("library", "verdict"), [("fedhp", "wrong"), ("torch", "warning")])
 def test_another_version(
     command: Command,
-    coordinator: Cluster,
+    gathering: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     library: str,
     verdict: str,
 ) -> None:
     monkeypatch.setattr(doctor, "installed", lambda: {**installed(), library: "0.0.9"})
-    check = checks_of(command, *asked(coordinator), ready=verdict != "wrong")["same versions"]
+    check = checks_of(command, *asked(gathering), ready=verdict != "wrong")["same versions"]
     assert check["verdict"] == verdict
     assert f"{library} 0.0.9 here" in check["said"]

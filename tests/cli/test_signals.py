@@ -29,6 +29,13 @@ LONG = {"rounds": 80, "training": {"local_steps": 6}, "checkpoint": {"seconds": 
 ALGORITHMS = "ldsgd,adpsgd"
 
 
+def comparison(folder: Path, *more: str) -> tuple[Path, tuple[object, ...], list[Path]]:
+    """A long one: its file, its options, and where its runs will be."""
+    out = folder / "out"
+    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures", *more)
+    return write(folder, **LONG), options, [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_asked_to_stop(
     number: signal.Signals, command: Command, tmp_path: Path
@@ -67,9 +74,7 @@ def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
 
 
 def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) -> None:
-    file, out = write(tmp_path, **LONG), tmp_path / "out"
-    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
-    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    file, options, places = comparison(tmp_path)
     with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
         jobs = children_of(process.pid)
@@ -92,9 +97,7 @@ def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -> None:
-    file, out = write(tmp_path, **LONG), tmp_path / "out"
-    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures")
-    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    file, options, places = comparison(tmp_path)
     with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: min(map(rounds_in, places)) >= 2, "two rounds of each")
         jobs = children_of(process.pid)
@@ -108,9 +111,7 @@ def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
     """The run it worked on is told, the others are carried out by another job."""
-    file, out = write(tmp_path, **LONG), tmp_path / "out"
-    options = ("--out", out, "--algorithms", ALGORITHMS, "--json", "--no-figures", "--jobs", "1")
-    places = [out / name / "seed-0" for name in ALGORITHMS.split(",")]
+    file, options, places = comparison(tmp_path, "--jobs", "1")
     with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: rounds_in(places[0]) >= 2, "two rounds of the first")
         (job,) = children_of(process.pid)

@@ -20,7 +20,6 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_channel
 from waiting import emulate_work
@@ -28,16 +27,6 @@ from waiting import emulate_work
 MODEL_BYTES = 400_000
 NAN = float("nan")
 PAUSE = 0.05  # s before a call that failed is tried again
-
-
-def make_certificates(folder: Path, names: list[str]) -> Path:
-    """An authority, a coordinator "boss" and these workers."""
-    init_authority(folder)
-    issue(folder, "boss", hosts=["127.0.0.1"], roles=["coordinator"])
-    issue(folder, "operator", roles=["operator"])
-    for name in names:
-        issue(folder, name, hosts=["127.0.0.1"])
-    return folder
 
 
 @dataclass

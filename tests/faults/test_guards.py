@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
-from faults.scripted import make_certificates
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
@@ -23,13 +22,14 @@ from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
+from net.identities import make_certificates
 
 NAMES = ["w0", "w1", "w2"]
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("certs"), NAMES)
+    return make_certificates(tmp_path_factory.mktemp("certs"), len(NAMES))
 
 
 def broken(folder: Path, rounds: int | None = 3) -> set[str]:

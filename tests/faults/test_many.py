@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from faults.scripted import ScriptedWorker, make_certificates
+from faults.scripted import ScriptedWorker
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
@@ -20,6 +20,7 @@ from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.config import parse
 from fedhp.record.reader import RunReader
+from net.identities import make_certificates
 from waiting import wait_until_async
 
 WORKERS, ROUNDS = 300, 4
@@ -31,7 +32,7 @@ PATIENCE = 300.0
 @pytest.mark.alone
 def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
     names = [f"w{worker}" for worker in range(WORKERS)]
-    certificates = make_certificates(tmp_path / "certs", names)
+    certificates = make_certificates(tmp_path / "certs", WORKERS)
     folder = tmp_path / "run"
     experiment = parse(
         {

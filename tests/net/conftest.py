@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhp.cluster.protocol import limits
-from net.identities import make_ours, make_theirs
+from net.identities import make_certificates, make_ours, make_theirs
 from waiting import PATIENCE
 
 
@@ -15,6 +15,12 @@ from waiting import PATIENCE
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be busy."""
     monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of a coordinator and three workers; nobody changes them."""
+    return make_certificates(tmp_path_factory.mktemp("federation"), 3)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from fedhp.cluster.protocol.wire_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
-from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import peer_of, server_credentials
 from fedhp.config import Experiment, to_tables
@@ -28,15 +27,6 @@ from fedhp.types import NeighborMixing
 RUN = "0123456789abcdef" * 2
 SOON = 20.0  # s; nothing in these tests takes longer
 BEAT = 0.05  # s between two heartbeats of a worker
-
-
-def make_certificates(folder: Path, workers: int) -> Path:
-    """An authority, a coordinator and workers w0, w1, ..."""
-    init_authority(folder)
-    issue(folder, "boss", hosts=["127.0.0.1"], roles=["coordinator"])
-    for worker in range(workers):
-        issue(folder, f"w{worker}", hosts=["127.0.0.1"])
-    return folder
 
 
 class FakeCoordinator(CoordinatorServicer):

@@ -72,6 +72,16 @@ def sign(folder: Path, name: str, *, uris: list[str], key: rsa.RSAPrivateKey | N
         )
 
 
+def make_certificates(folder: Path, workers: int) -> Path:
+    """An authority, a coordinator "boss", an operator and the workers w0, w1, ..."""
+    init_authority(folder)
+    issue(folder, "boss", hosts=["127.0.0.1"], roles=["coordinator"])
+    issue(folder, "operator", roles=["operator"])
+    for worker in range(workers):
+        issue(folder, f"w{worker}", hosts=["127.0.0.1"])
+    return folder
+
+
 def make_ours(folder: Path) -> Path:
     """An authority with a server, two workers, one for another host, and two out of their time."""
     init_authority(folder, now=TODAY - timedelta(days=800))

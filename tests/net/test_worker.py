@@ -16,16 +16,11 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.types import PeerScoring
-from net.fake_coordinator import FakeCoordinator, make_certificates
+from net.fake_coordinator import FakeCoordinator
 from net.federation import Federation, digests, experiment, line, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
 ALONE: dict[str, Any] = {"peers": [], "weights": [], "own_weight": 1.0, "readers": []}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("net") / "certs", 3)
 
 
 def alone(

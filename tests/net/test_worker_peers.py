@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -21,16 +20,11 @@ from fedhp.config import Experiment
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from net.fake_coordinator import FakeCoordinator, make_certificates
+from net.fake_coordinator import FakeCoordinator
 from net.federation import digests, experiment, final_model, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
 RUN = "0123456789abcdef" * 2
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("net") / "certs", 3)
 
 
 def acting() -> Experiment:

@@ -19,16 +19,12 @@ from fedhp.cluster.worker.data import prepare_worker, read_private_data, worker_
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel, stored_attempts
 from fedhp.errors import DataError, FedhpError
 from fedhp.seeds import Purpose, generator
-from net.fake_coordinator import BEAT, RUN, FakeCoordinator, make_certificates
+from net.fake_coordinator import BEAT, RUN, FakeCoordinator
 from net.federation import experiment, run, start_federation
+from net.identities import make_certificates
 
 FIRST = Attempt(1, 1, 1)
 START = 200.0  # s: a new process on a machine that is busy with other things
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("net") / "certs", 3)
 
 
 def test_a_worker_whose_coordinator_is_nowhere_says_so(certificates: Path, tmp_path: Path) -> None:
