@@ -6,8 +6,9 @@ run has measured: virtual time passes as it would, and nothing is computed but p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from fedhp.types import (
 )
 
 Result = TypeVar("Result", covariant=True)
+Part = TypeVar("Part")
+Whole = TypeVar("Whole")
 
 
 class ShardLost(Exception):
@@ -74,7 +77,7 @@ class Evaluations:
     """The tests after a round; after the last round also on the whole test set, if asked for."""
 
     evaluation: Evaluation
-    final_evaluation: Evaluation | None
+    final_evaluation: Evaluation | None = None
 
 
 class Pending(Protocol[Result]):
@@ -85,6 +88,24 @@ class Pending(Protocol[Result]):
 
     def result(self) -> Result:
         """Wait for it."""
+
+
+class PendingParts(Generic[Part, Whole]):
+    """A result made of parts that may still be in the making."""
+
+    def __init__(
+        self, parts: Sequence[Pending[Part]], combine: Callable[[list[Part]], Whole]
+    ) -> None:
+        self._parts = parts
+        self._combine = combine
+
+    def done(self) -> bool:
+        """Whether all parts are there."""
+        return all(part.done() for part in self._parts)
+
+    def result(self) -> Whole:
+        """Wait for all parts."""
+        return self._combine([part.result() for part in self._parts])
 
 
 class ModelTester(Protocol):

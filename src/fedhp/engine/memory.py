@@ -19,7 +19,7 @@ from fedhp.errors import ConfigError
 PROCESS = 400e6  # Python, torch and the modules
 PER_EXECUTOR = 150e6  # activations and gradients of one model in training
 PER_LINK = 300  # bytes: ends, times, distances, verdicts, the planner's order and forest
-SHARE = 0.9  # of the memory that is free
+MEMORY_SHARE = 0.9  # of the memory that is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def plan_memory(
         + pairs
     )
     free = available()
-    allowed = int(SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
+    allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
     memory = Memory(models, rest, allowed, mapped=models + rest > allowed)
     if rest > allowed or (memory.mapped and experiment.engine == "ray"):
         raise _too_much(experiment, memory, links, model_size, source)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedhp.engine.executor import Estimates, LocalTraining
+from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
-from fedhp.engine.threads import PendingScores, ShardThreads
+from fedhp.engine.threads import ShardThreads
 from fedhp.learn.evaluate import score, score_peers
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
@@ -227,7 +227,7 @@ class Shard:
         *,
         whole: bool = False,
         everyone: bool = True,
-    ) -> PendingScores:
+    ) -> Pending[list[float]]:
         """Start `evaluate` on the threads; the models must not change before it is done."""
         test = self.test_set if whole else self.test_part
         rows = rows_of(self.models) if everyone else []

@@ -6,7 +6,7 @@ tensors is done in a shard (shard.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedhp.engine.executor import (
     Exchanged,
     LocalTraining,
     Pending,
+    PendingParts,
     Training,
     check_finite,
     pairs,
@@ -225,12 +226,13 @@ class ShardedExecutor:
         experiment = self.prepared.experiment
         return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
 
-    def start_tests(self, round_index: int) -> PendingTests:
+    def start_tests(self, round_index: int) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
         mean = self._mean_model()
-        at_end = round_index == self.prepared.experiment.rounds and self.prepared.whole_at_end
-        whole = self._start_evaluation(mean, whole=True) if at_end else None
-        return PendingTests(self._start_evaluation(mean, whole=False), whole)
+        tests = [self._start_evaluation(mean, whole=False)]
+        if round_index == self.prepared.experiment.rounds and self.prepared.whole_at_end:
+            tests.append(self._start_evaluation(mean, whole=True))
+        return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
         """Test every worker's model and their mean."""
@@ -328,14 +330,14 @@ class ShardedExecutor:
         assert total is not None
         return (total / self.workers).astype(np.float32)
 
-    def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> PendingEvaluation:
+    def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
         last = len(self.shards.groups) - 1  # this shard tests the mean model
         scores = [
             self.shards.start_tests(index, mean if index == last else None, whole=whole)
             for index in range(last + 1)
         ]
         images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
-        return PendingEvaluation(scores, lambda parts: self._evaluation(parts, images))
+        return PendingParts(scores, lambda parts: self._evaluation(parts, images))
 
     def _evaluation(self, scores: list[list[float]], images: int) -> Evaluation:
         *others, last = scores
@@ -349,43 +351,6 @@ class ShardedExecutor:
             images=images,
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
         )
-
-
-class PendingEvaluation:
-    """An evaluation that is running, shard by shard."""
-
-    def __init__(
-        self,
-        scores: Sequence[Pending[list[float]]],
-        evaluation: Callable[[list[list[float]]], Evaluation],
-    ) -> None:
-        self._scores = scores
-        self._evaluation = evaluation
-
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return all(part.done() for part in self._scores)
-
-    def result(self) -> Evaluation:
-        """Wait for it."""
-        return self._evaluation([part.result() for part in self._scores])
-
-
-class PendingTests:
-    """The tests of a round that are running; `whole` is on the whole test set."""
-
-    def __init__(self, part: PendingEvaluation, whole: PendingEvaluation | None) -> None:
-        self._part = part
-        self._whole = whole
-
-    def done(self) -> bool:
-        """Whether the results are there."""
-        return self._part.done() and (self._whole is None or self._whole.done())
-
-    def result(self) -> Evaluations:
-        """Wait for them."""
-        evaluation = self._part.result()
-        return Evaluations(evaluation, self._whole.result() if self._whole else None)
 
 
 def _results(pending: Iterable[Pending[T]]) -> list[T]:

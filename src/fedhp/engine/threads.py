@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from fedhp.engine.executor import Pending, PendingParts
 from fedhp.engine.prepare import ShardSpec
 from fedhp.learn.blocked import forward_of
 from fedhp.learn.params import Replica
@@ -58,21 +59,7 @@ class ShardThreads:
             return [job(item) for item in items]
         return list(self._pool.map(job, items))
 
-    def start(self, jobs: list[Callable[[], list[float]]]) -> PendingScores:
-        """Start jobs without waiting for them."""
-        return PendingScores([self._pool.submit(job) for job in jobs])
-
-
-class PendingScores:
-    """Tests that are running on the threads."""
-
-    def __init__(self, parts: list[Future[list[float]]]) -> None:
-        self._parts = parts
-
-    def done(self) -> bool:
-        """Whether all scores are there."""
-        return all(part.done() for part in self._parts)
-
-    def result(self) -> list[float]:
-        """Wait for them."""
-        return [score for part in self._parts for score in part.result()]
+    def start(self, jobs: list[Callable[[], list[T]]]) -> Pending[list[T]]:
+        """Start jobs without waiting for them; the results are one list."""
+        futures = [self._pool.submit(job) for job in jobs]
+        return PendingParts(futures, lambda lists: [item for items in lists for item in items])

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-RULES = ("clip", "trimmed_mean", "median")
-_BLOCK_BYTES = 2 << 20  # of all models together: the network passes over it many times
-_COLUMNS = 1 << 16  # of two models
+ROBUST_RULES = ("clip", "trimmed_mean", "median")
+_SORTED_BYTES = 2 << 20  # of all models together: the network passes over it many times
+_PAIR_COLUMNS = 1 << 16  # of two models
 
 
 def combine(
@@ -45,7 +45,7 @@ def combine(
     elif rule == "median":
         cut = (count - 1) // 2
     else:
-        raise ValueError(f"unknown rule {rule!r}; allowed: {', '.join(RULES)}")
+        raise ValueError(f"unknown rule {rule!r}; allowed: {', '.join(ROBUST_RULES)}")
     return _middle(own, peers, cut)
 
 
@@ -63,7 +63,7 @@ def _clipped(own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: fl
         for share, length in zip(shares, distances.tolist(), strict=True)
     ]
     out = torch.empty_like(own)
-    for block in _blocks(len(own), _COLUMNS):
+    for block in _blocks(len(own), _PAIR_COLUMNS):
         # In float64 the difference of two huge values is not infinite.
         mine = own[block].double()
         total = mine.clone()
@@ -76,7 +76,7 @@ def _clipped(own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: fl
 def _distance(left: Tensor, right: Tensor) -> float:
     squares = [
         (left[block].double() - right[block].double()).square_().sum()
-        for block in _blocks(len(left), _COLUMNS)
+        for block in _blocks(len(left), _PAIR_COLUMNS)
     ]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
@@ -85,7 +85,7 @@ def _middle(own: Tensor, peers: Sequence[Tensor], cut: int) -> Tensor:
     """The mean of each column without its `cut` smallest and `cut` largest values."""
     count = 1 + len(peers)
     exchanges = list(_network(count))
-    columns = max(256, _BLOCK_BYTES // (own.element_size() * count))
+    columns = max(256, _SORTED_BYTES // (own.element_size() * count))
     out = torch.empty_like(own)
     spare = torch.empty(min(columns, len(own)), dtype=own.dtype, device=own.device)
     for block in _blocks(len(own), columns):

@@ -11,7 +11,7 @@ from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
 from fedhp.types import FloatArray
 
-PROFILES = {
+DEVICES = {
     "laptop": DeviceConfig(step_time=0.03),
     "xavier_nx": DeviceConfig(step_time=0.1),
     "jetson_tx2": DeviceConfig(step_time=0.3),
@@ -43,7 +43,7 @@ class Devices:
 
 def build_devices(config: WorldConfig, *, workers: int, seed: int, source: str = "") -> Devices:
     """A device for every worker: equal shares (or counts), shuffled by the seed."""
-    known = {**PROFILES, **config.device}
+    known = {**DEVICES, **config.device}
     names = _assign(config, workers, source)
     for name in names:
         if name not in known:

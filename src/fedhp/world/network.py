@@ -14,8 +14,8 @@ from fedhp.seeds import Purpose, generator
 from fedhp.types import FloatArray
 
 BITS = {"Mb/s": 1e6, "MB/s": 8e6}
-_BLOCK = 64  # grid intervals that share a generator: part of every result
-_ROWS = 2 * _BLOCK  # grid intervals remembered at most
+_SEED_INTERVALS = 64  # grid intervals that share a generator: part of every result
+_MOST_REMEMBERED = 2 * _SEED_INTERVALS  # grid intervals remembered at most
 _MEMORY = 16e6  # bytes of remembered intervals, where one interval is not larger
 
 
@@ -33,7 +33,7 @@ class Bandwidth:
         self._per_link = config.per == "link"
         self._size = workers * (workers - 1) // 2 if self._per_link else workers
         self._unit = BITS[config.unit]
-        self._memory = int(np.clip(_MEMORY // (8 * max(self._size, 1)), 1, _ROWS))
+        self._memory = int(np.clip(_MEMORY // (8 * max(self._size, 1)), 1, _MOST_REMEMBERED))
         self._recent: dict[int, FloatArray] = {}  # z of the last grid intervals, [size] each
         self._asked: list[int] = []  # the last two intervals asked for: one round and its past
         self._drawn = -1  # the last interval drawn
@@ -73,8 +73,8 @@ class Bandwidth:
         """Advance the AR(1) process by one interval."""
         previous = self._recent.get(self._drawn)
         number = self._drawn + 1
-        if number % _BLOCK == 0:
-            self._rng = generator(self._seed, Purpose.BANDWIDTH, number // _BLOCK)
+        if number % _SEED_INTERVALS == 0:
+            self._rng = generator(self._seed, Purpose.BANDWIDTH, number // _SEED_INTERVALS)
         z = self._rng.standard_normal(self._size)
         if previous is not None:
             correlation = self._config.correlation

@@ -17,7 +17,7 @@ import numpy as np
 from fedhp.errors import ConfigError, DataError
 from fedhp.types import FloatArray
 
-COLUMNS = ("time", "worker", "peer", "bandwidth", "step_time")
+TRACE_COLUMNS = ("time", "worker", "peer", "bandwidth", "step_time")
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
 
 
 def _add(trace: Trace, row: dict[str, str], where: str) -> None:
-    unknown = [name for name in row if name not in COLUMNS]
+    unknown = [name for name in row if name not in TRACE_COLUMNS]
     if unknown or "time" not in row or "worker" not in row:
         raise DataError(
             f"{where}: the columns are {', '.join(str(name) for name in row)}",

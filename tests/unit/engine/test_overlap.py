@@ -11,12 +11,11 @@ import pytest
 import fedhp
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Training
+from fedhp.engine.executor import Evaluations, Pending, PendingParts, Training
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
-from fedhp.engine.sharded import PendingTests
 from fedhp.errors import Diverged, FedhpError, Interrupted
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.tables import merge_tables
@@ -108,13 +107,16 @@ class Failing(LocalExecutor):
     """Its third training ends with an error, once the tests of round 2 are where they should."""
 
     def __init__(
-        self, prepared: Prepared, error: FedhpError, before: Callable[[PendingTests], object]
+        self,
+        prepared: Prepared,
+        error: FedhpError,
+        before: Callable[[Pending[Evaluations]], object],
     ) -> None:
         super().__init__(prepared)
         self.error, self.before = error, before
-        self.last: PendingTests | None = None
+        self.last: Pending[Evaluations] | None = None
 
-    def start_tests(self, round_index: int) -> PendingTests:
+    def start_tests(self, round_index: int) -> Pending[Evaluations]:
         self.last = super().start_tests(round_index)
         return self.last
 
@@ -134,7 +136,7 @@ def follow(loop: RoundLoop | EventLoop, records: list[RoundRecord]) -> None:
 
 
 def failed(
-    prepared: Prepared, error: FedhpError, before: Callable[[PendingTests], object]
+    prepared: Prepared, error: FedhpError, before: Callable[[Pending[Evaluations]], object]
 ) -> tuple[list[RoundRecord], Checkpoint]:
     """What was told before the error, and where one could go on."""
     engine = Failing(prepared, error, before)
@@ -155,7 +157,7 @@ def test_a_round_that_is_done_is_told(algorithm: str, overlap: bool, error: Fedh
     """A stop or a divergence in the next training: the tests were done."""
     prepared = prepared_of(algorithm, FIVE, overlap=overlap)
     whole, _ = carry_out(LocalExecutor(prepared))
-    records, saved = failed(prepared, error, PendingTests.result)
+    records, saved = failed(prepared, error, lambda tests: tests.result())
     assert bits(records) == bits(whole[:2])
     assert saved.round_index == 2
     other = LocalExecutor(prepared)
@@ -171,8 +173,8 @@ def test_a_stop_does_not_wait_for_tests(monkeypatch: pytest.MonkeyPatch) -> None
     """A divergence does: what went wrong came after them."""
     prepared = prepared_of("dpsgd", FIVE, overlap=True)
 
-    def unfinished(_: PendingTests) -> None:
-        monkeypatch.setattr(PendingTests, "done", lambda _: False)
+    def unfinished(_: Pending[Evaluations]) -> None:
+        monkeypatch.setattr(PendingParts, "done", lambda _: False)
 
     records, saved = failed(prepared, Interrupted("asked to stop"), unfinished)
     assert [record.round_index for record in records] == [1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedhp.learn import robust
-from fedhp.learn.robust import RULES, combine
+from fedhp.learn.robust import ROBUST_RULES, combine
 from fedhp.types import FloatArray
 
 
@@ -54,8 +54,8 @@ def naive_clipped(rows: FloatArray, weights: list[float], clip: float) -> FloatA
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robust, "_BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(robust, "_COLUMNS", 100)
+    monkeypatch.setattr(robust, "_SORTED_BYTES", 1 << 12)
+    monkeypatch.setattr(robust, "_PAIR_COLUMNS", 100)
 
 
 # Several blocks with a rest, so few models that none are cut, and one more than a power of 2.
@@ -124,7 +124,7 @@ def test_the_network_sorts_everything(count: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 9), st.integers(0, 40), st.sampled_from(RULES), st.integers(0, 99))
+@given(st.integers(1, 9), st.integers(0, 40), st.sampled_from(ROBUST_RULES), st.integers(0, 99))
 def test_nothing_given_is_changed_and_equal_models_stay(
     count: int, width: int, rule: str, seed: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_nothing_given_is_changed_and_equal_models_stay(
     np.testing.assert_allclose(combined(same, rule), rows[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ROBUST_RULES)
 def test_a_worker_without_peers_keeps_its_model(rule: str) -> None:
     row = models(1, 10)[0]
     found = combine(row, [], [], 1.0, rule=rule, poisoned=2, clip=2.0)
@@ -148,7 +148,7 @@ def test_a_worker_without_peers_keeps_its_model(rule: str) -> None:
     assert found.data_ptr() != row.data_ptr()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ROBUST_RULES)
 def test_huge_values_stay_finite(rule: str) -> None:
     top = torch.finfo(torch.float32).max
     rows = torch.full((6, 8), top)
@@ -165,7 +165,7 @@ def test_wrong_calls_are_refused() -> None:
         combine(row, [row], [0.5, 0.1], 0.4, rule="clip", poisoned=2, clip=2.0)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ROBUST_RULES)
 @pytest.mark.parametrize("strength", [1.0, 100.0])
 def test_a_fifth_of_the_peers_flipping_signs_moves_little(rule: str, strength: float) -> None:
     rng = np.random.default_rng(4)

@@ -41,7 +41,7 @@ PLANNERS = (
     "pens",
 )
 ALLOWED = "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps"
-SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
+DEFAULT_SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
 SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
 
 _TRAINS = "other models would be trained, and the measurements of these would not apply"
@@ -331,7 +331,7 @@ def _different(
 def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[ReplayExecutor]:
     """The first is the run's own; those with one base topology share the distances."""
     own = contexts[0]
-    smoothing = getattr(own.algorithm, "distance_smoothing", SMOOTHING)
+    smoothing = getattr(own.algorithm, "distance_smoothing", DEFAULT_SMOOTHING)
     kept = measured.kept_peers() if isinstance(own.algorithm, PENS) else None
     shared: dict[bytes, Distances] = {}
     executors = []
