@@ -31,7 +31,7 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     out = tmp_path / "out"
     told = command("reproduce", "all", "--files", files, "--out", out)
     assert told.code == 0, told.err
-    assert "4 runs for fig2, fig7; 0 already finished" in told.err
+    assert "4 runs for fig2, fig7, 0 of them finished" in told.err
     assert "Digits: skipped." in told.err
     assert "train-images" in told.err
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     before = runs(out)
 
     again = command("reproduce", "fig7", "--files", files, "--out", out, "--json")
-    assert "4 already finished" in again.err
+    assert "4 of them finished" in again.err
     assert runs(out) == before
     found = again.json()
     assert {"report", "paper", "acceptance"} == set(found)
@@ -69,7 +69,7 @@ def test_the_same_numbers_in_another_place(command: Command, files: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_changed_setting_runs_its_own_cells_anew(
+def test_a_changed_setting_runs_only_its_own_cells(
     command: Command, files: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -78,7 +78,7 @@ def test_a_changed_setting_runs_its_own_cells_anew(
     text = (files / "fig2.toml").read_text()
     (files / "fig2.toml").write_text(text.replace('"dpsgd"', '"dpsgd:steps=1"'))
     told = command("reproduce", "fig2", "--files", files, "--out", out)
-    assert "4 runs for fig2; 2 already finished" in told.err
+    assert "4 runs for fig2, 2 of them finished" in told.err
     after = runs(out)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 2
@@ -101,8 +101,8 @@ def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fig9"], "'fig9' is no figure of the paper"),
-        (["fig1", "--profile", "fast"], "'fast' is no profile"),
+        (["fig9"], "'fig9' is not a figure of the paper"),
+        (["fig1", "--profile", "fast"], "unknown profile 'fast'"),
         (["fig1", "--set", "rounds=-1"], "rounds"),
         (["all", "--files", "nowhere"], "nowhere describes no figure"),
     ],

@@ -154,6 +154,6 @@ def test_a_round_out_of_range_names_the_range(call: Call, command: str, top: Pat
 
 
 def test_one_round_of_many_runs_is_refused(call: Call, top: Path) -> None:
-    with pytest.raises(RunError, match="holds 2 runs") as caught:
+    with pytest.raises(RunError, match="contains 2 runs") as caught:
         call("show", top, "--round", 2)
     assert "--round 2" in caught.value.fix

@@ -49,7 +49,7 @@ def test_the_table_and_what_it_rests_on(command: Command, run: Path) -> None:
         assert rows[planner][-1] == "exact"
     assert rows["adpsgd"].count("0.00") + rows["adpsgd"].count("0.000") == 1  # it never waits
     words = " ".join(told.out.split())
-    assert "so are all 6 rounds of the run's own planner, replayed" in words
+    assert "so do all 6 rounds of the run's own planner, replayed" in words
     assert re.search(r"The fastest is \S+: [\d.]+ local steps per second of virtual time", words)
     assert "Nothing was trained" in words
     assert "Assumed for fedhp:deadline=fill: it plans by update norms and distances" in words

@@ -248,7 +248,7 @@ def _watch(cluster: Cluster, stop: Any) -> None:
 def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
     """The same table as after `fedhp run`, and the folders."""
     from fedhp.record.reader import RunReader
-    from fedhp.report.cost import cost_of
+    from fedhp.report.describe import cost_of
     from fedhp.report.tables import comparison_table
 
     with RunReader(cluster.record_folder()) as reader:

@@ -1,4 +1,4 @@
-"""`fedhp compare`: several algorithms in the same worlds, over seeds."""
+"""`fedhp compare`: several algorithms in the same worlds, over several seeds."""
 
 from __future__ import annotations
 
@@ -31,16 +31,24 @@ def compare(
     overrides: Overrides = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(help="For example fedhp,fedhp:deadline=fill,adpsgd:steps=100."),
+        typer.Option(
+            help="Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
+            "Default: compare.algorithms of the file."
+        ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="For example 0,1,2.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="Seeds, separated by commas, such as 0,1,2. Default: compare.seeds of the file."
+        ),
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side. Default: one per core.")
+        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
     ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the pictures.")] = True,
+    figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
@@ -75,14 +83,14 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
 
     summaries: list[RunSummary] = []
     folders = [cell.folder for cell in cells if is_run(cell.folder)]
-    for place in folders:
-        with RunReader(place) as reader:
+    for run_folder in folders:
+        with RunReader(run_folder) as reader:
             summaries.append(reader.summary())
     result = {
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),
     }
-    pictures: list[Path] = []
+    figure_paths: list[Path] = []
     with run_storage_errors(folder):
         if folders:
             write_file(folder / "comparison.json", json.dumps(result, indent=1).encode())
@@ -90,14 +98,15 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures
 
-            pictures = save_comparison_figures(folders, folder / "figures")
+            figure_paths = save_comparison_figures(folders, folder / "figures")
     if as_json:
         print(json.dumps(result))
         return
     table_console().print(comparison_table(summaries))
     print(f"runs, table and numbers: {folder}")
-    if pictures:
-        print(f"pictures: {folder / 'figures'} ({len(pictures)} files; start with overview.png)")
+    if figure_paths:
+        files = f"{len(figure_paths)} files; start with overview.png"
+        print(f"figures: {folder / 'figures'} ({files})")
 
 
 def _numbers(text: str) -> list[int]:
@@ -110,7 +119,7 @@ def _numbers(text: str) -> list[int]:
             f"{text!r} is not a list of seeds",
             key="--seeds",
             source=COMMAND_LINE,
-            allowed="whole numbers of at least 0, parted by commas",
+            allowed="whole numbers from 0 to 4294967295, separated by commas",
             fix="write --seeds 0,1,2",
         )
     return numbers

@@ -1,4 +1,4 @@
-"""`fedhp explain`: one round in plain words."""
+"""`fedhp explain`: one round in words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     round_index: Annotated[
-        int | None, typer.Option("--round", metavar="N", help="Which round. Default: the last.")
+        int | None, typer.Option("--round", metavar="N", help="The round. Default: the last.")
     ] = None,
 ) -> None:
-    """Say what was decided in a round, and why."""
+    """Explain what was decided in a round, and why."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`fedhp export`: a run's tables as CSV, and its world as a trace to replay."""
+"""`fedhp export`: a run's tables as CSV, and its devices and links as a trace to replay."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def export(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One table: rounds, workers, links, verdicts, facts, evaluations, "
-            "worker_evaluations, wall.",
+            help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
+            "worker_evaluations or wall.",
         ),
     ] = None,
     out: Annotated[
@@ -24,17 +24,17 @@ def export(
         typer.Option(
             metavar="PATH",
             help="The CSV file of --table (default: standard output), "
-            "or the folder for all tables (default: RUN/tables).",
+            "or the folder of all tables (default: RUN/tables).",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the run's bandwidths and step times for world.trace."
+            metavar="FILE", help="Write the run's bandwidths and step times, for world.trace."
         ),
     ] = None,
 ) -> None:
-    """Write a run's tables as CSV, or its world as a trace."""
+    """Write a run's tables as CSV, or its bandwidths and step times as a trace."""
     from fedhp.record.reader import RunReader
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
     from fedhp.report.rounds import selection_note

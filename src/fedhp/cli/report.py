@@ -1,4 +1,4 @@
-"""`fedhp report`: one HTML page about any runs, with its figures and numbers as files."""
+"""`fedhp report`: an HTML page about any runs, with its figures and numbers as files."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ import typer
 
 from fedhp.cli.parameters import Json
 
-FOLDER = "report"
+REPORT_FOLDER = "report"
 
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders with runs in them.")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run folders, or folders that contain runs."),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder to write to. Default: report, in the one folder given or beside several.",
+            help="Folder to write to. Default: report/, in the given folder, or in the folder "
+            "that contains all of them.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page about runs, with figures for a paper and all numbers."""
+    """Write an HTML page about one or more runs, with its figures and numbers as files."""
     from rich.console import Console
 
     from fedhp.record.reader import find_runs
@@ -36,10 +38,10 @@ def report(
     from fedhp.report.pages.run_report import save_report
 
     folders = [folder for run in runs for folder in find_runs(run)]
-    place = default_folder(runs) if out is None else out
-    # Shown in a terminal only: forty runs take a minute or two.
+    target = default_folder(runs) if out is None else out
+    # Shown only in a terminal: forty runs take a minute or two.
     with Console(stderr=True).status(f"drawing {count(len(folders), 'run')} ..."):
-        page, *files = save_report(folders, place)
+        page, *files = save_report(folders, target)
     figures, data = (
         [path for path in files if path.parent.name == name] for name in ("figures", "data")
     )
@@ -48,14 +50,15 @@ def report(
         print(json.dumps({"report": str(page), **paths}))
         return
     print(f"report: {page} ({data_size(page.stat().st_size)}, {count(len(folders), 'run')})")
-    print(f"figures: {place / 'figures'} ({count(len(figures), 'file')})")
-    print(f"numbers: {place / 'data'} ({count(len(data), 'file')})")
+    print(f"figures: {target / 'figures'} ({count(len(figures), 'file')})")
+    print(f"numbers: {target / 'data'} ({count(len(data), 'file')})")
 
 
-def default_folder(given: Sequence[Path]) -> Path:
-    """Inside the one folder that was given, or in the folder that holds all of them."""
-    if len(given) == 1:
-        return given[0] / FOLDER
-    top = Path(os.path.commonpath([path.absolute() for path in given]))
-    here = Path.cwd()
-    return (top.relative_to(here) if top.is_relative_to(here) else top) / FOLDER
+def default_folder(runs: Sequence[Path]) -> Path:
+    """Inside the one folder that was given, or in the folder that contains all of them."""
+    if len(runs) == 1:
+        return runs[0] / REPORT_FOLDER
+    common = Path(os.path.commonpath([path.absolute() for path in runs]))
+    current = Path.cwd()
+    relative = common.relative_to(current) if common.is_relative_to(current) else common
+    return relative / REPORT_FOLDER

@@ -1,4 +1,4 @@
-"""`fedhp reproduce`: the paper's figures and claims, run and judged."""
+"""`fedhp reproduce`: run the paper's experiments and judge its claims."""
 
 from __future__ import annotations
 
@@ -15,61 +15,75 @@ from fedhp.tables import COMMAND_LINE
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import Suite
 
+WHAT = "fig1 ... fig7 | tables | all"
+
 
 def reproduce(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="fig1 ... fig7 | tables | all", help="What to reproduce."),
+        typer.Argument(metavar=WHAT, help="Figures to reproduce. Default: all."),
     ] = None,
     profile: Annotated[
-        str, typer.Option(help="quick (an hour on 2 cores), standard (a night), paper (GPUs).")
+        str,
+        typer.Option(
+            help="quick (an hour on 2 cores), standard (a night on 2 cores) or paper (needs GPUs)."
+        ),
     ] = "quick",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write to, or to go on with.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder to write to, or to resume. Default: runs/reproduce-PROFILE.",
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="key=value", help="A setting changed in every run."),
+        typer.Option("--set", metavar="key=value", help="Change a setting in every run."),
     ] = None,
     files: Annotated[
         Path | None,
-        typer.Option("--files", help="Folder of figN.toml and sets/. Default: the paper's own."),
+        typer.Option(
+            "--files", help="Folder with figN.toml and sets/. Default: the paper's own files."
+        ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side. Default: one per core.")
+        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the paper's experiments and say of every claim whether it holds.
+    """Run the paper's experiments and judge every claim.
 
-    Finished runs are never run again: after an interruption the same command goes on.
+    Finished runs are never repeated: after an interruption, run the same command again.
     """
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_shown
     from fedhp.engine.runs.suite import check_suite, read_suite
+    from fedhp.report.figures.paper import read_figure_texts
     from fedhp.report.pages.reproduction import save_reproduction
 
     folder = _check_profile(profile, out)
+    names = _chosen(what or ["all"], files)
     suite = read_suite(
-        _chosen(what or ["all"], files),
+        names,
         profile=profile,
         out=folder,
         overrides=changes or [],
         folder=files,
     )
+    texts = read_figure_texts(names, files)
     with redirect_user_prints(as_json):
         suite = check_suite(suite)
     _announce(suite)
     cells = suite.cells()
-    names = {each.cell.folder: each.name for each in cells}
+    run_names = {each.cell.folder: each.name for each in cells}
     with StopRequest() as stop:
         errors = run_shown(
             [each.cell for each in cells],
             jobs=jobs,
             stop=stop,
-            name_of=lambda cell: names[cell.folder],
+            name_of=lambda cell: run_names[cell.folder],
         )
-    result = save_reproduction(suite, folder)
+    result = save_reproduction(suite, texts, folder)
     if as_json:
         print(json.dumps(result.as_json()))
     else:
@@ -81,21 +95,21 @@ def reproduce(
 
 
 def _announce(suite: Suite) -> None:
-    """What is going to be run, on standard error."""
+    """Print what will be run, on standard error."""
     from fedhp.engine.runs.suite import finished_cells
 
     cells = suite.cells()
     done = len(finished_cells(cells))
     names = ", ".join(figure.name for figure in suite.figures)
     typer.echo(
-        f"profile {suite.profile}: {len(cells)} runs for {names}; {done} already finished",
+        f"profile {suite.profile}: {len(cells)} runs for {names}, {done} of them finished",
         err=True,
     )
-    for each in suite.sets.values():
-        if each.key in suite.missing:
-            typer.echo(f"{each.title}: skipped. {suite.missing[each.key]}", err=True)
-        elif each.note:
-            typer.echo(f"{each.title}: {each.note}", err=True)
+    for data_set in suite.sets.values():
+        if data_set.key in suite.missing:
+            typer.echo(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", err=True)
+        elif data_set.note:
+            typer.echo(f"{data_set.title}: {data_set.note}", err=True)
 
 
 def _check_profile(profile: str, out: Path | None) -> Path:
@@ -104,7 +118,7 @@ def _check_profile(profile: str, out: Path | None) -> Path:
 
     if profile not in PROFILES:
         raise ConfigError(
-            f"{profile!r} is no profile",
+            f"unknown profile {profile!r}",
             key="--profile",
             source=COMMAND_LINE,
             allowed=", ".join(PROFILES),
@@ -117,15 +131,15 @@ def _chosen(what: list[str], files: Path | None) -> list[str]:
     """The names asked for, in the order of the files."""
     from fedhp.engine.runs.suite import FIGURES, figures_in
 
-    there = FIGURES if files is None else figures_in(files)
-    names = [name for word in what for name in (there if word == "all" else (word,))]
-    unknown = [name for name in names if name not in there]
+    known = FIGURES if files is None else figures_in(files)
+    names = [name for word in what for name in (known if word == "all" else (word,))]
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigError(
-            f"{unknown[0]!r} is no figure of {'the paper' if files is None else files}",
-            key="fig1 ... fig7 | tables | all",
+            f"{unknown[0]!r} is not a figure of {'the paper' if files is None else files}",
+            key=WHAT,
             source=COMMAND_LINE,
-            allowed=f"{', '.join(there)}, all",
+            allowed=f"{', '.join(known)}, all",
             fix="name one or more of these",
         )
-    return [name for name in there if name in names]
+    return [name for name in known if name in names]

@@ -31,7 +31,7 @@ def run(
     from fedhp.engine.runs.run import start_run
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
-    from fedhp.report.cost import cost_of
+    from fedhp.report.describe import cost_of
 
     folder = choose_folder(out, experiment, resume=resume)
     settings = load(experiment, overrides or [])
@@ -53,4 +53,4 @@ def run(
         table_console().print(comparison_table([summary]))
         print(cost)
         print(f"run: {folder}")
-        print(f"look closer: fedhp show {folder}; fedhp explain {folder} --round 2")
+        print(f"next: fedhp show {folder}; fedhp explain {folder} --round 2")

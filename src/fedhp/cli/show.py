@@ -1,4 +1,4 @@
-"""`fedhp show`: a run's settings, numbers and rounds; or all runs below a folder."""
+"""`fedhp show`: a run's settings, numbers and rounds; or all runs in a folder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder with runs.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or a folder that contains runs.")
+    ],
     round_index: Annotated[
-        int | None, typer.Option("--round", metavar="N", help="Show every worker in this round.")
+        int | None,
+        typer.Option("--round", metavar="N", help="Show what every worker did in this round."),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also draw the pictures into this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Also save figures in this folder.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a run did."""
+    """Show a run's settings and results, or compare all runs in a folder."""
     from fedhp.record.reader import RunReader, find_runs
 
     folders = find_runs(run)
@@ -37,7 +40,7 @@ def show(
     elif len(folders) > 1:
         if round_index is not None:
             raise RunError(
-                f"{run} holds {len(folders)} runs, and --round looks into one",
+                f"{run} contains {len(folders)} runs, but --round needs a single one",
                 allowed="--round with a single run folder",
                 fix=f"for example: fedhp show {folders[0]} --round {round_index}",
             )
@@ -51,11 +54,11 @@ def show(
     if figures is not None:
         paths = _draw(folders, figures)
         if not as_json:
-            console.print(f"pictures: {figures} ({len(paths)} files)", soft_wrap=True, markup=False)
+            console.print(f"figures: {figures} ({len(paths)} files)", soft_wrap=True, markup=False)
 
 
 def _show_run(console: Console, run: RunReader) -> None:
-    from fedhp.report.explain import describe_run
+    from fedhp.report.describe import describe_run
     from fedhp.report.tables import round_table
 
     facts = [("run", str(run.folder)), *describe_run(run)]
@@ -68,7 +71,9 @@ def _show_run(console: Console, run: RunReader) -> None:
     console.print()
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
     _print_facts(console, numbers)
-    console.print(f"why a round went so: fedhp explain {run.folder}", soft_wrap=True, markup=False)
+    console.print(
+        f"explain a round: fedhp explain {run.folder} --round 2", soft_wrap=True, markup=False
+    )
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
@@ -108,7 +113,9 @@ def _show_round(console: Console, run: RunReader, round_index: int) -> None:
     index = check_round(run, round_index)
     console.print(f"{run.folder}, round {index}", soft_wrap=True, markup=False)
     console.print(worker_table(run, index))
-    console.print(f"why: fedhp explain {run.folder} --round {index}", soft_wrap=True, markup=False)
+    console.print(
+        f"explain it: fedhp explain {run.folder} --round {index}", soft_wrap=True, markup=False
+    )
 
 
 def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
@@ -132,7 +139,7 @@ def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         console.print()
         console.print(comparison_table([s for s in summaries if s.metric == metric]))
-    console.print(f"one of them: fedhp show {folders[0]}", soft_wrap=True, markup=False)
+    console.print(f"show one of them: fedhp show {folders[0]}", soft_wrap=True, markup=False)
 
 
 def _print_json(folders: Sequence[Path]) -> None:
@@ -154,7 +161,8 @@ def _print_json(folders: Sequence[Path]) -> None:
 
 
 def _draw(folders: Sequence[Path], out: Path) -> list[Path]:
-    from fedhp.report.figures.comparison import save_comparison_figures, save_run_figures
+    from fedhp.report.figures.comparison import save_comparison_figures
+    from fedhp.report.figures.run import save_run_figures
 
     if len(folders) > 1:
         return save_comparison_figures(folders, out)

@@ -11,22 +11,25 @@ from fedhp.cli.parameters import Json, redirect_user_prints, table_console
 
 
 def whatif(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder; the run may be unfinished.")
+    ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="key=value", help="Settings of the run that change."),
+        typer.Argument(metavar="key=value", help="Settings of the run to change."),
     ] = None,
     planners: Annotated[
         list[str] | None,
         typer.Option(
             "--planner",
             metavar="VARIANT",
-            help="For example fedhp:deadline=fill; may be repeated. Default: FedHP and its rivals.",
+            help="A planner such as fedhp:deadline=fill; may be repeated. "
+            "Default: FedHP and its rivals.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a run through other planners: how long would rounds and waiting have been?"""
+    """Replay a run with other planners or settings: how long would rounds and waiting be?"""
     from fedhp.engine.replay.whatif import whatif as replayed
 
     with redirect_user_prints(as_json):
@@ -38,8 +41,7 @@ def whatif(
         return
     from rich.text import Text
 
-    from fedhp.report.tables import whatif_table
-    from fedhp.report.whatif import whatif_words
+    from fedhp.report.whatif import whatif_table, whatif_words
 
     console = table_console()
     console.print(whatif_table(result))

@@ -1,4 +1,4 @@
-"""A run's settings and standing as short facts, for the head of `fedhp show`."""
+"""A run as short facts: its settings and progress for `fedhp show`, and what it cost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import count, data_size, target_name
 
+PHASES = ("plan", "train", "estimate", "mix", "account", "evaluate")
+
 
 def describe_run(run: RunReader) -> list[tuple[str, str]]:
-    """(name, fact) pairs: what was run, on what, in which world, and how far it came."""
+    """(name, fact) pairs: what was run, on what data, in which world, and how far it came."""
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
     decay = "round" if training["decay_by"] == "round" else f"{training['decay_seconds']:g} s"
@@ -40,8 +42,8 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("absences", _absences(world)),
         ("fedhp", run.meta("fedhp")),
     ]
-    plain = {"task": "classification", "absences": "", "label": experiment["algorithm"]["name"]}
-    return [(name, fact) for name, fact in facts if plain.get(name) != fact]
+    usual = {"task": "classification", "absences": "", "label": experiment["algorithm"]["name"]}
+    return [(name, fact) for name, fact in facts if usual.get(name) != fact]
 
 
 def _part(part: Mapping[str, Any]) -> str:
@@ -50,7 +52,7 @@ def _part(part: Mapping[str, Any]) -> str:
 
 
 def _model(experiment: Mapping[str, Any]) -> str:
-    """The model's name; a task of one's own brings a model without one."""
+    """The model's name; the model of a user's task has none."""
     own = experiment["task"]["name"] != "classification"
     return "" if own else f"{_part(experiment['model'])}: "
 
@@ -65,7 +67,7 @@ def _status(run: RunReader) -> str:
 def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
     data = experiment["data"]
     skew = data.get("skew")
-    ways = {
+    partitions = {
         "skew": "IID" if skew is None else f"skew {skew:g}",
         "dirichlet": f"Dirichlet, alpha {data['alpha']:g}",
         "quantity": f"sizes by Dirichlet, alpha {data['alpha']:g}",
@@ -73,11 +75,11 @@ def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
         "iid": "IID",
     }
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
-    if not any(samples):  # on a network, as long as nobody has told
-        return f"{name}{ways[data['partition']]}"
+    if not any(samples):  # on a network, before the workers have reported
+        return f"{name}{partitions[data['partition']]}"
     each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
     return (
-        f"{name}{ways[data['partition']]}: {count(sum(samples), 'sample')} on "
+        f"{name}{partitions[data['partition']]}: {count(sum(samples), 'sample')} on "
         f"{count(len(samples), 'worker')}, {each} each"
     )
 
@@ -106,19 +108,52 @@ def _links(world: Mapping[str, Any]) -> str:
             span += f" to {links['high']:g}"
         text = f"{span} {links['unit']} per {links['per']}"
     if links["sharing"]:
-        text += ", shared among a worker's transfers"
+        text += ", shared by a worker's transfers"
     if links["latency"]:
         text += f", latency {links['latency']:g} s"
     if world["monitor_delay"]:
-        text += ", seen one round late"
+        text += ", measured one round late"
     return text
 
 
 def _absences(world: Mapping[str, Any]) -> str:
     texts = [
-        f"worker {each['worker']} in rounds {each['first']} to {each['last']}"
-        for each in world["away"]
+        f"worker {absence['worker']} in rounds {absence['first']} to {absence['last']}"
+        for absence in world["away"]
     ]
     if world["away_probability"]:
         texts.append(f"each worker with probability {world['away_probability']:g}")
     return ", ".join(texts)
+
+
+def cost_of(run: RunReader) -> str:
+    """One or two lines: seconds, peak memory, phases; the result on the whole test set."""
+    seconds, peak = run.meta("seconds"), run.meta("peak_memory")
+    shares = ", ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(run).items())
+    facts = [] if seconds is None else [f"took {seconds:.1f} s"]
+    if peak:
+        facts.append(f"peak memory {data_size(peak)}")
+    if run.meta("moved_bytes"):
+        facts.append(f"{data_size(run.meta('moved_bytes'))} moved between shards")
+    if shares and not run.meta("network"):  # there, only the workers know their phases
+        facts.append(f"time: {shares}")
+    lines = [", ".join(facts)]
+    final = run.table("final_evaluations")
+    if final["accuracy"]:
+        mean = final["mean_model_accuracy"][0]  # unknown where nobody sees all models
+        lines.append(
+            f"on the whole test set ({final['images'][0]:,}): {run.meta('metric')} "
+            f"{final['accuracy'][0]:.4f}"
+            + ("" if mean is None else f", of the mean model {mean:.4f}")
+        )
+    return "\n".join(line for line in lines if line)
+
+
+def phase_shares(run: RunReader) -> dict[str, float]:
+    """Real seconds of each phase as a share of all that was measured."""
+    wall = run.table("wall")
+    seconds = dict.fromkeys(PHASES, 0.0)
+    for phase, value in zip(wall["phase"], wall["seconds"], strict=True):
+        seconds[phase] = seconds.get(phase, 0.0) + value
+    total = sum(seconds.values()) or 1.0
+    return {phase: value / total for phase, value in seconds.items() if value}

@@ -1,7 +1,7 @@
 """A round in plain words: what was decided, why, and how it turned out.
 
-Every number is read from the record; which sentences appear depends on what the record
-holds (facts, verdicts, absences), not on the algorithm's name.
+Every number is read from the record; which sentences appear depends on what the record holds
+(the step rule, facts, verdicts, absences), not on the algorithm's name.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from fedhp.algorithms.fedhp import FedHP
 from fedhp.record.links import NAMED
 from fedhp.record.reader import RunReader
-from fedhp.report.describe import describe_run
-from fedhp.report.formatting import count, data_size, label_name, listed, number, score, seconds
-from fedhp.report.rounds import Link, RoundView, Share, bridges_of, read_round
+from fedhp.report.formatting import (
+    count,
+    data_size,
+    label_name,
+    listed,
+    number,
+    score,
+    seconds,
+    sentence,
+)
+from fedhp.report.rounds import Link, RoundView, WorkerRound, bridges_of, read_round
 from fedhp.types import LinkVerdict, StepRule
-
-__all__ = ["Paragraph", "describe_run", "explain_round"]
-
-SHOWN = NAMED  # links or workers named one by one
 
 PLANNED = (
     LinkVerdict.CUT,
@@ -41,8 +45,8 @@ class Paragraph:
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
     """What happened in this round and why."""
     view = read_round(run, round_index)
-    found = [
-        Paragraph(f"Round {view.round_index} of {view.num_rounds}", _setting(view)),
+    paragraphs = [
+        Paragraph(f"Round {view.round_index} of {view.num_rounds}", _overview(view)),
         Paragraph("Steps", _steps(view)),
         Paragraph("Pace", _pace(view)),
         Paragraph("Links", _links(view) + _selection(view)),
@@ -50,10 +54,35 @@ def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
         Paragraph("Waiting", _waiting(view)),
         Paragraph("Away", _away(view)),
     ]
-    return [paragraph for paragraph in found if paragraph.text]
+    return [paragraph for paragraph in paragraphs if paragraph.text]
 
 
-def _setting(view: RoundView) -> str:
+def round_line(view: RoundView) -> str:
+    """A round in one line: time, links, steps, waiting."""
+    steps = [worker.local_steps for worker in view.workers]
+    parts = [f"{view.started:.1f} to {view.clock:.1f} s", _links_kept(view)]
+    if steps:
+        parts.append(f"{number(sum(steps) / len(steps))} steps on average")
+    if not view.asynchronous:
+        share = view.mean_waiting_time / view.round_time if view.round_time else 0.0
+        parts.append(f"{seconds(view.mean_waiting_time)} waiting ({100 * share:.0f} %)")
+    if view.away:
+        parts.append(f"{len(view.away)} away")
+    return f"Round {view.round_index}: {', '.join(parts)}"
+
+
+def _links_kept(view: RoundView) -> str:
+    if _is_planned(view):
+        cut = view.count(LinkVerdict.CUT)
+        return f"{view.links_known - cut} of {count(view.links_known, 'link')} kept"
+    return count(view.links_used, "transfer" if view.directed else "link")
+
+
+def _is_planned(view: RoundView) -> bool:
+    return any(verdict in view.verdicts for verdict in PLANNED)
+
+
+def _overview(view: RoundView) -> str:
     kind = "" if view.network else " of virtual time"
     text = (
         f"{label_name(view.label)}, seed {view.seed}: from {view.started:.1f} s to "
@@ -64,22 +93,23 @@ def _setting(view: RoundView) -> str:
         return f"{text} Not evaluated."
     mean = f", {score(view.mean_model_accuracy, view.metric)} (mean model)"
     return (
-        f"{text} Test {view.metric} after it: {score(view.accuracy, view.metric)} (mean of the "
+        f"{text} Test {view.metric} at its end: {score(view.accuracy, view.metric)} (mean of the "
         f"workers){'' if view.network else mean}."
     )
 
 
 def _steps(view: RoundView) -> str:
     sentences = [_rule_words(view), _steps_by_device(view)]
-    idle = [share.name for share in view.shares if share.local_steps == 0]
+    idle = [worker.name for worker in view.workers if worker.local_steps == 0]
     if view.asynchronous and idle:
+        away = ", or the worker may be away" if view.absences else ""
         sentences.append(
-            f"No training of {listed(idle, most=SHOWN)} ended in this round: a turn may span "
-            f"several{', or a worker be away' if view.absences else ''}."
+            f"No turn of {listed(idle, most=NAMED)} ended in this round: a turn may span several "
+            f"rounds{away}."
         )
-    single = [share.name for share in view.shares if share.local_steps == 1]
+    single = [worker.name for worker in view.workers if worker.local_steps == 1]
     if "deadline" in view.facts and single:
-        sentences.append(f"Time for one step only: {listed(single, most=SHOWN)}.")
+        sentences.append(f"Only one step fits for {listed(single, most=NAMED)}.")
     return " ".join(sentences)
 
 
@@ -88,7 +118,7 @@ def _rule_words(view: RoundView) -> str:
     deadline = view.facts.get("deadline")
     if view.reason is None:
         known = "" if deadline is None else f" Deadline: {seconds(deadline)}."
-        return _sentence(view.reason_text) + known
+        return sentence(view.reason_text) + known
     numbers = view.reason.numbers
     pace = f"{view.facts.get('pace_steps') or 0.0:.3g} steps"
     fit = f"Each worker gets as many local steps as fit into {seconds(deadline)}, together with "
@@ -139,44 +169,45 @@ def _rule_words(view: RoundView) -> str:
 
 
 def _steps_by_device(view: RoundView) -> str:
-    shares = view.shares
-    if len({share.local_steps for share in shares}) == 1:
-        return f"Steps: {shares[0].local_steps} for everyone."
-    kinds = sorted({share.device for share in shares}, key=lambda kind: _mean_time(shares, kind))
+    workers = view.workers
+    if len({worker.local_steps for worker in workers}) == 1:
+        return f"Steps: {workers[0].local_steps} for every worker."
+    kinds = sorted({worker.device for worker in workers}, key=lambda kind: _step_time(view, kind))
     parts = []
     for kind in kinds:
-        steps = [share.local_steps for share in shares if share.device == kind]
+        steps = [worker.local_steps for worker in workers if worker.device == kind]
         mean = sum(steps) / len(steps)
         if min(steps) == max(steps):
             spread = f"{steps[0]}"
         else:
             spread = f"{min(steps)} to {max(steps)}, mean {number(mean)}"
         parts.append(f"{kind} {spread}")
-    what = "Steps that ended in it, by device" if view.asynchronous else "Steps by device"
+    what = "Steps that ended in this round, by device" if view.asynchronous else "Steps by device"
     return f"{what}: {'; '.join(parts)}."
 
 
-def _mean_time(shares: list[Share], kind: str) -> float:
-    times = [s.step_time for s in shares if s.device == kind and s.step_time is not None]
+def _step_time(view: RoundView, kind: str) -> float:
+    """Mean step time of a device kind."""
+    times = [w.step_time for w in view.workers if w.device == kind and w.step_time is not None]
     return sum(times) / len(times) if times else float("inf")
 
 
 def _pace(view: RoundView) -> str:
-    setter = None if view.pace_setter is None else view.share(view.pace_setter)
+    setter = None if view.pace_setter is None else view.worker(view.pace_setter)
     sentences = []
     if setter is not None:
         link = view.slowest_link(setter.worker, planned=True)
-        way = (
-            "no link"
+        transfer = (
+            "no transfer"
             if link is None
             else f"{seconds(link.planned_link_time)} for its slowest link, to worker "
-            f"{_other(link, setter.worker)}"
+            f"{_other_end(link, setter.worker)}"
         )
         planned = view.facts.get("planned_round_time")
         sentences.append(
-            f"In the plan {setter.name} is the last to finish: "
-            f"{count(setter.local_steps, 'step')}, then {way}; {seconds(planned)} in all. "
-            f"In fact the round took {seconds(view.round_time)}."
+            f"In the plan, {setter.name} finishes last: {count(setter.local_steps, 'step')}, then "
+            f"{transfer}; {seconds(planned)} in total. The round actually took "
+            f"{seconds(view.round_time)}."
         )
     now, base = view.facts.get("objective"), view.facts.get("base_objective")
     if now is not None and base is not None:
@@ -191,7 +222,7 @@ def _objective(view: RoundView, now: float, base: float) -> str:
     elif view.algorithm.get("waiting_tolerance") is not None:
         what += ", with a penalty for waiting"
     if now >= base:
-        return f"Objective ({what}): {seconds(now)}, as with the whole base topology."
+        return f"Objective ({what}): {seconds(now)}, the same as with the whole base topology."
     return (
         f"Objective ({what}): {seconds(now)}, {100 * (1 - now / base):.0f} % less than the "
         f"{seconds(base)} of the whole base topology."
@@ -199,18 +230,18 @@ def _objective(view: RoundView, now: float, base: float) -> str:
 
 
 def _links(view: RoundView) -> str:
-    if any(verdict in view.verdicts for verdict in PLANNED):
+    if _is_planned(view):
         return _planned_links(view)
     if not view.links_used:
-        return "Nobody exchanged models."
+        return "No models were exchanged."
     if view.asynchronous:
-        return _random_meetings(view)
+        return _random_pairs(view)
     verdicts = view.used_verdicts
     slowest = _slowest_words(view)
     if LinkVerdict.SCORED in verdicts:
         return (
-            f"{count(view.links_used, 'model')} travelled to be scored by those who pulled them; "
-            f"the record does not say which were then averaged. {slowest}"
+            f"{count(view.links_used, 'model')} were pulled and scored by the receivers; the "
+            f"record does not say which of them were averaged. {slowest}"
         )
     if view.directed:
         return f"{count(view.links_used, 'model')} were pulled from chosen peers. {slowest}"
@@ -223,15 +254,16 @@ def _selection(view: RoundView) -> str:
     if view.complete:
         return ""
     return (
-        f" All counts are exact; one by one the record keeps {len(view.links):,} of the "
-        f"{view.links_known:,} links, the slowest of every worker and verdict among them."
+        f" All counts are exact. The record keeps {len(view.links):,} of the "
+        f"{view.links_known:,} links one by one, among them the slowest of every worker and "
+        f"verdict."
     )
 
 
-def _random_meetings(view: RoundView) -> str:
-    meetings = round(view.bytes_sent / (2 * view.model_bytes))
+def _random_pairs(view: RoundView) -> str:
+    averagings = round(view.bytes_sent / (2 * view.model_bytes))
     return (
-        f"{count(meetings, 'averaging')} over {count(view.links_used, 'link')}, each pair drawn "
+        f"{count(averagings, 'averaging')} over {count(view.links_used, 'link')}, each pair drawn "
         f"at random when the sender was ready. {_slowest_words(view)}"
     )
 
@@ -246,7 +278,7 @@ def _planned_links(view: RoundView) -> str:
     cut, all_cut = view.with_verdict(LinkVerdict.CUT), view.count(LinkVerdict.CUT)
     kept = view.links_known - all_cut
     if LinkVerdict.KEPT_ALL in view.verdicts:
-        return f"All {count(kept, 'link')} of the base topology stay: {_why_all(view)}"
+        return f"All {count(kept, 'link')} of the base topology are kept: {_why_all(view)}"
     sentences = [f"{kept} of {count(view.links_known, 'link')} kept, {all_cut} cut."]
     if cut:
         named = (
@@ -254,16 +286,16 @@ def _planned_links(view: RoundView) -> str:
             f"{number(link.estimated_distance)})"
             for link in cut
         )
-        first = "; the slowest" if all_cut > SHOWN else ""
+        first = "; the slowest" if all_cut > NAMED else ""
         sentences.append(
-            f"Cut, because the objective falls without them{first}: "
-            f"{listed(named, most=SHOWN, total=all_cut)}."
+            f"Cut, because the objective is lower without them{first}: "
+            f"{listed(named, most=NAMED, total=all_cut)}."
         )
     sentences += _bridge_words(view)
     for verdict, reason in (
-        (LinkVerdict.KEPT_BOUND, "cutting them, too, would have broken the distance bound"),
+        (LinkVerdict.KEPT_BOUND, "cutting them as well would have broken the distance bound"),
         (LinkVerdict.KEPT_NO_GAIN, "tried, but the objective did not fall"),
-        (LinkVerdict.KEPT_UNTRIED, "never tried, for slower ones did not pay"),
+        (LinkVerdict.KEPT_UNTRIED, "never tried, because cutting slower ones did not help"),
     ):
         links = view.with_verdict(verdict)
         if links:
@@ -278,20 +310,20 @@ def _planned_links(view: RoundView) -> str:
 
 
 def _bridge_words(view: RoundView) -> list[str]:
-    """The verdict is of the last try; whether it still holds shows in the final topology."""
+    """The verdict is from the last try; whether it still holds, the final topology shows."""
     bridges = view.with_verdict(LinkVerdict.KEPT_BRIDGE)
-    # A selection does not show the final topology, so that only the try can be told of.
-    apart = bridges_of((link.a, link.b) for link in view.used) if view.complete else set()
-    real = [link for link in bridges if (link.a, link.b) in apart]
-    tried = [link for link in bridges if (link.a, link.b) not in apart]
+    # A selection does not show the final topology, so only the try can be reported.
+    final = bridges_of((link.a, link.b) for link in view.used) if view.complete else set()
+    needed = [link for link in bridges if (link.a, link.b) in final]
+    tried = [link for link in bridges if (link.a, link.b) not in final]
     sentences = []
     for links, reason in (
-        (real, "Had to stay, or the network would fall apart"),
-        (tried, "Kept as the last way to a worker in a cut tried"),
+        (needed, "Kept, because the network would fall apart without them"),
+        (tried, "Kept as the last link to a worker in a cut that was tried"),
     ):
         named = [f"{link.name} ({seconds(link.planned_link_time)})" for link in links]
         if named:
-            sentences.append(f"{reason}: {listed(named, most=SHOWN)}.")
+            sentences.append(f"{reason}: {listed(named, most=NAMED)}.")
     return sentences
 
 
@@ -312,9 +344,9 @@ def _distance(view: RoundView) -> str:
     if mean is None or not view.links or LinkVerdict.KEPT_ALL in view.verdicts:
         return ""
     text = (
-        f"The pairs left without a link add {number(mean)} to the mean distance of all pairs"
+        f"The pairs without a link add {number(mean)} to the mean distance of all pairs"
         if mean
-        else "No pair is left without a link"
+        else "Every pair has a link"
     )
     if view.algorithm.get("bound") == "none":
         return f"{text}; the bound is switched off."
@@ -326,40 +358,41 @@ def _distance(view: RoundView) -> str:
 def _waiting(view: RoundView) -> str:
     if view.asynchronous:
         return "Nobody waits: there is no barrier."
-    if len(view.shares) < 2:
+    if len(view.workers) < 2:
         return ""
-    longest = max(view.shares, key=lambda share: share.waiting_time)
-    last = min(view.shares, key=lambda share: share.waiting_time)
+    longest = max(view.workers, key=lambda worker: worker.waiting_time)
+    last = min(view.workers, key=lambda worker: worker.waiting_time)
     part = 100 * view.mean_waiting_time / view.round_time if view.round_time else 0.0
     text = f"On average {seconds(view.mean_waiting_time)}, {part:.0f} % of the round."
     if longest.waiting_time <= 0:
         return text
     return (
         f"{text} W{longest.name[1:]} waits longest, {seconds(longest.waiting_time)}: "
-        f"{_spent(view, longest)}. Everyone waits for {last.name}: {_spent(view, last)}."
+        f"{_time_spent(view, longest)}. Everyone waits for {last.name}: {_time_spent(view, last)}."
     )
 
 
-def _spent(view: RoundView, share: Share) -> str:
-    """How a worker came to its time."""
-    stepping = share.local_steps * (share.step_time or 0.0)
+def _time_spent(view: RoundView, worker: WorkerRound) -> str:
+    """What a worker's time went into."""
+    stepping = worker.local_steps * (worker.step_time or 0.0)
     more = ""
-    if share.compute_time > stepping * (1 + 1e-9) + 1e-9:
+    if worker.compute_time > stepping * (1 + 1e-9) + 1e-9:
         scored = LinkVerdict.SCORED in view.verdicts
         more = " and scoring" if scored else " and the estimates"
-    most = ", the most allowed," if share.local_steps == _most_steps(view) else ""
-    text = f"its {count(share.local_steps, 'step')}{most}{more} took {seconds(share.compute_time)}"
-    link = view.slowest_link(share.worker)
+    most = ", the maximum," if worker.local_steps == _max_steps(view) else ""
+    steps = count(worker.local_steps, "step")
+    text = f"its {steps}{most}{more} took {seconds(worker.compute_time)}"
+    link = view.slowest_link(worker.worker)
     if link is None:
         return f"{text}, and it has no link"
     return (
         f"{text}, its slowest link ({'from' if view.directed else 'to'} "
-        f"{_other(link, share.worker)}) "
-        f"{seconds(share.communication_time)}"
+        f"{_other_end(link, worker.worker)}) "
+        f"{seconds(worker.communication_time)}"
     )
 
 
-def _most_steps(view: RoundView) -> int | None:
+def _max_steps(view: RoundView) -> int | None:
     """The limit of the planner's steps, where there is one."""
     default = FedHP.model_fields["max_steps"].default
     most = view.algorithm.get("max_steps", default if view.algorithm["name"] == "fedhp" else None)
@@ -369,15 +402,9 @@ def _most_steps(view: RoundView) -> int | None:
 def _away(view: RoundView) -> str:
     if not view.away:
         return ""
-    return (
-        f"{_sentence(listed(view.away, most=2 * SHOWN))} The plan does without "
-        f"{'it' if len(view.away) == 1 else 'them'}."
-    )
+    pronoun = "it" if len(view.away) == 1 else "them"
+    return f"{sentence(listed(view.away, most=2 * NAMED))} The plan does without {pronoun}."
 
 
-def _other(link: Link, worker: int) -> int:
+def _other_end(link: Link, worker: int) -> int:
     return link.b if link.a == worker else link.a
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

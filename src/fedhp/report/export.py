@@ -1,26 +1,48 @@
-"""Tables as CSV, and a run's world as a trace that `world.trace` replays.
+"""Record tables as files: CSV, Parquet where pyarrow is installed, and a world as a trace.
 
-A synchronous round reads the links at its start, so its trace is exact; step times are each
-worker's mean over the round. Asynchronous runs are sampled at the starts of their rounds.
+A trace replays a run's devices and links (`world.trace`). A synchronous round reads the links at
+its start, so its trace is exact; step times are each worker's mean over the round. Asynchronous
+runs are sampled at the starts of their rounds.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedhp.errors import FedhpError, RunError
-from fedhp.files import storage_errors, write_parts
-from fedhp.record.reader import RunReader
+from fedhp.files import storage_error, storage_errors, write_parts
+from fedhp.record.reader import RunReader, RunSummary
+from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
+from fedhp.report.groups import FINISHED, Batch
 from fedhp.report.rounds import check_round
 from fedhp.world.network import BITS
 from fedhp.world.trace import read_trace
 
+Rows: TypeAlias = list[tuple[Any, ...]]
+Types: TypeAlias = dict[str, str]  # SQLite's type of every column
+
 TRACE_COLUMNS = ("time", "worker", "bandwidth", "step_time")
+REPORT_OWNER: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER"}  # the run of a row
+MEANS: Types = {
+    "setting": "TEXT",
+    "label": "TEXT",
+    "number": "TEXT",
+    "mean": "REAL",
+    "low": "REAL",
+    "high": "REAL",
+    "seeds": "INTEGER",
+}
+SUMMARY_TEXTS, SUMMARY_INTEGERS = ("metric", "status", "digest"), ("rounds", "bytes_sent")
+ROW_GROUP = 100_000  # rows of a Parquet row group
 
 
 def table_csv(run: RunReader, table: str) -> Iterator[str]:
@@ -36,6 +58,163 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
     """Every table as a CSV file in a folder."""
     return [save_table(run, name, folder / f"{name}.csv") for name in ROUND_TABLES]
+
+
+def save_text(path: Path, text: str) -> Path:
+    """Write a whole file, and its folder if needed."""
+    return save_parts(path, [text.encode()])
+
+
+def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
+    """Write a whole file piece by piece, and its folder if needed."""
+    with storage_errors(path, option="path"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_parts(path, parts)
+    return path
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV: missing values are empty, floats keep all digits."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRun:
+    """A run that goes into common tables; `owner` fills the first columns of its rows."""
+
+    owner: tuple[Any, ...]
+    folder: Path
+    summary: RunSummary
+
+
+def has_parquet() -> bool:
+    """Whether Parquet files can be written here."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def save_report_data(
+    batches: Sequence[Batch], summaries: Mapping[Path, RunSummary], folder: Path
+) -> list[Path]:
+    """Write summary, means and all tables of all runs; returns the files."""
+    runs = [
+        ExportedRun((batch.name, run.label, run.seed), run.folder, summaries[run.folder])
+        for batch in batches
+        for run in batch.runs
+    ]
+    targets = list(dict.fromkeys(t for run in runs for t in run.summary.time_to_target))
+    with_folder = [
+        ExportedRun((*run.owner, str(run.folder)), run.folder, run.summary) for run in runs
+    ]
+    types = {**REPORT_OWNER, "run": "TEXT"}
+    paths = save_summaries(with_folder, folder / "summary", owner=types, targets=targets)
+    paths += save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)]))
+    return paths + save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES)
+
+
+def save_summaries(
+    runs: Sequence[ExportedRun], path: Path, *, owner: Types, targets: Sequence[str]
+) -> list[Path]:
+    """One row per run; times to targets have a column each. `path` is without a suffix."""
+    left_out = ("algorithm", "seed", "time_to_target")
+    names = [name for name in RunSummary.__slots__ if name not in left_out]
+    types = dict(owner)
+    for name in names:
+        integer = "INTEGER" if name in SUMMARY_INTEGERS else "REAL"
+        types[name] = "TEXT" if name in SUMMARY_TEXTS else integer
+    types |= {f"time_to_{target}": "REAL" for target in targets}
+    rows: Rows = []
+    for run in runs:
+        plain = run.summary.as_json()
+        times = [run.summary.time_to_target.get(target) for target in targets]
+        rows.append((*run.owner, *(plain[name] for name in names), *times))
+    return save_frame(path, types, lambda: iter([rows]))
+
+
+def save_record_tables(
+    runs: Sequence[ExportedRun], folder: Path, *, owner: Types, tables: Iterable[str]
+) -> list[Path]:
+    """Each of these record tables of all runs, as one table."""
+    paths: list[Path] = []
+    with RunReader(runs[0].folder) as first:
+        types = {table: {**owner, **first.column_types(table)} for table in tables}
+    for table in types:
+        paths += save_frame(folder / table, types[table], partial(_record_rows, runs, table))
+    return paths
+
+
+def _record_rows(runs: Sequence[ExportedRun], table: str) -> Iterator[Rows]:
+    for exported in runs:
+        with RunReader(exported.folder) as run:
+            blocks = run.blocks(table)
+            next(blocks)  # its header
+            for rows in blocks:
+                yield [(*exported.owner, *row) for row in rows]
+
+
+def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Rows:
+    """Mean and 95 % interval of every number over the finished seeds of a label."""
+    rows: Rows = []
+    for batch in batches:
+        finished = [summaries[run.folder] for run in batch.runs if run.status == FINISHED]
+        for label, summary in summarize_runs(finished).items():
+            numbers = {name: value for name, value in summary.items() if isinstance(value, dict)}
+            times = numbers.pop("time_to_target")
+            numbers |= {f"time_to_{target}": value for target, value in times.items()}
+            for name, value in numbers.items():
+                values = (value["mean"], value["low"], value["high"], value["count"])
+                rows.append((batch.name, label, name, *values))
+    return rows
+
+
+def save_frame(path: Path, types: Types, rows: Callable[[], Iterator[Rows]]) -> list[Path]:
+    """Rows, a block at a time, as CSV and, where possible, Parquet; `path` has no suffix."""
+
+    def parts() -> Iterator[bytes]:
+        yield csv_text([list(types)]).encode()
+        for block in rows():
+            yield csv_text(block).encode()
+
+    paths = [save_parts(path.with_name(f"{path.name}.csv"), parts())]
+    if has_parquet():
+        paths.append(_save_parquet(path.with_name(f"{path.name}.parquet"), types, rows()))
+    return paths
+
+
+def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
+    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in types.items()])
+    temporary = path.with_name(path.name + ".new")
+    try:
+        with pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            for rows in _row_groups(blocks):
+                columns = zip(*rows, strict=True)
+                arrays = [
+                    pyarrow.array(column, type=field.type)
+                    for column, field in zip(columns, schema, strict=True)
+                ]
+                writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise storage_error(error, path, option="--out") from None
+    return path
+
+
+def _row_groups(blocks: Iterable[Rows]) -> Iterator[Rows]:
+    """Few large groups instead of many small ones, as the format prefers."""
+    rows: Rows = []
+    for block in blocks:
+        rows += block
+        if len(rows) >= ROW_GROUP:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
 
 
 def trace_csv(run: RunReader) -> str:
@@ -59,26 +238,6 @@ def trace_csv(run: RunReader) -> str:
     ]
     _refuse_unknown(run, rows)
     return csv_text([TRACE_COLUMNS, *rows])
-
-
-def save_text(path: Path, text: str) -> Path:
-    """Write a file whole, making its folder if needed."""
-    return save_parts(path, [text.encode()])
-
-
-def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
-    """Write a file whole, piece by piece, making its folder if needed."""
-    with storage_errors(path, option="path"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_parts(path, parts)
-    return path
-
-
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV: missing values are empty, floats keep all digits."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
 
 
 def _refuse_per_link(run: RunReader) -> None:

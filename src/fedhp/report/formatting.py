@@ -1,12 +1,12 @@
-"""How numbers are written for people: seconds, sizes, shares, names of workers and labels."""
+"""How numbers, sizes, lists and the names of labels are written for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 ACCURACY = "accuracy"  # the metric that is a share, shown in percent
 MISSING = "–"
-NAMES = {
+ALGORITHM_NAMES = {
     "fedhp": "FedHP",
     "fedhp_plus": "FedHP+",
     "dpsgd": "D-PSGD",
@@ -17,7 +17,7 @@ NAMES = {
 
 
 def number(value: float | None) -> str:
-    """Three digits that matter, never an exponent for everyday sizes: 0.182, 9.27, 41.1, 518."""
+    """Three significant digits, without an exponent for usual sizes: 0.182, 9.27, 41.1, 518."""
     if value is None or value != value:
         return MISSING
     size = abs(value)
@@ -30,12 +30,12 @@ def number(value: float | None) -> str:
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    """A number of a table column, where all have the same decimals."""
+    """A number with this many decimals, as all numbers of a table column have them."""
     return MISSING if value is None or value != value else f"{value:.{decimals}f}"
 
 
 def decimals_for(values: Iterable[float | None]) -> int:
-    """How many decimals a column needs: by its largest value."""
+    """How many decimals a column needs, by its largest value."""
     largest = max((abs(v) for v in values if v is not None and v == v), default=0.0)
     if largest < 1:
         return 3 if largest else 0
@@ -79,7 +79,7 @@ def count(amount: int, singular: str, plural: str = "") -> str:
 
 
 def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
-    """a, b and c; beyond `most`: a, b and 7 more. `total` counts those that are not given, too."""
+    """a, b and c; beyond `most`: a, b and 7 more. `total` also counts items that are not given."""
     all_items = list(items)
     total = max(total, len(all_items))
     if most and total > most:
@@ -89,14 +89,25 @@ def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
     return f"{', '.join(all_items[:-1])} and {all_items[-1]}"
 
 
-def worker_name(worker: int, devices: Sequence[str]) -> str:
-    """Worker 7 as its owner would call it."""
-    return f"worker {worker} ({devices[worker]})"
+def worker_name(worker: int, device: str) -> str:
+    """A worker in a sentence: worker 7 (laptop)."""
+    return f"worker {worker} ({device})"
+
+
+def sentence(text: str) -> str:
+    """A text as a sentence: a capital letter first, a full stop at the end."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def label_base(label: str) -> str:
+    """The algorithm of a label, without its settings."""
+    return label.partition(":")[0]
 
 
 def label_name(label: str) -> str:
     """A run's label as figures and sentences write it: FedHP (deadline=fill)."""
     base, separator, settings = label.partition(":")
-    if base not in NAMES:
+    if base not in ALGORITHM_NAMES:
         return label
-    return f"{NAMES[base]} ({settings.replace(',', ', ')})" if separator else NAMES[base]
+    name = ALGORITHM_NAMES[base]
+    return f"{name} ({settings.replace(',', ', ')})" if separator else name

@@ -1,20 +1,218 @@
-"""Runs read for a comparison: grouped by label over the seeds, finished ones apart."""
+"""The runs of a report, sorted: into batches that may be compared, and by label over the seeds.
+
+Runs are compared only if they differ in nothing but algorithm and seed; a label that says more
+(dpsgd:training.learning_rate=0.4) may differ in what it says. Only finished runs are averaged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import interval
-from fedhp.report.formatting import label_name
+from fedhp.report.formatting import count, label_base, label_name, listed
+from fedhp.report.rounds import check_round
+from fedhp.tables import flatten
 from fedhp.types import FloatArray
 
 FINISHED = "finished"
+# What tells the runs of one batch apart, or changes no number that is compared.
+FREE = ("algorithm", "seed", "device", "engine", *FREE_ON_RESUME)
+FAVOURITE = "fedhp"
+SETTINGS_IN_NAME = 3  # of a batch
+LONGEST_VALUE = 40  # letters of a setting's value in it
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run, as far as sorting needs it."""
+
+    folder: Path
+    label: str
+    seed: int
+    status: str
+    rounds: int  # committed
+    asynchronous: bool
+    metric: str
+    algorithm: dict[str, Any]
+    settings: dict[str, Any]  # by dotted key
+
+    @property
+    def name(self) -> str:
+        """The run in a sentence."""
+        return f"{label_name(self.label)}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Runs that may be compared with each other."""
+
+    name: str  # what sets it apart from the others: data.skew = 0.8; empty if it is the only one
+    runs: tuple[RunEntry, ...]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where the runs are, label by label in the order of the representative runs."""
+        order = [run.label for run in self.representative_runs()]
+        return [run.folder for run in sorted(self.runs, key=lambda run: order.index(run.label))]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels, in the order the runs were given."""
+        return list(dict.fromkeys(run.label for run in self.runs))
+
+    def representative_runs(self) -> list[RunEntry]:
+        """One run per label, of one seed where all have it: FedHP, a rival, then the others."""
+        chosen = [self._representative_run(label) for label in self.labels]
+        chosen.sort(key=lambda run: (run.label != FAVOURITE, label_base(run.label) != FAVOURITE))
+        first, *rest = chosen
+        # Next to a round of FedHP, one of another algorithm with a barrier shows the most.
+        rivals = sorted(
+            rest,
+            key=lambda run: (label_base(run.label) == label_base(first.label), run.asynchronous),
+        )[:1]
+        return [first, *rivals, *(run for run in rest if run not in rivals)]
+
+    def _representative_run(self, label: str) -> RunEntry:
+        common_seeds = set.intersection(
+            *({run.seed for run in self.runs if run.label == each} for each in self.labels)
+        )
+        return min(
+            (run for run in self.runs if run.label == label),
+            key=lambda run: (run.status != FINISHED, run.seed not in common_seeds, run.seed),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRuns:
+    """All runs of a report, and what was left out."""
+
+    batches: tuple[Batch, ...]
+    notes: tuple[str, ...]
+
+
+def sort_runs(folders: Sequence[Path]) -> SortedRuns:
+    """Read what the runs are and put those that may be compared into one batch."""
+    if not folders:
+        raise RunError("there is no run to report on", fix="name at least one run folder")
+    by_path: dict[Path, Path] = {}
+    for folder in folders:
+        by_path.setdefault(folder.resolve(), folder)
+    entries = [_read_entry(folder) for folder in by_path.values()]
+    begun = [entry for entry in entries if entry.rounds]
+    if not begun:
+        with RunReader(entries[0].folder) as run:
+            check_round(run, None)
+    batches, repeats = _without_repeats(_batches(begun))
+    notes = []
+    if len(begun) < len(entries):
+        idle = count(len(entries) - len(begun), "run has", "runs have")
+        notes.append(f"Left out: {idle} no committed round.")
+    if repeats:
+        others = listed((str(entry.folder) for entry in repeats), most=SETTINGS_IN_NAME)
+        notes.append(f"Left out, because another run has the same settings and seed: {others}.")
+    names = _batch_names([batch[0] for batch in batches])
+    return SortedRuns(
+        tuple(Batch(name, tuple(batch)) for name, batch in zip(names, batches, strict=True)),
+        tuple(notes),
+    )
+
+
+def _read_entry(folder: Path) -> RunEntry:
+    with RunReader(folder) as run:
+        experiment = run.meta("experiment")
+        return RunEntry(
+            folder=folder,
+            label=run.meta("label"),
+            seed=run.meta("seed"),
+            status=run.meta("status"),
+            rounds=run.rounds_done,
+            asynchronous=bool(run.meta("asynchronous")),
+            metric=run.meta("metric"),
+            algorithm=experiment["algorithm"],
+            settings={k: v for k, v in flatten(experiment).items() if k.split(".")[0] not in FREE},
+        )
+
+
+def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
+    """Runs of the same settings; a label that means two things begins another batch."""
+    free = {key for entry in entries for key in _label_settings(entry.label)}
+    kinds: dict[tuple[str, str], list[str]] = {}
+    batches: dict[tuple[str, int], list[RunEntry]] = {}
+    for entry in entries:
+        shared = _text({k: v for k, v in entry.settings.items() if k not in free}, entry.metric)
+        own = _text({k: v for k, v in entry.settings.items() if k in free}, entry.algorithm)
+        seen = kinds.setdefault((shared, entry.label), [])
+        if own not in seen:
+            seen.append(own)
+        batches.setdefault((shared, seen.index(own)), []).append(entry)
+    return list(batches.values())
+
+
+def _label_settings(label: str) -> list[str]:
+    """The settings of the experiment that a label names."""
+    keys = [part.partition("=")[0].strip() for part in label.split(":") if "=" in part]
+    return [key for key in keys if "." in key]
+
+
+def _text(*parts: Any) -> str:
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _without_repeats(
+    batches: Iterable[Sequence[RunEntry]],
+) -> tuple[list[list[RunEntry]], list[RunEntry]]:
+    """Of runs with one label and seed the one that came furthest: a seed counts once."""
+    kept, repeats = [], []
+    for batch in batches:
+        best: dict[tuple[str, int], RunEntry] = {}
+        for entry in batch:
+            other = best.setdefault((entry.label, entry.seed), entry)
+            if _progress(entry) > _progress(other):
+                best[entry.label, entry.seed] = entry
+        unique = [entry for entry in batch if best[entry.label, entry.seed] is entry]
+        repeats += [entry for entry in batch if entry not in unique]
+        kept.append(unique)
+    return kept, repeats
+
+
+def _progress(entry: RunEntry) -> tuple[bool, int]:
+    return entry.status == FINISHED, entry.rounds
+
+
+def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
+    """What sets every batch apart: the settings in which the batches differ."""
+    if len(firsts) == 1:
+        return [""]
+    tables = [
+        {**first.settings, **{f"algorithm.{k}": v for k, v in first.algorithm.items()}}
+        for first in firsts
+    ]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    different = [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
+    names = [_batch_name(table, different) for table in tables]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: index + 1].count(name)})"
+        for index, name in enumerate(names)
+    ]
+
+
+def _batch_name(table: Mapping[str, Any], keys: Sequence[str]) -> str:
+    parts = [f"{key} = {_short(table[key])}" if key in table else f"no {key}" for key in keys]
+    return listed(parts, most=SETTINGS_IN_NAME) or "group"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +254,17 @@ class Group:
     @property
     def name(self) -> str:
         """The label in words, with what did not finish."""
-        return label_name(self.label) + _mark([run.summary for run in self.runs])
+        return label_name(self.label) + _unfinished_mark([run.summary for run in self.runs])
 
     def numbers(self, value: Callable[[RunSummary], float | None]) -> list[float]:
         """A number of every finished run that has it."""
-        found = (value(run.summary) for run in self.finished)
-        return [number for number in found if number is not None]
+        values = (value(run.summary) for run in self.finished)
+        return [number for number in values if number is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A mean over seeds with its 95 % band (NaN where one seed is all there is)."""
+    """A mean over seeds with its 95 % band (NaN where there is only one seed)."""
 
     x: FloatArray
     mean: FloatArray
@@ -94,7 +292,7 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
         raise RunError(
             f"the runs measure different things: {', '.join(sorted(metrics))}",
             allowed="runs of one task in one figure",
-            fix="draw the runs of each task by themselves",
+            fix="draw the runs of each task separately",
         )
     labels = dict.fromkeys(run.summary.algorithm for run in runs)
     targets = dict.fromkeys(target for run in runs for target in run.summary.time_to_target)
@@ -107,6 +305,25 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
         targets=tuple(sorted(targets, key=float)),
         kinds=_kinds(runs),
     )
+
+
+def read_curves(folder: Path) -> RunCurves:
+    """What figures need of the run in this folder."""
+    with RunReader(folder) as run:
+        tests = run.table("evaluations")
+        devices = run.meta("devices")
+        steps = run.array("workers", "local_steps")
+        present = ~np.isnan(run.array("workers", "worker_time"))
+        return RunCurves(
+            folder=folder,
+            summary=run.summary(),
+            metric=run.meta("metric"),
+            rounds=np.array(tests["round"], dtype=np.float64),
+            clock=np.array(tests["clock"], dtype=np.float64),
+            values=np.array(tests["accuracy"], dtype=np.float64),
+            steps=kind_means(np.where(present, steps, np.nan), devices),
+            step_time=kind_means(run.array("workers", "step_time"), devices),
+        )
 
 
 def mean_curve(runs: Sequence[RunCurves], x: Callable[[RunCurves], FloatArray]) -> Curve | None:
@@ -127,13 +344,13 @@ def mean_curve(runs: Sequence[RunCurves], x: Callable[[RunCurves], FloatArray]) 
 
 
 def kind_means(values: FloatArray, devices: Sequence[str]) -> dict[str, float]:
-    """The mean of values [rounds, N] over the workers of each device kind, NaN left out."""
+    """The mean of values [rounds, N] over the workers of each device kind, without NaN."""
     means: dict[str, float] = {}
     for kind in dict.fromkeys(devices):
-        mine = values[:, [device == kind for device in devices]]
-        mine = mine[np.isfinite(mine)]
-        if mine.size:
-            means[kind] = float(mine.mean())
+        of_kind = values[:, [device == kind for device in devices]]
+        of_kind = of_kind[np.isfinite(of_kind)]
+        if of_kind.size:
+            means[kind] = float(of_kind.mean())
     return means
 
 
@@ -142,35 +359,16 @@ def device_order(step_time: dict[str, float], devices: Iterable[str]) -> list[st
     return sorted(dict.fromkeys(devices), key=lambda kind: (step_time.get(kind, np.inf), kind))
 
 
-def read_curves(folder: Path) -> RunCurves:
-    """What figures need of the run in this folder."""
-    with RunReader(folder) as run:
-        tests = run.table("evaluations")
-        devices = run.meta("devices")
-        steps = run.array("workers", "local_steps")
-        there = ~np.isnan(run.array("workers", "worker_time"))
-        return RunCurves(
-            folder=folder,
-            summary=run.summary(),
-            metric=run.meta("metric"),
-            rounds=np.array(tests["round"], dtype=np.float64),
-            clock=np.array(tests["clock"], dtype=np.float64),
-            values=np.array(tests["accuracy"], dtype=np.float64),
-            steps=kind_means(np.where(there, steps, np.nan), devices),
-            step_time=kind_means(run.array("workers", "step_time"), devices),
-        )
-
-
 def _kinds(runs: Sequence[RunCurves]) -> tuple[str, ...]:
     times: dict[str, list[float]] = {}
     for run in runs:
         for kind, time in run.step_time.items():
             times.setdefault(kind, []).append(time)
-    means = {kind: float(np.mean(each)) for kind, each in times.items()}
+    means = {kind: float(np.mean(values)) for kind, values in times.items()}
     return tuple(device_order(means, means))
 
 
-def _mark(summaries: Sequence[RunSummary]) -> str:
+def _unfinished_mark(summaries: Sequence[RunSummary]) -> str:
     """What to add to a name whose runs did not all finish."""
     statuses = [run.status for run in summaries if run.status != FINISHED]
     if not statuses:

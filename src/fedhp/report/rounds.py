@@ -1,4 +1,4 @@
-"""One round of a run, read back: which rounds there are, who did what, over which links."""
+"""One round of a run, read back: which rounds there are, what each worker did, over which links."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
+from fedhp.report.formatting import worker_name
 from fedhp.types import LinkVerdict, StepReason
 
 
@@ -17,8 +18,8 @@ def check_round(run: RunReader, round_index: int | None) -> int:
     if last == 0:
         raise RunError(
             f"{run.folder}: no round is committed yet (status: {run.meta('status')})",
-            allowed="a run with at least one finished round",
-            fix="let it run further, with rounds of at least 1",
+            allowed="a run with at least one committed round",
+            fix="let it run longer, with rounds of at least 1",
         )
     if round_index is None:
         return last
@@ -33,7 +34,7 @@ def check_round(run: RunReader, round_index: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A row of the links table; for directed exchanges a is the receiver."""
+    """A row of the links table; in a directed exchange a is the receiver."""
 
     a: int
     b: int
@@ -47,13 +48,13 @@ class Link:
 
     @property
     def name(self) -> str:
-        """How the link is called in a sentence."""
+        """The link in a sentence."""
         return f"{self.a}–{self.b}"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one worker did; its row of the workers table."""
+class WorkerRound:
+    """What one worker did in a round; its row of the workers table."""
 
     worker: int
     device: str
@@ -66,12 +67,12 @@ class Share:
 
     @property
     def name(self) -> str:
-        """How the worker is called in a sentence."""
-        return f"worker {self.worker} ({self.device})"
+        """The worker in a sentence."""
+        return worker_name(self.worker, self.device)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class VerdictCount:
     """How many links got a verdict, and how many of these were used."""
 
     links: int
@@ -97,20 +98,20 @@ class RoundView:
     mean_waiting_time: float
     learning_rate: float
     bytes_sent: int
-    reason: StepReason | None  # None: an algorithm of the user's that gives words of its own
+    reason: StepReason | None  # what set the steps; None: a user's algorithm gave its own words
     reason_text: str  # as recorded
     pace_setter: int | None
     accuracy: float | None
     mean_model_accuracy: float | None
     facts: dict[str, float | None]
-    shares: list[Share]  # of those present
-    away: list[str]  # names of those who are not
+    workers: list[WorkerRound]  # those present
+    away: list[str]  # names of those absent
     directed: bool  # a link is one transfer, from b to a
     links_used: int
     links_known: int  # used or considered
-    verdicts: dict[LinkVerdict, Verdicts]  # of all links
+    verdicts: dict[LinkVerdict, VerdictCount]  # of all links
     links: list[Link]  # all, or a selection with the slowest of every worker and verdict
-    network: bool  # machines took part; time is real, and nobody sees all models
+    network: bool  # a run on machines: time is real, and nobody sees all models
 
     @property
     def complete(self) -> bool:
@@ -119,42 +120,44 @@ class RoundView:
 
     @property
     def used(self) -> list[Link]:
-        """The links over which models travelled, as far as they are recorded."""
+        """The links that carried models, as far as they are recorded."""
         return [link for link in self.links if link.used]
 
     @property
     def used_verdicts(self) -> set[LinkVerdict | None]:
         """The verdicts of the links in use; None among them if one was not considered."""
-        found: set[LinkVerdict | None] = {v for v, each in self.verdicts.items() if each.used}
-        if sum(each.used for each in self.verdicts.values()) < self.links_used:
-            found.add(None)
-        return found
+        verdicts: set[LinkVerdict | None] = {
+            verdict for verdict, counts in self.verdicts.items() if counts.used
+        }
+        if sum(counts.used for counts in self.verdicts.values()) < self.links_used:
+            verdicts.add(None)
+        return verdicts
 
     def count(self, verdict: LinkVerdict) -> int:
         """How many links got this verdict, recorded or not."""
         return self.verdicts[verdict].links if verdict in self.verdicts else 0
 
-    def share(self, worker: int) -> Share | None:
+    def worker(self, worker: int) -> WorkerRound | None:
         """What this worker did, None if it was away."""
-        return next((share for share in self.shares if share.worker == worker), None)
+        return next((each for each in self.workers if each.worker == worker), None)
 
     def with_verdict(self, verdict: LinkVerdict) -> list[Link]:
         """The recorded links with this verdict, slowest first as the planner saw them."""
-        found = [link for link in self.links if link.verdict == verdict]
-        return sorted(found, key=lambda link: (-(link.planned_link_time or 0.0), link.a, link.b))
+        links = [link for link in self.links if link.verdict == verdict]
+        return sorted(links, key=lambda link: (-(link.planned_link_time or 0.0), link.a, link.b))
 
     def slowest_link(self, worker: int, *, planned: bool = False) -> Link | None:
-        """The used link that keeps this worker longest."""
+        """The used link that keeps this worker busy longest."""
 
         def time(link: Link) -> float:
             return (link.planned_link_time if planned else link.link_time) or 0.0
 
-        mine = [
+        own = [
             link
             for link in self.used
             if link.a == worker or (link.b == worker and not self.directed)
         ]
-        return max(mine, key=time, default=None)
+        return max(own, key=time, default=None)
 
 
 def read_round(run: RunReader, round_index: int) -> RoundView:
@@ -164,15 +167,15 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
     tests = run.table("evaluations", round_index=index)
     facts = run.table("facts", round_index=index)
     experiment = run.meta("experiment")
-    # An event loop records no absences: those that the settings list are known all the same.
-    gone = {
-        each["worker"]
-        for each in experiment["world"]["away"]
-        if each["first"] <= index <= each["last"]
+    # An event loop records no absences; those in the settings are known nevertheless.
+    listed_away = {
+        absence["worker"]
+        for absence in experiment["world"]["away"]
+        if absence["first"] <= index <= absence["last"]
     }
-    judged = run.table("verdicts", round_index=index)
+    verdicts = run.table("verdicts", round_index=index)
     table, devices = run.table("workers", round_index=index), run.meta("devices")
-    shares, away = _shares(table, devices, gone)
+    workers, away = _workers(table, devices, listed_away)
     return RoundView(
         round_index=index,
         num_rounds=run.meta("rounds"),
@@ -195,15 +198,15 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         accuracy=next(iter(tests["accuracy"]), None),
         mean_model_accuracy=next(iter(tests["mean_model_accuracy"]), None),
         facts=dict(zip(facts["name"], facts["value"], strict=True)),
-        shares=shares,
+        workers=workers,
         away=away,
         directed=bool(row["directed"]),
         links_used=row["links"],
         links_known=row["links_known"],
         verdicts={
-            LinkVerdict(verdict): Verdicts(links, used)
+            LinkVerdict(verdict): VerdictCount(links, used)
             for verdict, links, used in zip(
-                judged["verdict"], judged["links"], judged["used"], strict=True
+                verdicts["verdict"], verdicts["links"], verdicts["used"], strict=True
             )
         },
         links=_links(run.table("links", round_index=index)),
@@ -212,7 +215,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
 
 
 def selection_note(run: RunReader, round_index: int | None = None) -> str:
-    """What to say where not every link has a row of its own, in a round or in all; else nothing."""
+    """A note where not every link has its own row, in a round or in all rounds; else empty."""
     recorded, known = run.links_kept(round_index)
     if recorded == known:
         return ""
@@ -220,33 +223,33 @@ def selection_note(run: RunReader, round_index: int | None = None) -> str:
 
 
 def bridges_of(pairs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The links that alone join what they join, smaller worker first (Tarjan 1974)."""
-    around: dict[int, list[int]] = {}
+    """The links without which the graph falls apart, smaller worker first (Tarjan 1974)."""
+    neighbors: dict[int, list[int]] = {}
     for a, b in {(min(pair), max(pair)) for pair in pairs}:
-        around.setdefault(a, []).append(b)
-        around.setdefault(b, []).append(a)
+        neighbors.setdefault(a, []).append(b)
+        neighbors.setdefault(b, []).append(a)
     order: dict[int, int] = {}
     low: dict[int, int] = {}  # the earliest worker that is reached from a worker or below it
-    found = set()
-    for root in around:
-        # The whole walk is on this stack, for Python's own would overflow.
-        stack = [] if root in order else [(root, root, iter(around[root]))]
+    bridges = set()
+    for root in neighbors:
+        # An explicit stack: Python's own would overflow.
+        stack = [] if root in order else [(root, root, iter(neighbors[root]))]
         order.setdefault(root, len(order))
         low.setdefault(root, order[root])
         while stack:
             worker, parent, rest = stack[-1]
-            other = next((each for each in rest if each != parent), None)
+            other = next((neighbor for neighbor in rest if neighbor != parent), None)
             if other is None:
                 stack.pop()
                 low[parent] = min(low[parent], low[worker])
                 if low[worker] > order[parent]:
-                    found.add((min(worker, parent), max(worker, parent)))
+                    bridges.add((min(worker, parent), max(worker, parent)))
             elif other in order:
                 low[worker] = min(low[worker], order[other])
             else:
                 order[other] = low[other] = len(order)
-                stack.append((other, worker, iter(around[other])))
-    return found
+                stack.append((other, worker, iter(neighbors[other])))
+    return bridges
 
 
 def round_start(run: RunReader, round_index: int) -> float:
@@ -256,17 +259,19 @@ def round_start(run: RunReader, round_index: int) -> float:
     return float(run.table("rounds", round_index=round_index - 1)["clock"][0])
 
 
-def _shares(table: Columns, devices: list[str], gone: set[int]) -> tuple[list[Share], list[str]]:
-    shares, away = [], []
-    names = [field.name for field in fields(Share) if field.name not in ("worker", "device")]
-    for place, worker in enumerate(table["worker"]):
-        idle = table["compute_time"][place] == 0 == table["communication_time"][place]
-        if table["worker_time"][place] is None or (worker in gone and idle):
-            away.append(f"worker {worker} ({devices[worker]})")
+def _workers(
+    table: Columns, devices: list[str], listed_away: set[int]
+) -> tuple[list[WorkerRound], list[str]]:
+    present, away = [], []
+    names = [f.name for f in fields(WorkerRound) if f.name not in ("worker", "device")]
+    for row, worker in enumerate(table["worker"]):
+        idle = table["compute_time"][row] == 0 == table["communication_time"][row]
+        if table["worker_time"][row] is None or (worker in listed_away and idle):
+            away.append(worker_name(worker, devices[worker]))
         else:
-            values = {name: table[name][place] for name in names}
-            shares.append(Share(worker=worker, device=devices[worker], **values))
-    return shares, away
+            values = {name: table[name][row] for name in names}
+            present.append(WorkerRound(worker=worker, device=devices[worker], **values))
+    return present, away
 
 
 def _links(table: Columns) -> list[Link]:

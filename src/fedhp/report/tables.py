@@ -1,6 +1,6 @@
 """Tables for the terminal and for Markdown: a comparison, a run's rounds, a round's workers.
 
-Runs that did not finish are never averaged: each has a row of its own that says so.
+Runs that did not finish are never averaged: each gets its own row, which says so.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from fedhp.report.groups import FINISHED
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedhp.engine.replay.whatif import WhatIf
-
-ROWS = 20  # of a run's rounds
-BEST = "bold: best of the column"
-MOST_WORKERS = 1000  # of a round; a longer table takes many seconds to print
+MOST_ROUNDS = 20
+MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A text, and the number by which the best of the column is found (None: no candidate)."""
+class TableCell:
+    """A text, and the number that decides which one is the best of its column (None: none)."""
 
     text: str
     rank: float | None = None  # smaller is better
@@ -56,11 +53,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ComparisonGrid:
     """A comparison as texts, before it becomes a rich table or Markdown."""
 
     headers: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     caption: str
 
 
@@ -69,7 +66,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     from rich.markup import escape
 
     grid = comparison_grid(summaries)
-    table = _table(*grid.headers, left=(grid.headers[0],), caption=grid.caption)
+    table = new_table(*grid.headers, left=(grid.headers[0],), caption=grid.caption or None)
     table.columns[0].min_width = len(grid.headers[0])
     for row in grid.rows:
         table.add_row(*(f"[bold]{escape(c.text)}[/]" if c.best else escape(c.text) for c in row))
@@ -77,7 +74,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
 
 
 def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
-    """The same as a Markdown table with its caption below."""
+    """The comparison as a Markdown table with its caption below."""
     grid = comparison_grid(summaries)
 
     def line(cells: Sequence[str]) -> str:
@@ -89,7 +86,7 @@ def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
     return "\n".join([line(headers), ruler, *rows, "", grid.caption]) + "\n"
 
 
-def comparison_grid(summaries: Sequence[RunSummary]) -> Grid:
+def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
     """Headers and cells of a comparison."""
     columns = _columns(summaries)
     columns = [
@@ -98,19 +95,22 @@ def comparison_grid(summaries: Sequence[RunSummary]) -> Grid:
         else replace(column, decimals=decimals_for(column.value(run) for run in summaries))
         for column in columns
     ]
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for label in dict.fromkeys(run.algorithm for run in summaries):
-        mine = [run for run in summaries if run.algorithm == label]
-        done = [run for run in mine if run.status == FINISHED]
-        if done:
-            part = f" ({len(done)} of {len(mine)} seeds)" if len(done) < len(mine) else ""
-            rows.append([Cell(label + part), *(_cell(column, done) for column in columns)])
-        for run in mine:
+        runs = [run for run in summaries if run.algorithm == label]
+        finished = [run for run in runs if run.status == FINISHED]
+        if finished:
+            part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
+            cells = [_cell(column, finished) for column in columns]
+            rows.append([TableCell(label + part), *cells])
+        for run in runs:
             if run.status != FINISHED:
-                cells = [Cell(_cell(column, [run]).text) for column in columns]
-                rows.append([Cell(_unfinished(run)), *cells])
+                cells = [TableCell(_cell(column, [run]).text) for column in columns]
+                rows.append([TableCell(_unfinished(run)), *cells])
     headers = ["algorithm", *(column.header for column in columns)]
-    return Grid(headers, _mark_best(rows), _caption(summaries))
+    rows = _mark_best(rows)
+    marked = any(cell.best for row in rows for cell in row)
+    return ComparisonGrid(headers, rows, _caption(summaries, best_marked=marked))
 
 
 def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
@@ -146,27 +146,27 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     ]
 
 
-def _cell(column: Column, runs: Sequence[RunSummary]) -> Cell:
+def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
-    found = interval([column.scale * value for value in values])
-    if found is None:
-        return Cell("not reached" if column.target else MISSING)
+    spread = interval([column.scale * value for value in values])
+    if spread is None:
+        return TableCell("not reached" if column.target else MISSING)
     if column.write is not None:
-        return Cell(column.write(found.mean), column.better * found.mean)
-    text = fixed(found.mean, column.decimals or 0)
+        return TableCell(column.write(spread.mean), column.better * spread.mean)
+    text = fixed(spread.mean, column.decimals or 0)
     if column.target and len(values) < len(runs):
-        return Cell(f"{text} ({len(values)}/{len(runs)} reached)")
+        return TableCell(f"{text} ({len(values)}/{len(runs)} reached)")
     if column.spread:
-        text = with_spread(found, column.decimals or 0)
-    return Cell(text, column.better * found.mean if column.better else None)
+        text = with_spread(spread, column.decimals or 0)
+    return TableCell(text, column.better * spread.mean if column.better else None)
 
 
-def with_spread(found: Interval, decimals: int) -> str:
-    """mean ± half-width of the interval; the mean alone where there is none."""
-    text = fixed(found.mean, decimals)
-    if found.high is None or found.high == found.mean:
+def with_spread(spread: Interval, decimals: int) -> str:
+    """mean ± half-width of the interval; only the mean where there is no interval."""
+    text = fixed(spread.mean, decimals)
+    if spread.high is None or spread.high == spread.mean:
         return text
-    return f"{text} ± {fixed(found.high - found.mean, decimals)}"
+    return f"{text} ± {fixed(spread.high - spread.mean, decimals)}"
 
 
 def _unfinished(run: RunSummary) -> str:
@@ -174,17 +174,19 @@ def _unfinished(run: RunSummary) -> str:
     return f"{run.algorithm}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
 
 
-def _caption(summaries: Sequence[RunSummary]) -> str:
+def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     seeds = {run.seed for run in summaries if run.status == FINISHED}
-    note = BEST
+    notes = []
     if len(seeds) > 1:
-        note = f"mean ± half-width of the 95 % interval over {len(seeds)} seeds; {note}"
+        notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
+    if best_marked:
+        notes.append("bold: best of the column")
     if any(run.status != FINISHED for run in summaries):
-        note += "; unfinished runs stand alone, with their numbers so far"
-    return note
+        notes.append("unfinished runs have their own rows, with their numbers so far")
+    return "; ".join(notes)
 
 
-def _mark_best(rows: list[list[Cell]]) -> list[list[Cell]]:
+def _mark_best(rows: list[list[TableCell]]) -> list[list[TableCell]]:
     least: list[float | None] = []
     for column in zip(*rows, strict=True):
         ranks = [cell.rank for cell in column if cell.rank is not None]
@@ -198,28 +200,28 @@ def _mark_best(rows: list[list[Cell]]) -> list[list[Cell]]:
     ]
 
 
-def spread_evenly(length: int, most: int = ROWS) -> list[int]:
-    """At most so many of the places 0..length-1, evenly, the first and last included."""
+def spread_evenly(length: int, most: int) -> list[int]:
+    """At most this many of the indices 0..length-1, evenly, the first and last included."""
     if length <= most:
         return list(range(length))
     return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
 
 
 def round_table(run: RunReader) -> Table:
-    """The evaluated rounds, at most 20 of them, evenly chosen."""
+    """The evaluated rounds, at most 20 of them, chosen evenly."""
     metric = run.meta("metric")
     unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
     tests, rounds = run.table("evaluations"), run.table("rounds")
-    chosen = spread_evenly(len(tests["round"]))
-    places = {index: place for place, index in enumerate(rounds["round"])}
-    at = [places[tests["round"][test]] for test in chosen]
+    chosen = spread_evenly(len(tests["round"]), MOST_ROUNDS)
+    row_of_round = {round_index: row for row, round_index in enumerate(rounds["round"])}
+    rows = [row_of_round[tests["round"][test]] for test in chosen]
 
     def tested(name: str, decimals: int | None = None) -> list[str]:
         values = [None if (v := tests[name][i]) is None else scale * v for i in chosen]
-        return _texts(values, decimals)
+        return column_texts(values, decimals)
 
     def of_round(name: str, decimals: int | None = None) -> list[str]:
-        return _texts([rounds[name][i] for i in at], decimals)
+        return column_texts([rounds[name][row] for row in rows], decimals)
 
     share = 1 if metric == ACCURACY else None
     columns = {
@@ -232,9 +234,9 @@ def round_table(run: RunReader) -> Table:
         "waiting\n(s)": of_round("mean_waiting_time"),
         "mean\nsteps": of_round("mean_local_steps", 1),
         "links": of_round("links", 0),
-        "sent": [data_size(rounds["bytes_sent"][i]) for i in at],
+        "sent": [data_size(rounds["bytes_sent"][row]) for row in rows],
     }
-    table = _table(*columns)
+    table = new_table(*columns)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     if len(chosen) < len(tests["round"]):
@@ -243,7 +245,7 @@ def round_table(run: RunReader) -> Table:
 
 
 def worker_table(run: RunReader, round_index: int) -> Table:
-    """What every worker did in one round; an even choice of very many."""
+    """What every worker did in one round; of very many workers an even selection."""
     from rich.markup import escape
 
     metric, devices = run.meta("metric"), run.meta("devices")
@@ -257,84 +259,43 @@ def worker_table(run: RunReader, round_index: int) -> Table:
             for table in (workers, tests)
         )
     away = [time is None for time in workers["worker_time"]]
-    steps = _texts(workers["local_steps"], 0)
+    steps = column_texts(workers["local_steps"], 0)
     columns = {
-        "worker": _texts(workers["worker"], 0),
+        "worker": column_texts(workers["worker"], 0),
         "device": [escape(devices[worker]) for worker in workers["worker"]],
-        "links": _texts(workers["links"], 0),
+        "links": column_texts(workers["links"], 0),
         "steps": ["away" if gone else text for gone, text in zip(away, steps, strict=True)],
-        "step\n(s)": _texts(workers["step_time"], 3),
-        "compute\n(s)": _texts(workers["compute_time"]),
-        "link\n(s)": _texts(workers["communication_time"]),
-        "done\n(s)": _texts([None if asynchronous else t for t in workers["worker_time"]]),
-        "waited\n(s)": _texts(workers["waiting_time"]),
-        "loss": _texts(workers["train_loss"], 3),
+        "step\n(s)": column_texts(workers["step_time"], 3),
+        "compute\n(s)": column_texts(workers["compute_time"]),
+        "link\n(s)": column_texts(workers["communication_time"]),
+        "done\n(s)": column_texts([None if asynchronous else t for t in workers["worker_time"]]),
+        "waited\n(s)": column_texts(workers["waiting_time"]),
+        "loss": column_texts(workers["train_loss"], 3),
     }
     if tests["worker"]:
         unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
         results = [scale * value for value in tests["accuracy"]]
-        columns[f"test\n{unit}"] = _texts(results, 1 if metric == ACCURACY else None)
-    table = _table(*columns, left=("device",))
+        columns[f"test\n{unit}"] = column_texts(results, 1 if metric == ACCURACY else None)
+    table = new_table(*columns, left=("device",))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     notes = []
     if asynchronous:
-        notes.append("turns that ended in this round; they may have begun before it")
+        notes.append("turns that ended in this round; they may have started earlier")
     if len(chosen) < len(devices):
         notes.append(f"{len(chosen)} of {len(devices)} workers; all of them: fedhp export")
     table.caption = "; ".join(notes) or None
     return table
 
 
-def whatif_table(result: WhatIf) -> Table:
-    """The recorded rounds, then those of every planner; the most steps per second is bold."""
-    from rich.markup import escape
-
-    recorded = result.recorded
-    outcomes = [recorded, *result.planners]
-    most = max(outcome.steps_per_second for outcome in outcomes)
-    against = [result.against_record(outcome) for outcome in result.planners]
-    rates = _texts([outcome.steps_per_second for outcome in outcomes])
-    columns: list[tuple[str, list[str]]] = [
-        ("planner", [escape(outcome.planner) for outcome in outcomes]),
-        ("rounds", _texts([len(outcome.rounds.clock) for outcome in outcomes], 0)),
-        ("round\n(s)", _texts([outcome.round_time for outcome in outcomes])),
-        ("against\nrecord", [MISSING, *(_percent(time) for time, _ in against)]),
-        ("waiting\n(s)", _texts([outcome.mean_waiting_time for outcome in outcomes])),
-        ("against\nrecord", [MISSING, *(_percent(waiting) for _, waiting in against)]),
-        ("mean\nsteps", _texts([outcome.mean_local_steps for outcome in outcomes], 1)),
-        (
-            "steps\nper s",
-            [
-                f"[bold]{text}[/]" if outcome.steps_per_second == most else text
-                for outcome, text in zip(outcomes, rates, strict=True)
-            ],
-        ),
-        ("links", _texts([outcome.mean_links for outcome in outcomes], 1)),
-        ("total\n(s)", _texts([outcome.total_time for outcome in outcomes])),
-        ("sure", [outcome.sure for outcome in outcomes]),
-    ]
-    table = _table(
-        *(header for header, _ in columns),
-        left=("planner", "sure"),
-        caption="exact: what such a run would take; assumed: planned by the recorded measurements",
-    )
-    for row in zip(*(column for _, column in columns), strict=True):
-        table.add_row(*row)
-    return table
+def column_texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:
+    """A column of numbers, all with the same number of decimals."""
+    digits = decimals_for(values) if decimals is None else decimals
+    return [fixed(value, digits) for value in values]
 
 
-def _percent(share: float | None) -> str:
-    return MISSING if share is None else f"{100 * share:+.0f} %"
-
-
-def _texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:
-    """A column of numbers, all with the same decimals."""
-    places = decimals_for(values) if decimals is None else decimals
-    return [fixed(value, places) for value in values]
-
-
-def _table(*headers: str, left: Sequence[str] = (), caption: str | None = None) -> Table:
+def new_table(*headers: str, left: Sequence[str] = (), caption: str | None = None) -> Table:
+    """An empty table for the terminal; all columns but those named are aligned right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,51 +1,97 @@
-"""A replay in sentences: whether it can be trusted, which planner is the fastest, how sure."""
+"""A replay as a table and in sentences: whether it can be trusted, and which planner is fastest."""
 
 from __future__ import annotations
 
-from fedhp.engine.replay.whatif import WhatIf
-from fedhp.report.formatting import count, listed, number, seconds
+from typing import TYPE_CHECKING
+
+from fedhp.report.formatting import MISSING, count, listed, number, seconds
+from fedhp.report.tables import column_texts, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedhp.engine.replay.whatif import WhatIf
 
 SURE = {
     "recorded": "as recorded",
-    "exact": "exact, for it plans by the clock and the seed alone",
+    "exact": "exact, because it plans only by the clock and the seed",
     "assumed": "under the assumption below",
 }
 
 
+def whatif_table(result: WhatIf) -> Table:
+    """The recorded rounds, then those of every planner; the most steps per second is bold."""
+    from rich.markup import escape
+
+    recorded = result.recorded
+    outcomes = [recorded, *result.planners]
+    most = max(outcome.steps_per_second for outcome in outcomes)
+    against = [result.against_record(outcome) for outcome in result.planners]
+    rates = column_texts([outcome.steps_per_second for outcome in outcomes])
+    columns: list[tuple[str, list[str]]] = [
+        ("planner", [escape(outcome.planner) for outcome in outcomes]),
+        ("rounds", column_texts([len(outcome.rounds.clock) for outcome in outcomes], 0)),
+        ("round\n(s)", column_texts([outcome.round_time for outcome in outcomes])),
+        ("against\nrecord", [MISSING, *(_percent(time) for time, _ in against)]),
+        ("waiting\n(s)", column_texts([outcome.mean_waiting_time for outcome in outcomes])),
+        ("against\nrecord", [MISSING, *(_percent(waiting) for _, waiting in against)]),
+        ("mean\nsteps", column_texts([outcome.mean_local_steps for outcome in outcomes], 1)),
+        (
+            "steps\nper s",
+            [
+                f"[bold]{text}[/]" if outcome.steps_per_second == most else text
+                for outcome, text in zip(outcomes, rates, strict=True)
+            ],
+        ),
+        ("links", column_texts([outcome.mean_links for outcome in outcomes], 1)),
+        ("total\n(s)", column_texts([outcome.total_time for outcome in outcomes])),
+        ("basis", [outcome.sure for outcome in outcomes]),
+    ]
+    table = new_table(
+        *(header for header, _ in columns),
+        left=("planner", "basis"),
+        caption="exact: what such a run would take; assumed: planned by the recorded measurements",
+    )
+    for row in zip(*(column for _, column in columns), strict=True):
+        table.add_row(*row)
+    return table
+
+
 def whatif_words(result: WhatIf) -> list[str]:
     """One sentence each: the check, the changed settings, the fastest, assumptions, the cost."""
-    found = [_checked(result)]
+    sentences = [_check_words(result)]
     if result.overrides:
-        found.append(
-            f"Changed: {listed(result.overrides)}. All but the recorded row lives in this world."
+        sentences.append(
+            f"Changed: {listed(result.overrides)}. The change applies to every row but the "
+            "recorded one."
         )
-    found.append(_fastest(result))
-    found.extend(
+    sentences.append(_fastest_words(result))
+    sentences.extend(
         f"Assumed for {outcome.planner}: {'; '.join(outcome.assumptions)}."
         for outcome in result.planners
         if outcome.assumptions
     )
     planners = count(len(result.planners), "planner")
     rounds = count(len(result.recorded.rounds.clock), "round")
-    found.append(f"Replayed {planners} over {rounds} in {seconds(result.seconds)}.")
-    return found
+    sentences.append(f"Replayed {planners} over {rounds} in {seconds(result.seconds)}.")
+    return sentences
 
 
-def _checked(result: WhatIf) -> str:
+def _check_words(result: WhatIf) -> str:
     rounds = len(result.recorded.rounds.clock)
-    text = "Devices and links, rebuilt from the settings, are those of the record bit for bit"
+    text = "Devices and links, rebuilt from the settings, equal the record bit for bit"
     if result.first_difference is None:
-        whole = "is the round" if rounds == 1 else f"are all {rounds} rounds"
+        whole = "does the round" if rounds == 1 else f"do all {rounds} rounds"
         return f"{text}; so {whole} of the run's own planner, replayed."
-    why = "" if result.all_links else ": the record holds a selection of the links only"
+    why = "" if result.all_links else ": the record holds only a selection of the links"
     return (
-        f"{text}, but the run's own planner, replayed, plans otherwise from round "
+        f"{text}, but the run's own planner, replayed, plans differently from round "
         f"{result.first_difference} on (rounds of {seconds(result.own.round_time)} instead of "
         f"{seconds(result.recorded.round_time)}){why}."
     )
 
 
-def _fastest(result: WhatIf) -> str:
+def _fastest_words(result: WhatIf) -> str:
     best, recorded = result.best, result.recorded
     steps = f"{number(best.steps_per_second)} local steps per second of virtual time"
     before = number(recorded.steps_per_second)
@@ -55,6 +101,10 @@ def _fastest(result: WhatIf) -> str:
     else:
         text = f"None is faster than the record with {before}; {best.planner} is next with {steps}"
     return (
-        f"{text} ({SURE[best.sure]}). Nothing was trained: how well the models would have learned "
-        "at that speed, a replay cannot say."
+        f"{text} ({SURE[best.sure]}). Nothing was trained: a replay cannot say how well the models "
+        "would have learned at that speed."
     )
+
+
+def _percent(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:+.0f} %"

@@ -31,7 +31,7 @@ def test_a_selection_of_links_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not result.all_links
     assert result.first_difference is not None
     told = whatif_words(result)[0]
-    assert f"plans otherwise from round {result.first_difference} on" in told
+    assert f"plans differently from round {result.first_difference} on" in told
     assert "a selection of the links" in told
     assert any("selection of the links" in text for text in result.planners[0].assumptions)
     assert result.planners[1].sure == "exact"

@@ -14,6 +14,7 @@ from fedhp.engine.runs.campaign import Cell
 from fedhp.engine.runs.suite import PaperCell, PaperFigure, PaperSet, Suite
 from fedhp.record.reader import RunSummary, target_key
 from fedhp.report.claims.runs import SuiteRuns, group_runs
+from fedhp.report.figures.paper import FigureText
 from fedhp.report.groups import RunCurves
 
 FILL, OPT, TUNED = "fedhp:deadline=fill", "fedhp:deadline=opt", "adpsgd:steps=100"
@@ -147,19 +148,31 @@ def paper_set(
     return PaperSet(key, title or f"{name}, small", stands_for or name, "", experiment(data=source))
 
 
+DRAWN: dict[str, Any] = {
+    "fig1": "steps",
+    "fig2": "accuracy",
+    "fig3": "targets",
+    "fig4": "accuracy",
+    "fig5": "accuracy",
+    "fig6": "skew",
+    "fig7": "waiting",
+    "tables": "table",
+}
+
+
+def figure_text(name: str) -> FigureText:
+    return FigureText(title=f"The title of {name}", claim="a claim", draw=DRAWN[name])
+
+
 def paper_figure(
     name: str,
-    draw: str,
     *,
     sets: Sequence[str] = ("cifar10",),
     skews: Sequence[float] = (0.1,),
     labels: Sequence[str] = LABELS,
     cells: Sequence[PaperCell] = (),
 ) -> PaperFigure:
-    title = f"The title of {name}"
-    return PaperFigure(
-        name, title, "a claim", draw, tuple(sets), tuple(skews), tuple(labels), tuple(cells)
-    )
+    return PaperFigure(name, tuple(sets), tuple(skews), tuple(labels), tuple(cells))
 
 
 def paper_cell(data: str, skew: float, label: str, *, seed: int = 0, folder: Path) -> PaperCell:
@@ -176,13 +189,13 @@ def full_suite(
 ) -> Suite:
     """All figures on these data sets."""
     figures = (
-        paper_figure("fig1", "steps", sets=keys[:1], labels=[f"dpsgd:steps={t}" for t in taus]),
-        paper_figure("fig2", "accuracy", sets=keys),
-        paper_figure("fig3", "targets", sets=keys),
-        paper_figure("fig4", "accuracy", sets=keys, skews=(0.6,)),
-        paper_figure("fig5", "accuracy", sets=keys, skews=(0.8,)),
-        paper_figure("fig6", "skew", sets=keys, skews=LEVELS),
-        paper_figure("fig7", "waiting", sets=keys),
+        paper_figure("fig1", sets=keys[:1], labels=[f"dpsgd:steps={t}" for t in taus]),
+        paper_figure("fig2", sets=keys),
+        paper_figure("fig3", sets=keys),
+        paper_figure("fig4", sets=keys, skews=(0.6,)),
+        paper_figure("fig5", sets=keys, skews=(0.8,)),
+        paper_figure("fig6", sets=keys, skews=LEVELS),
+        paper_figure("fig7", sets=keys),
     )
     known = sets or {key: paper_set(key) for key in keys}
     return Suite(profile, known, figures, missing or {})

@@ -19,13 +19,11 @@ from fedhp.report.figures.comparison import (
     accuracy_over_rounds,
     overview,
     save_comparison_figures,
-    save_run_figures,
     time_to_target,
-    timeline,
-    topology,
     waiting_time,
 )
-from fedhp.report.figures.style import KNOWN, VERMILLION, device_looks, looks, save_figure
+from fedhp.report.figures.run import save_run_figures, timeline, topology
+from fedhp.report.figures.style import KNOWN, VERMILLION, device_styles, line_styles, save_figure
 from fedhp.report.groups import mean_curve, read_comparison
 from unit.report.conftest import Runs
 from unit.report.runs import query
@@ -104,20 +102,20 @@ def test_drawing_leaves_no_global_trace(runs: Runs) -> None:
 
 def test_a_label_keeps_its_colour_in_any_company() -> None:
     labels = ["fedhp", "dpsgd", "adpsgd:steps=100", "fedhp:deadline=fill", "own:Algorithm"]
-    together = looks(labels)
+    together = line_styles(labels)
     for label in labels:
-        assert looks([label])[label].color == together[label].color
-        assert looks(["pens", label])[label].color == together[label].color
+        assert line_styles([label])[label].color == together[label].color
+        assert line_styles(["pens", label])[label].color == together[label].color
     assert together["fedhp"] == KNOWN["fedhp"]
     assert together["fedhp"].width == max(look.width for look in together.values())
 
 
 def test_many_labels_are_told_apart_by_more_than_colour() -> None:
     labels = [*KNOWN, "fedhp:deadline=fill", "adpsgd:steps=50", "adpsgd:steps=100"]
-    chosen = looks(labels)
+    chosen = line_styles(labels)
     assert len({look.marker for look in chosen.values()}) == len(labels)
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(labels)
-    kinds = device_looks(["laptop", "xavier_nx", "jetson_tx2"])
+    kinds = device_styles(["laptop", "xavier_nx", "jetson_tx2"])
     assert len({look.marker for look in kinds.values()}) == 3
 
 

@@ -14,8 +14,13 @@ from rich.console import Console
 
 from fedhp.record.reader import RunReader
 from fedhp.report.explain import explain_round
-from fedhp.report.figures.comparison import save_run_figures, timeline, topology
-from fedhp.report.figures.run_panels import DOTS, DRAWN
+from fedhp.report.figures.run import (
+    MOST_LINES,
+    MOST_MARKERS,
+    save_run_figures,
+    timeline,
+    topology,
+)
 from fedhp.report.formatting import seconds
 from fedhp.report.rounds import selection_note
 from fedhp.report.tables import worker_table
@@ -61,8 +66,8 @@ def test_the_words_count_all_links_and_say_what_is_missing(wide: Path) -> None:
     assert re.findall(r"(\d+)–(\d+)", named[1]) == [
         (str(a), str(b)) for a, b in record.decision.links[slowest_cut]
     ]
-    assert "Had to stay" not in text["Links"]
-    assert f"the record keeps {recorded:,} of the {known:,} links" in text["Links"]
+    assert "fall apart" not in text["Links"]
+    assert f"The record keeps {recorded:,} of the {known:,} links" in text["Links"]
 
 
 def test_the_slowest_link_of_those_who_are_named_is_theirs(wide: Path) -> None:
@@ -99,7 +104,7 @@ def test_pictures_draw_some_lines_and_tell_the_number_of_all(wide: Path) -> None
     assert text.get_text().startswith(f"round 2: {len(record.links)} ")
     lines = [each for each in axes.collections if isinstance(each, LineCollection)]
     drawn = sum(len(each.get_segments()) for each in lines)
-    assert 0 < drawn <= DRAWN
+    assert 0 < drawn <= MOST_LINES
     assert f"{drawn} slowest and fastest drawn" in text.get_text()
 
 
@@ -112,7 +117,7 @@ def test_a_thousand_workers_are_drawn_in_seconds(tmp_path: Path) -> None:
     with RunReader(folder) as run:
         axes = topology(run, [1]).axes[0]
         dots = [each for each in axes.collections if not isinstance(each, LineCollection)]
-        assert sum(len(np.asarray(each.get_offsets())) for each in dots) == DOTS
+        assert sum(len(np.asarray(each.get_offsets())) for each in dots) == MOST_MARKERS
         assert worker_table(run, 1).row_count == 1000
         assert "1000 of 1200 workers" in str(worker_table(run, 1).caption)
 
@@ -120,7 +125,7 @@ def test_a_thousand_workers_are_drawn_in_seconds(tmp_path: Path) -> None:
 def test_a_whole_record_needs_no_note(wide: Path, tmp_path: Path) -> None:
     with RunReader(wide_run(tmp_path / "run", 12)) as run:
         assert selection_note(run) == ""
-        assert "the record keeps" not in str(explain_round(run, 1))
+        assert "The record keeps" not in str(explain_round(run, 1))
         assert len(topology(run, [1]).axes[0].texts) == 13
     with RunReader(wide) as run:
         assert re.fullmatch(

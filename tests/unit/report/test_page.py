@@ -155,7 +155,7 @@ def test_tables_align_mark_and_break_lines() -> None:
 def test_mistakes_of_a_caller_are_found() -> None:
     with pytest.raises(ValueError, match="2 cells under 1"):
         table_html(["a"], [["b", "c"]])
-    with pytest.raises(ValueError, match="no mark 'green'"):
+    with pytest.raises(ValueError, match="unknown mark 'green'"):
         table_html(["a"], [["b"]], marks={(0, 0): "green"})
     twice = [Section("A", "a", ""), Section("B", "a", "")]
     for sections in (twice, [Section("A", 'a" onclick="', "")], [Section("A", "", "")]):

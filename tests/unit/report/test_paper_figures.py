@@ -12,15 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedhp.engine.runs.suite import PaperFigure, Suite
+from fedhp.engine.runs.suite import FIGURES, PaperFigure, Suite
+from fedhp.errors import ConfigError
 from fedhp.report.claims.runs import SuiteRuns, group_runs, read_suite_runs
-from fedhp.report.figures.paper import Drawing, draw_figure
-from fedhp.report.figures.paper_panels import paper_looks
+from fedhp.report.figures.paper import (
+    PaperDrawing,
+    draw_figure,
+    paper_styles,
+    read_figure_texts,
+)
 from fedhp.report.figures.style import KNOWN, PAGE, save_figure
 from unit.report.conftest import Runs
 from unit.report.suite_runs import (
+    DRAWN,
     FILL,
     LABELS,
+    figure_text,
     full_runs,
     full_suite,
     make_run,
@@ -42,8 +49,12 @@ def named(suite: Suite, name: str) -> PaperFigure:
     return next(figure for figure in suite.figures if figure.name == name)
 
 
-def draw(name: str, suite: Suite, all_runs: SuiteRuns) -> Drawing:
-    [drawing] = draw_figure(named(suite, name), suite, all_runs)
+def draw_all(figure: PaperFigure, suite: Suite, all_runs: SuiteRuns) -> list[PaperDrawing]:
+    return draw_figure(figure, figure_text(figure.name), suite=suite, runs=all_runs)
+
+
+def draw(name: str, suite: Suite, all_runs: SuiteRuns) -> PaperDrawing:
+    [drawing] = draw_all(named(suite, name), suite, all_runs)
     return drawing
 
 
@@ -93,13 +104,13 @@ def test_the_alt_text_has_the_numbers() -> None:
 
 
 def test_fedhp_as_the_paper_has_it_is_drawn_strongest() -> None:
-    chosen = paper_looks(LABELS)
+    chosen = paper_styles(LABELS)
     assert chosen[FILL] == KNOWN["fedhp"]
     assert max(chosen.values(), key=lambda look: look.width) == chosen[FILL]
     assert len({look.marker for look in chosen.values()}) == len(LABELS)
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(LABELS)
-    assert paper_looks(["fedhp", FILL])["fedhp"] == KNOWN["fedhp"]
-    assert paper_looks(["dpsgd"]) == {"dpsgd": KNOWN["dpsgd"]}
+    assert paper_styles(["fedhp", FILL])["fedhp"] == KNOWN["fedhp"]
+    assert paper_styles(["dpsgd"]) == {"dpsgd": KNOWN["dpsgd"]}
 
 
 def test_the_skew_figure_uses_what_other_figures_ran() -> None:
@@ -114,8 +125,8 @@ def test_missing_sets_and_unfinished_runs_are_named(tmp_path: Path) -> None:
     all_runs = full_runs(["cifar10"], labels=LABELS[:3], seeds=[0])
     left = [paper_cell("emnist", 0.1, "pens", seed=s, folder=tmp_path) for s in range(6)]
     drawing = draw("fig2", suite, replace(all_runs, unfinished=tuple(left)))
-    assert "Not here: IMAGE-100, small (no such folder)." in drawing.caption
-    assert "6 runs are not finished and left out: PENS, seed 0, on EMNIST, small at p = 0.1" in (
+    assert "Missing: IMAGE-100, small (no such folder)." in drawing.caption
+    assert "6 runs are unfinished and left out: PENS, seed 0, on EMNIST, small at p = 0.1" in (
         drawing.caption
     )
     assert "and 2 more" in drawing.caption
@@ -134,14 +145,14 @@ def test_with_one_seed_and_few_runs_it_still_draws(name: str) -> None:
 
 def test_nothing_finished_gives_no_figure_and_tables_are_not_drawn() -> None:
     suite = full_suite(SETS)
-    assert draw_figure(named(suite, "fig2"), suite, group_runs([])) == []
-    assert draw_figure(paper_figure("tables", "table"), suite, everything()) == []
+    assert draw_all(named(suite, "fig2"), suite, group_runs([])) == []
+    assert draw_all(paper_figure("tables"), suite, everything()) == []
 
 
 def test_several_levels_give_several_drawings() -> None:
     suite = full_suite()
-    figure = paper_figure("fig4", "accuracy", skews=(0.6, 0.8))
-    names = [drawing.name for drawing in draw_figure(figure, suite, full_runs())]
+    figure = paper_figure("fig4", skews=(0.6, 0.8))
+    names = [drawing.name for drawing in draw_all(figure, suite, full_runs())]
     assert names == ["fig4-p0.6", "fig4-p0.8"]
 
 
@@ -232,7 +243,7 @@ def test_the_pool_reads_finished_cells_once_and_names_the_others(
         paper_cell("cifar10", 0.1, "dpsgd", seed=2, folder=runs.stopped),
         paper_cell("cifar10", 0.1, "pens", seed=0, folder=tmp_path / "absent"),
     ]
-    figure = paper_figure("fig2", "accuracy", labels=("fedhp", "dpsgd", "pens"), cells=cells)
+    figure = paper_figure("fig2", labels=("fedhp", "dpsgd", "pens"), cells=cells)
     suite = replace(full_suite(), figures=(figure, figure))
     all_runs = read_suite_runs(suite)
     assert [run.summary.seed for run in all_runs.runs("cifar10", "fedhp", skew=0.1)] == [0, 1]
@@ -240,3 +251,17 @@ def test_the_pool_reads_finished_cells_once_and_names_the_others(
     assert [each.cell.label for each in all_runs.unfinished] == ["dpsgd", "pens"]
     assert all_runs.levels("cifar10") == [0.1]
     assert all_runs.levels("cifar10", "pens") == []
+
+
+def test_the_papers_files_say_what_each_figure_is() -> None:
+    texts = read_figure_texts(FIGURES)
+    assert list(texts) == list(FIGURES)
+    assert all(text.title and text.claim for text in texts.values())
+    assert {text.draw for text in texts.values()} == set(DRAWN.values())
+
+
+def test_an_unknown_kind_of_drawing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fig1.toml").write_text('title = "T"\nclaim = "C"\ndraw = "pie"\n')
+    with pytest.raises(ConfigError, match="accuracy") as caught:
+        read_figure_texts(["fig1"], tmp_path)
+    assert "draw" in str(caught.value)

@@ -69,9 +69,10 @@ class FigureFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # For the report, which reads them itself (report/figures/paper.py).
     title: str
-    claim: str  # what the paper says of it
-    draw: str  # accuracy, targets, steps, skew, waiting or table
+    claim: str
+    draw: str
     algorithms: list[str]
     skews: list[float]
     quick: FigureProfile
@@ -114,9 +115,6 @@ class PaperFigure:
     """A figure and the runs it needs."""
 
     name: str
-    title: str
-    claim: str
-    draw: str
     sets: tuple[str, ...]
     skews: tuple[float, ...]
     algorithms: tuple[str, ...]
@@ -185,7 +183,7 @@ def read_suite(
 
 
 def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> PaperSet:
-    file = _checked(SetFile, path)
+    file = read_checked(SetFile, path)
     mine: SetProfile = getattr(file, profile)
     tables = merge_tables(file.experiment, mine.experiment)
     experiment = parse(tables, overrides, source=str(path), folder=path.parent)
@@ -197,7 +195,7 @@ def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> P
 def _read_figure(
     path: Path, sets: Mapping[str, PaperSet], *, profile: str, out: Path
 ) -> PaperFigure:
-    file = _checked(FigureFile, path)
+    file = read_checked(FigureFile, path)
     mine: FigureProfile = getattr(file, profile)
     unknown = [key for key in mine.seeds if key not in sets]
     if unknown:
@@ -227,9 +225,6 @@ def _read_figure(
     used = dict.fromkeys(each.data for each in cells)
     return PaperFigure(
         path.stem,
-        file.title,
-        file.claim,
-        file.draw,
         tuple(used),
         tuple(skews),
         tuple(algorithms),
@@ -273,7 +268,8 @@ def finished_cells(cells: Iterable[PaperCell]) -> list[PaperCell]:
     return [each for each in cells if is_finished(each.cell.folder)]
 
 
-def _checked(kind: type[Kind], path: Path) -> Kind:
+def read_checked(kind: type[Kind], path: Path) -> Kind:
+    """A TOML file as this model, or a clear error."""
     try:
         return kind.model_validate(read_toml(path))
     except ValidationError as error:

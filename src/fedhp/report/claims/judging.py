@@ -105,7 +105,7 @@ class JudgedClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClaimAnswer:
     """What the runs say about a claim for one variant of FedHP."""
 
     status: Status
@@ -145,12 +145,12 @@ class Evidence:
         return DataLevel(self.data_set.key, chosen, iid=abs(chosen - even) < 1e-6)
 
 
-Measure: TypeAlias = Callable[[Evidence], Answer]
+Measure: TypeAlias = Callable[[Evidence], ClaimAnswer]
 
 
 def judge(
     sample: Sample, scale: Scale, *, bar: float | None = None, clear: bool = False, need: int = 1
-) -> Answer:
+) -> ClaimAnswer:
     """Does the sample support a difference of at least `bar` (any at all without one)?
 
     The interval has to reach the bar and exclude no difference; if `clear`, all of it has to pass.
@@ -169,7 +169,7 @@ def judge(
     else:
         holds = apart and passes(best, bar, scale=scale, exactly=False)
     lean = scale.better * (spread.mean - scale.neutral)
-    answer = Answer(
+    answer = ClaimAnswer(
         HOLDS if holds else FAILS,
         (_value(sample, scale, spread),),
         spread.count,
@@ -195,7 +195,7 @@ def passes(value: float, bar: float, *, scale: Scale, exactly: bool = True) -> b
 
 
 def _shortfall(
-    answer: Answer, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
+    answer: ClaimAnswer, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
 ) -> str:
     """Why it does not hold, in words."""
     spread = answer.interval
@@ -251,24 +251,24 @@ def _known(*reasons: str) -> tuple[str, ...]:
     return tuple(reason for reason in reasons if reason)
 
 
-def attempt(measure: Callable[[], Answer]) -> Answer:
+def attempt(measure: Callable[[], ClaimAnswer]) -> ClaimAnswer:
     """Its answer, also where there is no number to judge."""
     try:
         return measure()
     except NoSample as error:
         if error.lost:
-            return Answer(FAILS, reasons=(error.why,), direction="opposite")
-        return Answer(UNKNOWN, reasons=(error.why,))
+            return ClaimAnswer(FAILS, reasons=(error.why,), direction="opposite")
+        return ClaimAnswer(UNKNOWN, reasons=(error.why,))
 
 
 def measure_each(
-    items: Iterable[Item], measure: Callable[[Item], Answer], *, name: Callable[[Item], str]
-) -> list[tuple[str, Answer]]:
+    items: Iterable[Item], measure: Callable[[Item], ClaimAnswer], *, name: Callable[[Item], str]
+) -> list[tuple[str, ClaimAnswer]]:
     """The answer for each item, with the item's name."""
     return [(name(item), attempt(partial(measure, item))) for item in items]
 
 
-def merge(parts: Sequence[tuple[str, Answer]]) -> Answer:
+def merge(parts: Sequence[tuple[str, ClaimAnswer]]) -> ClaimAnswer:
     """All of them together: the worst decides, and the reasons name what fell short."""
     order = (FAILS, UNKNOWN, HOLDS, REPORTED)
     status = min((part.status for _, part in parts), key=order.index)
@@ -295,7 +295,7 @@ def merge(parts: Sequence[tuple[str, Answer]]) -> Answer:
     ways = {part.direction for _, part in parts if part.status != UNKNOWN}
     way: Direction = "opposite" if "opposite" in ways else "same" if ways == {"same"} else ""
     rising = any(part.rising for _, part in parts)
-    return Answer(status, tuple(values), seeds, reasons, way, rising=rising)
+    return ClaimAnswer(status, tuple(values), seeds, reasons, way, rising=rising)
 
 
 def on_set(choose: ChooseSet, measure: Measure, *, both_variants: bool = True) -> JudgeClaim:
@@ -319,8 +319,8 @@ def on_all(names: Sequence[str], measure: Measure) -> JudgeClaim:
     """Judge on several of the paper's data sets together."""
 
     def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
-        def judge_variant(fedhp: str) -> Answer:
-            def one(name: str) -> Answer:
+        def judge_variant(fedhp: str) -> ClaimAnswer:
+            def one(name: str) -> ClaimAnswer:
                 return _measure_on(set_for(name), measure, runs=runs, suite=suite, fedhp=fedhp)
 
             return merge(measure_each(names, one, name=str))
@@ -332,14 +332,14 @@ def on_all(names: Sequence[str], measure: Measure) -> JudgeClaim:
 
 def _measure_on(
     choose: ChooseSet, measure: Measure, *, runs: SuiteRuns, suite: Suite, fedhp: str
-) -> Answer:
+) -> ClaimAnswer:
     data_set = choose(suite)
     if data_set.key in suite.missing:
         raise NoSample(f"{data_set.title} is not available: {suite.missing[data_set.key]}")
     return measure(Evidence(runs, suite, data_set, fedhp))
 
 
-def _verdict(fill: Answer, opt: Answer | None, *, where: str) -> Verdict:
+def _verdict(fill: ClaimAnswer, opt: ClaimAnswer | None, *, where: str) -> Verdict:
     opt_lines: tuple[str, ...] = ()
     if opt is not None:
         # Of several values only those that differ: FedHP has no part in the others.

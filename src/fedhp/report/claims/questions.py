@@ -23,7 +23,7 @@ from fedhp.report.claims.judging import (
     INTERVAL_SEEDS,
     REPORTED,
     UNKNOWN,
-    Answer,
+    ClaimAnswer,
     Direction,
     Evidence,
     Measure,
@@ -127,11 +127,11 @@ def against(
 ) -> Measure:
     """FedHP against each rival, by at least its bar (by anything, where it has none)."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         parts = measure_each(bars, partial(against_one, evidence), name=name_of)
         return parts[0][1] if len(parts) == 1 else merge(parts)
 
-    def against_one(evidence: Evidence, rival: str) -> Answer:
+    def against_one(evidence: Evidence, rival: str) -> ClaimAnswer:
         pairs = paired_runs(evidence.runs, evidence.level(skew), ours=evidence.fedhp, theirs=rival)
         return judge(
             metric.sample(evidence, pairs), metric.scale, bar=bars[rival], clear=clear, need=need
@@ -149,8 +149,8 @@ def in_order(
 ) -> Measure:
     """The first of each pair is better than its second."""
 
-    def measure(evidence: Evidence) -> Answer:
-        def one(names: tuple[str, str]) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
+        def one(names: tuple[str, str]) -> ClaimAnswer:
             ours, theirs = (_label(evidence, name) for name in names)
             runs = paired_runs(evidence.runs, evidence.level(skew), ours=ours, theirs=theirs)
             return judge(metric.sample(evidence, runs), metric.scale)
@@ -166,7 +166,7 @@ def in_order(
 def closest(measures: Sequence[tuple[str, Measure]], scale: Scale) -> Measure:
     """Several questions, of whose numbers the least favourable is shown."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         parts = [(name, attempt(partial(each, evidence))) for name, each in measures]
         whole = merge(parts)
         known = [
@@ -201,7 +201,7 @@ def absolute(
 ) -> Measure:
     """Is an algorithm's number about the paper's? Only with its data, models and rounds."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         level = evidence.level(skew)
         own = _label(evidence, label)
         runs = evidence.runs.runs(level.data, own, skew=level.skew)
@@ -210,11 +210,11 @@ def absolute(
         numbers = [known for run in runs if (known := number(run)) is not None]
         spread = interval(numbers)
         if spread is None:
-            return Answer(UNKNOWN, reasons=("never reached here",))
+            return ClaimAnswer(UNKNOWN, reasons=("never reached here",))
         text = with_interval(spread, scale)
         if len(numbers) < len(runs):
             text += f" (reached in {len(numbers)} of {len(runs)})"
-        answer = Answer(UNKNOWN, (text,), spread.count, interval=spread)
+        answer = ClaimAnswer(UNKNOWN, (text,), spread.count, interval=spread)
         if evidence.suite.profile != "paper" or not is_papers_own(evidence.data_set):
             other = "other data" if evidence.suite.profile == "paper" else "smaller models and data"
             reason = f"{other}: absolute numbers cannot be compared, ratios are judged separately"
@@ -232,7 +232,7 @@ def absolute(
 def highest_everywhere(rivals: Sequence[str]) -> Measure:
     """FedHP is the most accurate at every level that was run; the closest rival is shown."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         levels = evidence.runs.levels(evidence.data_set.key, evidence.fedhp)
         if not levels:
             raise NoSample(f"no finished run of {label_name(evidence.fedhp)}")
@@ -249,8 +249,8 @@ def highest_everywhere(rivals: Sequence[str]) -> Measure:
 def similar_accuracy(rivals: Sequence[str]) -> Measure:
     """No rival's final accuracy is far from FedHP's."""
 
-    def measure(evidence: Evidence) -> Answer:
-        def one(rival: str) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
+        def one(rival: str) -> ClaimAnswer:
             pairs = paired_runs(evidence.runs, evidence.level(), ours=evidence.fedhp, theirs=rival)
             answer = judge(AHEAD.sample(evidence, pairs), AHEAD.scale)
             spread = answer.interval
@@ -269,8 +269,8 @@ def similar_accuracy(rivals: Sequence[str]) -> Measure:
 def falls_with_skew(labels: Sequence[str], *, need: int = 1) -> Measure:
     """Each one's accuracy is lower at p = 0.8 than on IID data, and rises nowhere between."""
 
-    def measure(evidence: Evidence) -> Answer:
-        def one(label: str) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
+        def one(label: str) -> ClaimAnswer:
             return _falls(evidence, _label(evidence, label), need=need)
 
         return merge(measure_each(labels, one, name=label_name))
@@ -281,8 +281,8 @@ def falls_with_skew(labels: Sequence[str], *, need: int = 1) -> Measure:
 def falls_least(rivals: Sequence[str], *, need: int = 1) -> Measure:
     """FedHP loses less from IID data to p = 0.8 than each rival."""
 
-    def measure(evidence: Evidence) -> Answer:
-        def one(rival: str) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
+        def one(rival: str) -> ClaimAnswer:
             ours, theirs = _drops(evidence, evidence.fedhp), _drops(evidence, rival)
             values = tuple(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
             if not values:
@@ -297,7 +297,7 @@ def falls_least(rivals: Sequence[str], *, need: int = 1) -> Measure:
 def reported(measure: Measure) -> Measure:
     """The same numbers without a bar to pass."""
 
-    def measure_only(evidence: Evidence) -> Answer:
+    def measure_only(evidence: Evidence) -> ClaimAnswer:
         answer = measure(evidence)
         return answer if answer.status == UNKNOWN else replace(answer, status=REPORTED)
 
@@ -317,7 +317,7 @@ def _rises(runs: Sequence[tuple[RunCurves, RunCurves]], number: Number) -> bool:
     return (spread.low or 0.0) > 0
 
 
-def _falls(evidence: Evidence, label: str, *, need: int) -> Answer:
+def _falls(evidence: Evidence, label: str, *, need: int) -> ClaimAnswer:
     drops = _drops(evidence, label)
     answer = judge(Sample(tuple(-drop for drop in drops.values())), LESS_POINTS, need=need)
     even, data = evidence.level().skew, evidence.data_set.key
@@ -418,7 +418,7 @@ def step_sweep(evidence: Evidence) -> StepSweep:
 def accuracy_falls_beyond(limit: int) -> Measure:
     """Final accuracy is lower with many steps than with `limit`, and rises nowhere after it."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         sweep = step_sweep(evidence)
         later = [tau for tau in sweep.taus if tau > limit]
         start = max((tau for tau in sweep.taus if tau <= limit), default=0)
@@ -436,7 +436,7 @@ def accuracy_falls_beyond(limit: int) -> Measure:
 def time_falls_until(limit: int) -> Measure:
     """Completion time is less with `limit` steps than with few, and rises nowhere before it."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         sweep = step_sweep(evidence)
         early = [tau for tau in sweep.taus if tau <= limit]
         target, arrived = _sweep_target(sweep, early, evidence.data_set.targets)
@@ -455,7 +455,7 @@ def time_falls_until(limit: int) -> Measure:
 def accuracy_peaks_inside(need: int) -> Measure:
     """The best number of steps is neither the least nor the most that were run."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         sweep = step_sweep(evidence)
         taus, peak = sweep.taus, _peak(sweep)
         ends = [tau for tau in (taus[0], taus[-1]) if tau != peak]
@@ -464,11 +464,11 @@ def accuracy_peaks_inside(need: int) -> Measure:
         if len(ends) < 2:
             where = "least" if peak == taus[0] else "most"
             reasons: tuple[str, ...] = (f"the peak is at the {where} steps run",)
-            answer = Answer(FAILS, values, sweep.seeds, reasons)
+            answer = ClaimAnswer(FAILS, values, sweep.seeds, reasons)
         else:
             flat = [tau for tau in ends if not _rises(sweep.pairs(tau, peak), final_accuracy)]
             reasons = (f"not clearly above tau = {listed(map(str, flat))}",) if flat else ()
-            answer = Answer(FAILS if flat else HOLDS, values, sweep.seeds, reasons, "same")
+            answer = ClaimAnswer(FAILS if flat else HOLDS, values, sweep.seeds, reasons, "same")
         return _enough(answer, need)
 
     return measure
@@ -477,7 +477,7 @@ def accuracy_peaks_inside(need: int) -> Measure:
 def time_falls_first(need: int) -> Measure:
     """From the fewest steps on, completion time falls until some number of steps."""
 
-    def measure(evidence: Evidence) -> Answer:
+    def measure(evidence: Evidence) -> ClaimAnswer:
         sweep = step_sweep(evidence)
         target, arrived = _sweep_target(sweep, sweep.taus, evidence.data_set.targets)
         number = partial(time_to, target=target)
@@ -495,12 +495,14 @@ def time_falls_first(need: int) -> Measure:
         reasons += _late_words(sweep.taus, arrived)
         way: Direction = "same" if falls else ""
         status = HOLDS if falls else FAILS
-        return _enough(Answer(status, values, sweep.seeds, tuple(reasons), way), need)
+        return _enough(ClaimAnswer(status, values, sweep.seeds, tuple(reasons), way), need)
 
     return measure
 
 
-def _unbroken(answer: Answer, sweep: StepSweep, taus: Sequence[int], *, number: Number) -> Answer:
+def _unbroken(
+    answer: ClaimAnswer, sweep: StepSweep, taus: Sequence[int], *, number: Number
+) -> ClaimAnswer:
     """The same, unless the number clearly rises somewhere along these numbers of steps."""
     for one, other in itertools.pairwise(taus):
         if answer.status == HOLDS and _rises(sweep.pairs(one, other), number):
@@ -541,7 +543,7 @@ def _at(sweep: StepSweep, tau: int, number: Number, write: Callable[[float], str
     return f"{write(sweep.mean(tau, number))} at tau = {tau}"
 
 
-def _enough(answer: Answer, need: int) -> Answer:
+def _enough(answer: ClaimAnswer, need: int) -> ClaimAnswer:
     if answer.seeds >= need:
         return answer
     return replace(answer, status=UNKNOWN, reasons=(seeds_needed(need, answer.seeds),))

@@ -1,4 +1,5 @@
-"""Figures: comparisons, single runs, the world, the paper's own; drawn without pyplot.
+"""Figures: comparisons, single runs, the paper's own, a data split; drawn without pyplot.
 
-Read first: comparison.py and style.py. *panels.py draw on axes that are given.
+Read first: style.py (how all of them look), then comparison.py. Functions called draw_* and *_bars
+draw on axes that are given.
 """

@@ -1,6 +1,8 @@
-"""Figures of comparisons and runs, sized for a paper, as PNG, SVG and PDF.
+"""Figures that compare runs, sized for a paper, and their panels: curves and bars.
 
-Every function returns a matplotlib Figure made without pyplot: nothing global stays behind.
+Means and 95 % intervals are over the finished seeds; every single seed is a dot, and a run that
+did not finish is a thin line that ends in a cross. Figures are made without pyplot, so nothing
+global is left behind.
 """
 
 from __future__ import annotations
@@ -11,34 +13,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhp.record.reader import RunReader
-from fedhp.report.figures.panels import (
-    best_known_target,
-    curve_handles,
-    over_rounds,
-    over_time,
-    spread_note,
-    step_bars,
-    target_bars,
-    waiting_bars,
+from fedhp.record.reader import RunSummary
+from fedhp.record.statistics import Interval, interval
+from fedhp.report.figures.style import (
+    COLUMN,
+    FAINT,
+    INK,
+    PAGE,
+    QUIET,
+    LineStyle,
+    LineStyles,
+    device_styles,
+    legend_above,
+    line_styles,
+    new_figure,
+    paper_style,
+    save_figure,
 )
-from fedhp.report.figures.run_panels import (
-    TALLEST,
-    crowd_scale,
-    draw_timeline,
-    draw_topology,
-    read_links,
-    run_devices,
-    topology_handles,
-)
-from fedhp.report.figures.style import COLUMN, PAGE, QUIET, new_figure, paper_style, save_figure
-from fedhp.report.groups import Comparison, read_comparison
-from fedhp.report.rounds import check_round
+from fedhp.report.formatting import ACCURACY, decimals_for, fixed, target_name
+from fedhp.report.groups import Comparison, RunCurves, mean_curve, read_comparison
+from fedhp.report.tables import with_spread
+from fedhp.types import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROW = 0.23  # inches per bar
+BAR_HEIGHT = 0.23  # inches
+MARKERS_PER_CURVE = 7
+BELOW = 1.5  # the curves' axis goes this many times (best - lowest target) below that target
+APART = 0.075  # of the axis between two targets' names, so that both are readable
+ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
 
 
 def save_comparison_figures(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -64,7 +68,7 @@ def save_comparison_figures(folders: Sequence[Path], out: Path) -> list[Path]:
 def accuracy_over_time(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against virtual time."""
     figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    _legend(figure, curve_handles(comparison))
+    legend_above(figure, curve_handles(comparison))
     over_time(figure.subplots(), comparison)
     return figure
 
@@ -73,7 +77,7 @@ def accuracy_over_time(comparison: Comparison) -> Figure:
 def accuracy_over_rounds(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against rounds."""
     figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    _legend(figure, curve_handles(comparison))
+    legend_above(figure, curve_handles(comparison))
     over_rounds(figure.subplots(), comparison)
     return figure
 
@@ -82,7 +86,7 @@ def accuracy_over_rounds(comparison: Comparison) -> Figure:
 def time_to_target(comparison: Comparison) -> Figure:
     """Virtual time to each target, one panel per target."""
     targets = comparison.targets
-    figure = new_figure(COLUMN, len(targets) * (0.55 + ROW * len(comparison.groups)))
+    figure = new_figure(COLUMN, len(targets) * (0.55 + BAR_HEIGHT * len(comparison.groups)))
     panels = figure.subplots(len(targets), 1, squeeze=False)[:, 0]
     for axes, target in zip(panels, targets, strict=True):
         target_bars(axes, comparison, target)
@@ -92,7 +96,7 @@ def time_to_target(comparison: Comparison) -> Figure:
 @paper_style()
 def waiting_time(comparison: Comparison) -> Figure:
     """Mean waiting time of each algorithm."""
-    figure = new_figure(COLUMN, 0.55 + ROW * len(comparison.groups))
+    figure = new_figure(COLUMN, 0.55 + BAR_HEIGHT * len(comparison.groups))
     waiting_bars(figure.subplots(), comparison)
     return figure
 
@@ -100,10 +104,10 @@ def waiting_time(comparison: Comparison) -> Figure:
 @paper_style()
 def local_steps(comparison: Comparison) -> Figure:
     """Mean local steps of each algorithm, by device kind."""
-    row = max(ROW, 0.1 * len(comparison.kinds))
-    figure = new_figure(COLUMN, 0.85 + row * len(comparison.groups))
+    height = max(BAR_HEIGHT, 0.1 * len(comparison.kinds))
+    figure = new_figure(COLUMN, 0.85 + height * len(comparison.groups))
     handles = step_bars(figure.subplots(), comparison)
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(3, len(handles)))
+    legend_above(figure, handles, columns=min(3, len(handles)))
     return figure
 
 
@@ -111,11 +115,11 @@ def local_steps(comparison: Comparison) -> Figure:
 def overview(comparison: Comparison) -> Figure:
     """The whole comparison in one picture: accuracy, time to target, waiting, steps."""
     rows = len(comparison.groups)
-    figure = new_figure(PAGE, 3.5 + ROW * rows)
-    _legend(figure, curve_handles(comparison), columns=min(4, rows))
-    # Each row has a grid of its own, so that long names below do not narrow the curves above.
-    halves = figure.add_gridspec(2, 1, height_ratios=(2.3, 0.6 + ROW * rows))
-    target = best_known_target(comparison)
+    figure = new_figure(PAGE, 3.5 + BAR_HEIGHT * rows)
+    legend_above(figure, curve_handles(comparison), columns=min(4, rows))
+    # Each row has its own grid, so that long names below do not narrow the curves above.
+    halves = figure.add_gridspec(2, 1, height_ratios=(2.3, 0.6 + BAR_HEIGHT * rows))
+    target = most_telling_target(comparison)
     panels = 1 if target is None else 2
     upper = halves[0].subgridspec(1, panels, width_ratios=(1.4, 1)[:panels])
     learning = figure.add_subplot(upper[0])
@@ -138,54 +142,314 @@ def overview(comparison: Comparison) -> Figure:
     return figure
 
 
-def save_run_figures(folder: Path, out: Path) -> list[Path]:
-    """Draw one run into a folder: its learning, its topology, its last round's timeline."""
-    with RunReader(folder) as run:
-        check_round(run, None)
-        paths = save_figure(topology(run), out, "topology")
-        paths += save_figure(timeline(run), out, "timeline")
-    return save_figure(accuracy_over_time(read_comparison([folder])), out, "accuracy") + paths
-
-
-@paper_style()
-def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
-    """The links at chosen rounds; without a choice at the first, the middle and the last."""
-    last = check_round(run, None)
-    chosen = list(rounds or dict.fromkeys((1, (last + 1) // 2, last)))
-    links = [read_links(run, check_round(run, index)) for index in chosen]
-    devices, styles = run_devices(run)
-    speeds = np.concatenate([each.speed for each in links])
-    top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
-    scale = crowd_scale(links)
-    across = min(3, len(links))
-    down = -(-len(links) // across)
-    handles = topology_handles(run, styles, speeds, scale=scale)
-    columns = (2, 3, len(handles))[across - 1]
-    figure = new_figure(2.4 * across, 2.5 * down + 0.14 + 0.16 * -(-len(handles) // columns))
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for axes, each in zip(panels, links, strict=False):
-        draw_topology(axes, each, devices=devices, looks=styles, top=top, scale=scale)
-    for axes in panels[len(links) :]:
-        axes.set_axis_off()
-    _legend(figure, handles, columns=columns)
-    return figure
-
-
-@paper_style()
-def timeline(run: RunReader, round_index: int | None = None) -> Figure:
-    """How every worker spent one round (the last, if none is named)."""
-    index = check_round(run, round_index)
-    devices, styles = run_devices(run)
-    figure = new_figure(COLUMN, 1.0 + 0.15 * min(TALLEST, len(devices)))
-    axes = figure.subplots()
-    handles = draw_timeline(axes, run, index, devices=devices, order=list(styles))
-    _legend(figure, handles)
-    return figure
-
-
 def _legend_height(comparison: Comparison) -> float:
     return 0.16 * ((len(comparison.groups) + 1) // 2)
 
 
-def _legend(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
-    figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
+def over_time(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
+    """Test result against virtual time, targets marked."""
+    _curves(axes, comparison, lambda run: run.clock, held=True, styles=styles)
+    axes.set_xlabel("virtual time (s)")
+
+
+def over_rounds(axes: Any, comparison: Comparison) -> None:
+    """Test result against rounds, targets marked."""
+    _curves(axes, comparison, lambda run: run.rounds, held=False)
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def curve_handles(comparison: Comparison, *, styles: LineStyles | None = None) -> list[Any]:
+    """The legend's entries of the curves, one per label."""
+    from matplotlib.lines import Line2D
+
+    chosen = _styles(comparison, styles)
+    return [
+        Line2D([], [], label=group.name, **_line_options(chosen[group.label]))
+        for group in comparison.groups
+    ]
+
+
+def value_bars(
+    axes: Any,
+    comparison: Comparison,
+    value: Callable[[RunSummary], float | None],
+    *,
+    missing: str = "no finished run",
+    share_reached: bool = False,
+    styles: LineStyles | None = None,
+) -> None:
+    """A horizontal bar per label with its interval and seeds, its number at the right."""
+    groups = comparison.groups
+    chosen = _styles(comparison, styles)
+    numbers = [group.numbers(value) for group in groups]
+    limit = _limit(numbers)
+    decimals = decimals_for(number for values in numbers for number in values)
+    for row, (group, values) in enumerate(zip(groups, numbers, strict=True)):
+        spread = interval(values)
+        if spread is None:
+            text = missing if group.finished else "no finished run"
+            axes.text(0.01 * limit, row, text, va="center", color=QUIET, style="italic")
+            continue
+        style = chosen[group.label]
+        axes.barh(
+            row, spread.mean, height=0.62 if len(groups) > 3 else 0.45, color=style.color, zorder=2
+        )
+        _whisker(axes, row, spread, limit)
+        if spread.high is not None and spread.mean > 0:
+            _seed_dots(axes, row, values)
+        text = with_spread(spread, decimals)
+        if share_reached and len(values) < len(group.finished):
+            text = f"{fixed(spread.mean, decimals)} ({len(values)}/{len(group.finished)})"
+        _margin_text(axes, row, text)
+    _rows(axes, [group.name for group in groups])
+    axes.set_xlim(0, limit)
+    if not any(numbers):
+        axes.set_xticks([])
+
+
+def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
+    """Virtual time until a target is reached."""
+
+    def value(run: RunSummary) -> float | None:
+        return run.time_to_target.get(target)
+
+    value_bars(axes, comparison, value, missing="not reached", share_reached=True)
+    axes.set_xlabel(f"virtual time to {_target_text(target, comparison.metric)} (s)")
+
+
+def waiting_bars(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
+    """Mean waiting time per round."""
+    value_bars(axes, comparison, lambda run: run.mean_waiting_time, styles=styles)
+    axes.set_xlabel("mean waiting time per round (s)")
+
+
+def step_bars(axes: Any, comparison: Comparison) -> list[Any]:
+    """Mean local steps per round, by device kind. Returns the legend's handles."""
+    kinds = comparison.kinds
+    styles = device_styles(kinds)
+    height = 0.78 / max(1, len(kinds))
+    handles = []
+    for k, kind in enumerate(kinds):
+        offset = (k - (len(kinds) - 1) / 2) * height
+        for row, group in enumerate(comparison.groups):
+            steps = [run.steps[kind] for run in group.finished if kind in run.steps]
+            if steps:
+                axes.barh(
+                    row + offset,
+                    float(np.mean(steps)),
+                    height=height,
+                    color=styles[kind].color,
+                    edgecolor=INK,
+                    linewidth=0.4,
+                    zorder=2,
+                )
+        handles.append(_patch(styles[kind].color, kind))
+    _rows(axes, [group.name for group in comparison.groups])
+    axes.set_xlim(left=0)
+    axes.set_xlabel("mean local steps per round")
+    return handles
+
+
+def spread_note(comparison: Comparison) -> str:
+    """What whiskers, bands and dots mean; empty where there is only one seed."""
+    seeds = max(len(group.finished) for group in comparison.groups)
+    if seeds < 2:
+        return ""
+    return f"mean and 95 % interval over {seeds} seeds; dots: single seeds"
+
+
+def most_telling_target(comparison: Comparison) -> str | None:
+    """The target that most algorithms reached, of these the highest."""
+
+    def reached_by(target: str) -> int:
+        return sum(
+            any(run.summary.time_to_target.get(target) is not None for run in group.finished)
+            for group in comparison.groups
+        )
+
+    return max(
+        comparison.targets, key=lambda target: (reached_by(target), float(target)), default=None
+    )
+
+
+def _curves(
+    axes: Any,
+    comparison: Comparison,
+    x: Callable[[RunCurves], FloatArray],
+    *,
+    held: bool,
+    styles: LineStyles | None = None,
+) -> None:
+    """One curve per label; `held` values stay until the next evaluation."""
+    chosen = _styles(comparison, styles)
+    scale = 100.0 if comparison.metric == ACCURACY else 1.0
+    shown = []
+    for index, group in enumerate(comparison.groups):
+        style = chosen[group.label]
+        curve = mean_curve(group.finished, x)
+        if curve is not None:
+            shown.append(scale * curve.mean)
+            axes.plot(
+                curve.x,
+                scale * curve.mean,
+                drawstyle="steps-post" if held else "default",
+                markevery=_marker_positions(len(curve.x), index),
+                markeredgecolor="white",
+                markeredgewidth=0.4,
+                **_line_options(style),
+            )
+            axes.fill_between(
+                curve.x,
+                scale * curve.low,
+                scale * curve.high,
+                step="post" if held else None,
+                color=style.color,
+                alpha=0.1,
+                linewidth=0,
+                zorder=1.5,
+            )
+        for run in group.unfinished:
+            if run.values.size:
+                shown.append(scale * run.values)
+                _unfinished(axes, x(run), scale * run.values, style)
+    if shown:
+        _limits(axes, shown, comparison, scale)
+    _target_lines(axes, comparison, scale)
+    unit = " (%)" if comparison.metric == ACCURACY else ""
+    axes.set_ylabel(f"test {comparison.metric}{unit}")
+    axes.set_xlim(left=0)
+
+
+def _styles(comparison: Comparison, styles: LineStyles | None) -> LineStyles:
+    return line_styles([group.label for group in comparison.groups]) if styles is None else styles
+
+
+def _unfinished(axes: Any, x: FloatArray, y: FloatArray, style: LineStyle) -> None:
+    axes.plot(x, y, drawstyle="steps-post", color=style.color, linewidth=0.7, zorder=2)
+    axes.plot(x[-1:], y[-1:], "x", color=style.color, markersize=6, markeredgewidth=1.6, zorder=6)
+
+
+def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, scale: float) -> None:
+    """From somewhat below the lowest target, with every curve's end visible; bands may be cut."""
+    values = np.concatenate(curves)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return
+    low, high = float(values.min()), float(values.max())
+    ends = [float(curve[-1]) for curve in curves if np.isfinite(curve[-1])]
+    near = [scale * float(t) for t in comparison.targets]
+    span = max(high - low, 1e-9)
+    near = [target for target in near if low - span / 2 <= target <= high + span / 2]
+    low, high = min([low, *near]), max([high, *near])
+    if near and min(near) < high:
+        low = max(low, min([min(near) - BELOW * (high - min(near)), *ends]))
+    margin = 0.05 * max(high - low, 1e-9)
+    top = high + margin
+    if comparison.metric == ACCURACY:
+        low, top = max(low, margin), min(top, 100.8)
+    axes.set_ylim(low - margin, top)
+
+
+def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:
+    """The visible targets, the highest first; one too close to another is left out."""
+    low, high = axes.get_ylim()
+    last = np.inf
+    for target in reversed(comparison.targets):
+        level = scale * float(target)
+        if not low <= level <= high or last - level < APART * (high - low):
+            continue
+        last = level
+        axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
+        axes.annotate(
+            target_name(target, comparison.metric),
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            color=QUIET,
+            fontsize=7,
+        )
+
+
+def _target_text(target: str, metric: str) -> str:
+    name = target_name(target, metric)
+    return name if metric == ACCURACY else f"{metric} {name}"
+
+
+def _line_options(style: LineStyle) -> dict[str, Any]:
+    return {
+        "color": style.color,
+        "linestyle": style.dashes,
+        "linewidth": style.width,
+        "marker": style.marker,
+        "zorder": style.order,
+    }
+
+
+def _patch(color: str, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=color, edgecolor=INK, linewidth=0.4, label=label)
+
+
+def _marker_positions(points: int, curve: int) -> tuple[int, int]:
+    """First marker and step, shifted so that the curves' markers do not cover each other."""
+    step = max(1, points // MARKERS_PER_CURVE)
+    return (curve * step // 4) % step, step
+
+
+def _limit(numbers: Sequence[Sequence[float]]) -> float:
+    """How far the axis goes: all seeds, and the whiskers unless they are very long."""
+    largest = max((number for values in numbers for number in values), default=0.0)
+    if largest <= 0:
+        return 1.0
+    highs = [spread.high or 0.0 for values in numbers if (spread := interval(values)) is not None]
+    return min(ROOM * largest, 1.05 * max([largest, *highs]))
+
+
+def _whisker(axes: Any, row: int, spread: Interval, limit: float) -> None:
+    if spread.low is None or spread.high is None or spread.low == spread.high:
+        return
+    low, high = max(0.0, spread.low), min(limit, spread.high)
+    axes.plot([low, high], [row, row], color=INK, linewidth=0.9, zorder=3)
+    if spread.low > 0:
+        axes.plot([low], [row], "|", color=INK, markersize=5, zorder=3)
+    beyond = spread.high > limit
+    axes.plot([high], [row], ">" if beyond else "|", color=INK, markersize=3.5 if beyond else 5)
+
+
+def _seed_dots(axes: Any, row: int, numbers: Sequence[float]) -> None:
+    axes.plot(
+        numbers,
+        np.full(len(numbers), row - 0.17),
+        "o",
+        markersize=2.6,
+        markerfacecolor="white",
+        markeredgecolor=INK,
+        markeredgewidth=0.5,
+        zorder=4,
+    )
+
+
+def _margin_text(axes: Any, row: int, text: str) -> None:
+    axes.annotate(
+        text,
+        (1, row),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+    )
+
+
+def _rows(axes: Any, names: Sequence[str]) -> None:
+    """One row per label, the first on top, no ticks on the axis."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=FAINT, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)

@@ -1,52 +1,95 @@
 """The paper's figures from the finished runs of its suite, a page wide, with caption and alt text.
 
-What is drawn is asked of the pool, so that a figure also shows what others had run; data sets
-and runs that are not there are named in the caption.
+A figure shows all runs that it can use, for whichever figure they were run; data sets and runs
+that are missing are named in the caption. Means have the 95 % interval over the seeds as a band
+or whisker. An open marker with an arrow: some seed ended before it reached the target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from fedhp.report.claims.judging import is_papers_own
+from fedhp.engine.runs.suite import paper_folder, read_checked
+from fedhp.record.reader import target_key
+from fedhp.record.statistics import Interval, interval
+from fedhp.report.claims.judging import FILL, is_papers_own
 from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
-from fedhp.report.claims.questions import steps_of
+from fedhp.report.claims.questions import FEDHP, steps_of
 from fedhp.report.claims.runs import SuiteRuns, final_accuracy, time_to, waiting_time
-from fedhp.report.figures.panels import curve_handles
-from fedhp.report.figures.paper_panels import (
-    Panel,
-    arrivals,
-    draw_accuracy,
-    draw_skew,
-    draw_steps_accuracy,
-    draw_steps_time,
-    draw_targets,
-    draw_waiting,
-    empty_panel,
-    paper_handle,
-    paper_looks,
+from fedhp.report.figures.comparison import curve_handles, over_time, waiting_bars
+from fedhp.report.figures.style import (
+    FAINT,
+    INK,
+    PAGE,
+    QUIET,
+    LineStyle,
+    LineStyles,
+    legend_above,
+    line_styles,
+    new_figure,
+    paper_style,
 )
-from fedhp.report.figures.style import PAGE, new_figure, paper_style
-from fedhp.report.formatting import count, label_name, listed, number, score, target_name
+from fedhp.report.formatting import (
+    ACCURACY,
+    count,
+    label_base,
+    label_name,
+    listed,
+    number,
+    score,
+    target_name,
+)
+from fedhp.report.groups import Comparison, Group, RunCurves
+from fedhp.report.tables import spread_evenly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedhp.engine.runs.suite import PaperFigure, Suite
+    from fedhp.engine.runs.suite import PaperFigure, PaperSet, Suite
 
-LEGEND_COLUMNS = 5  # more names stand in two rows
-TITLE = 96  # letters of titles beside each other on a page
-NAMED = 4  # cells that a caption names one by one
+LEGEND_COLUMNS = 5  # with more names, the legend has two rows
+TITLE_LETTERS = 96  # of all titles next to each other on a page
+MOST_NAMED_RUNS = 4  # unfinished runs that a caption names one by one
+MOST_TARGETS = 4  # in a panel
+GROUP_WIDTH = 0.76  # share of a group's place that its markers use
+WIDE_TIMES = 15.0  # times that differ by more than this factor need a logarithmic axis
+FAR = 3.0  # the paper's values may widen an axis by this factor, not more
+OPEN_MARKER: Any = {
+    "markersize": 4.5,
+    "markerfacecolor": "white",
+    "markeredgecolor": INK,
+    "markeredgewidth": 0.9,
+}
+TARGET_MARKERS = ("o", "s", "^", "D")
+TARGET_SHADES = ("#9ecae1", "#4292c6", "#08519c", "#08306b")  # higher targets are darker
+
+
+class FigureText(BaseModel):
+    """What a figure's file says about it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str
+    claim: str  # what the paper says
+    draw: Literal["accuracy", "targets", "steps", "skew", "waiting", "table"]
+
+
+def read_figure_texts(names: Iterable[str], folder: Path | None = None) -> dict[str, FigureText]:
+    """The texts of these figures, from the folder of the paper's files or another one."""
+    place = folder or paper_folder()
+    return {name: read_checked(FigureText, place / f"{name}.toml") for name in names}
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure to save, with what stands below it and what is read aloud instead of it."""
+class PaperDrawing:
+    """A figure to save, with its caption and the alternative text for those who cannot see it."""
 
     name: str
     caption: str
@@ -55,164 +98,168 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sheet:
+class _FigureData:
     """What the drawing of one figure needs."""
 
     figure: PaperFigure
-    panels: tuple[Panel, ...]
+    panels: tuple[DataPanel, ...]
     skews: tuple[float, ...]
 
 
-def draw_figure(figure: PaperFigure, suite: Suite, runs: SuiteRuns) -> list[Drawing]:
-    """The drawings of a figure: none where nothing of it is finished, or if it is a table."""
-    kinds: Mapping[str, Callable[[_Sheet], tuple[Figure, str, str]]] = {
+def draw_figure(
+    figure: PaperFigure, text: FigureText, *, suite: Suite, runs: SuiteRuns
+) -> list[PaperDrawing]:
+    """The drawings of a figure: none if none of its runs is finished, or if it is a table."""
+    kinds: Mapping[str, Callable[[_FigureData], tuple[Figure, str, str]]] = {
         "accuracy": _accuracy,
         "targets": _targets,
         "steps": _steps,
         "skew": _skew,
         "waiting": _waiting,
     }
-    if figure.draw not in kinds:
+    if text.draw not in kinds:
         return []
-    together = figure.draw in ("skew", "steps")
+    together = text.draw in ("skew", "steps")
     parts = [figure.skews] if together else [(skew,) for skew in figure.skews]
     drawings = []
     for skews in parts:
-        sheet = _sheet(figure, suite, runs=runs, skews=skews)
-        if any(panel.seeds(skews) for panel in sheet.panels):
-            drawn, how, alt = kinds[figure.draw](sheet)
+        data = _figure_data(figure, suite, runs=runs, skews=skews)
+        if any(panel.seeds(skews) for panel in data.panels):
+            drawn, how, alt = kinds[text.draw](data)
             name = figure.name if len(parts) == 1 else f"{figure.name}-p{skews[0]:g}"
-            caption = " ".join([f"{figure.title}.", how, *_notes(sheet, suite, runs=runs)])
-            drawings.append(Drawing(name, caption, f"{figure.title}. {alt}", drawn))
+            caption = " ".join([f"{text.title}.", how, *_notes(data, suite, runs=runs)])
+            drawings.append(PaperDrawing(name, caption, f"{text.title}. {alt}", drawn))
     return drawings
 
 
-def _sheet(
+def _figure_data(
     figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
-) -> _Sheet:
-    here = [suite.sets[key] for key in figure.sets if key not in suite.missing]
+) -> _FigureData:
+    data_sets = [suite.sets[key] for key in figure.sets if key not in suite.missing]
     labels = tuple(
         label
         for label in figure.algorithms
-        if any(runs.runs(each.key, label, skew=skew) for each in here for skew in skews)
+        if any(runs.runs(each.key, label, skew=skew) for each in data_sets for skew in skews)
     )
-    styles = paper_looks(labels)
-    return _Sheet(figure, tuple(Panel(runs, each, labels, styles) for each in here), skews)
+    styles = paper_styles(labels)
+    return _FigureData(
+        figure, tuple(DataPanel(runs, each, labels, styles) for each in data_sets), skews
+    )
 
 
 @paper_style()
-def _accuracy(sheet: _Sheet) -> tuple[Figure, str, str]:
-    [skew] = sheet.skews
-    figure, places = _grid(sheet, height=2.05)
-    _legend(figure, sheet)
-    for axes, panel in places:
-        if _titled(axes, panel, sheet.skews):
+def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
+    [skew] = data.skews
+    figure, panel_axes = _panel_axes(data, height=2.05)
+    _label_legend(figure, data)
+    for axes, panel in panel_axes:
+        if _set_title(axes, panel, data.skews):
             draw_accuracy(axes, panel, skew=skew)
-    _outer_labels(places)
+    _outer_labels(panel_axes)
     how = (
         "Mean of the workers' test accuracies over virtual time; bands: 95 % interval over the "
         "seeds; dashed lines: target accuracies."
     )
-    return figure, how, _spoken(sheet, lambda panel, label: _final_words(panel, label, skew))
+    return figure, how, _alt_text(data, lambda panel, label: _final_words(panel, label, skew))
 
 
 @paper_style()
-def _targets(sheet: _Sheet) -> tuple[Figure, str, str]:
-    [skew] = sheet.skews
-    figure, places = _grid(sheet, height=2.05)
-    _legend(figure, sheet)
-    known = [
-        (axes, panel, arrivals(panel, skew))
-        for axes, panel in places
-        if _titled(axes, panel, sheet.skews)
+def _targets(data: _FigureData) -> tuple[Figure, str, str]:
+    [skew] = data.skews
+    figure, panel_axes = _panel_axes(data, height=2.05)
+    _label_legend(figure, data)
+    drawn = [
+        (axes, panel, target_times(panel, skew))
+        for axes, panel in panel_axes
+        if _set_title(axes, panel, data.skews)
     ]
-    logarithmic = any(found.wide for _, _, found in known)
-    for axes, panel, found in known:
-        draw_targets(axes, panel, found=found, logarithmic=logarithmic)
-    _outer_labels(places)
+    logarithmic = any(times.wide for _, _, times in drawn)
+    for axes, panel, times in drawn:
+        draw_targets(axes, panel, times, logarithmic=logarithmic)
+    _outer_labels(panel_axes)
     how = (
         "Completion time until the mean of the workers' test accuracies reaches a target; "
-        "whiskers: 95 % interval over the seeds; open marks with an arrow: not reached in every "
-        "seed, the runs ended there or above."
+        "whiskers: 95 % interval over the seeds; open markers with an arrow: not reached in every "
+        "seed, the runs ended there or later."
     )
     if logarithmic:
-        how += " The axes of time are logarithmic."
+        how += " The time axes are logarithmic."
 
-    def words(panel: Panel, label: str) -> str:
+    def words(panel: DataPanel, label: str) -> str:
         runs = panel.runs(label, skew)
-        for target in reversed(panel.here.targets):
-            times = [time for run in runs if (time := time_to(run, target)) is not None]
-            if times and len(times) == len(runs):
-                return f"{target_name(target)} after {number(float(np.mean(times)))} s"
+        for target in reversed(panel.data_set.targets):
+            reached = [time for run in runs if (time := time_to(run, target)) is not None]
+            if reached and len(reached) == len(runs):
+                return f"{target_name(target)} after {number(float(np.mean(reached)))} s"
         return "no target reached in every seed" if runs else ""
 
-    return figure, how, _spoken(sheet, words)
+    return figure, how, _alt_text(data, words)
 
 
 @paper_style()
-def _skew(sheet: _Sheet) -> tuple[Figure, str, str]:
-    figure, places = _grid(sheet, height=2.05)
-    _legend(figure, sheet)
-    for axes, panel in places:
-        if _titled(axes, panel, sheet.skews):
-            known = set(panel.all_runs.levels(panel.here.key))
-            draw_skew(axes, panel, skews=[p for p in sheet.skews if round(p, 6) in known])
-    _outer_labels(places)
+def _skew(data: _FigureData) -> tuple[Figure, str, str]:
+    figure, panel_axes = _panel_axes(data, height=2.05)
+    _label_legend(figure, data)
+    for axes, panel in panel_axes:
+        if _set_title(axes, panel, data.skews):
+            known = set(panel.all_runs.levels(panel.data_set.key))
+            draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
+    _outer_labels(panel_axes)
     how = (
         "Final test accuracy (mean of the workers) against the non-IID level p; whiskers: 95 % "
-        "interval over the seeds; points of one level stand side by side."
+        "interval over the seeds; points of one level are drawn side by side."
     )
 
-    def words(panel: Panel, label: str) -> str:
-        said = {p: text for p in sheet.skews if (text := _final_words(panel, label, p))}
-        ends = dict.fromkeys((min(said), max(said))) if said else ()
-        return " and ".join(f"{said[p]} at p = {p:g}" for p in ends)
+    def words(panel: DataPanel, label: str) -> str:
+        texts = {p: text for p in data.skews if (text := _final_words(panel, label, p))}
+        ends = dict.fromkeys((min(texts), max(texts))) if texts else ()
+        return " and ".join(f"{texts[p]} at p = {p:g}" for p in ends)
 
-    return figure, how, _spoken(sheet, words)
+    return figure, how, _alt_text(data, words)
 
 
 @paper_style()
-def _waiting(sheet: _Sheet) -> tuple[Figure, str, str]:
-    [skew] = sheet.skews
-    row = 0.2
-    figure, places = _grid(sheet, height=0.8 + row * len(sheet.panels[0].labels), bars=True)
+def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
+    [skew] = data.skews
+    height = 0.8 + 0.2 * len(data.panels[0].labels)
+    figure, panel_axes = _panel_axes(data, height=height, bars=True)
     marked, fit = False, True
-    for axes, panel in places:
-        paper = WAITING.get(panel.here.stands_for, {})
-        if _titled(axes, panel, sheet.skews, share=0.7):  # beside names and numbers
+    for axes, panel in panel_axes:
+        paper = WAITING.get(panel.data_set.stands_for, {})
+        if _set_title(axes, panel, data.skews, share=0.7):  # names and numbers need room
             fit = draw_waiting(axes, panel, skew=skew, paper=paper) and fit
             marked = marked or bool(paper)
-    _outer_labels(places, names=True)
+    _outer_labels(panel_axes, names=True)
     how = "Mean waiting time per round; whiskers: 95 % interval over the seeds; dots: single seeds"
     if marked:
         figure.legend(handles=[paper_handle()], loc="outside lower center")
-        how += "; open diamonds: the paper's values, of its own models and devices"
-    how += "." if fit else "; open triangles: the paper's value lies beyond the axis."
+        how += "; open diamonds: the paper's values, with its own models and devices"
+    how += "." if fit else "; open triangles: the paper's value is beyond the axis."
 
-    def words(panel: Panel, label: str) -> str:
+    def words(panel: DataPanel, label: str) -> str:
         waits = [
             value for run in panel.runs(label, skew) if (value := waiting_time(run)) is not None
         ]
         return f"{number(float(np.mean(waits)))} s" if waits else ""
 
-    return figure, how, _spoken(sheet, words)
+    return figure, how, _alt_text(data, words)
 
 
 @paper_style()
-def _steps(sheet: _Sheet) -> tuple[Figure, str, str]:
-    skew = sheet.skews[0]
-    panels = [panel for panel in sheet.panels if panel.seeds([skew])]
+def _steps(data: _FigureData) -> tuple[Figure, str, str]:
+    skew = data.skews[0]
+    panels = [panel for panel in data.panels if panel.seeds([skew])]
     figure = new_figure(PAGE, 0.2 + 2.2 * len(panels))
     axes = figure.subplots(len(panels), 2, squeeze=False)
     for (left, right), panel in zip(axes, panels, strict=True):
-        left.set_title(panel.here.title, loc="left", pad=14)  # above the paper's mark
+        left.set_title(panel.data_set.title, loc="left", pad=14)  # above the paper's mark
         draw_steps_accuracy(left, panel, skew=skew, mark=PEAK)
         handles = draw_steps_time(right, panel, skew=skew, mark=QUICKEST)
         if handles:
             right.legend(
                 handles=handles, title="target", loc="center left", bbox_to_anchor=(1, 0.5)
             )
-    bases = dict.fromkeys(label.partition(":")[0] for label in sheet.figure.algorithms)
+    bases = dict.fromkeys(label_base(label) for label in data.figure.algorithms)
     how = (
         f"{listed(map(label_name, bases))} with different numbers of local steps: final test "
         "accuracy (left) and completion time to target accuracies (right; only where every seed "
@@ -220,21 +267,21 @@ def _steps(sheet: _Sheet) -> tuple[Figure, str, str]:
         f"accuracy falls beyond τ = {PEAK} and completion time falls until τ = {QUICKEST}."
     )
 
-    def words(panel: Panel, label: str) -> str:
+    def words(panel: DataPanel, label: str) -> str:
         text = _final_words(panel, label, skew)
-        return f"{text} with {steps_of(label, panel.here)} steps" if text else ""
+        return f"{text} with {steps_of(label, panel.data_set)} steps" if text else ""
 
-    return figure, how, _spoken(sheet, words, named=False)
+    return figure, how, _alt_text(data, words, named=False)
 
 
-def _grid(
-    sheet: _Sheet, *, height: float, bars: bool = False
-) -> tuple[Figure, list[tuple[Any, Panel]]]:
+def _panel_axes(
+    data: _FigureData, *, height: float, bars: bool = False
+) -> tuple[Figure, list[tuple[Any, DataPanel]]]:
     """Axes for every data set: up to three in a row."""
-    panels = sheet.panels
+    panels = data.panels
     across = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
     down = -(-len(panels) // across)
-    legend = 0.0 if bars else 0.17 * -(-len(panels[0].labels) // _columns(sheet)) + 0.1
+    legend = 0.0 if bars else 0.17 * -(-len(panels[0].labels) // _columns(data)) + 0.1
     figure = new_figure(PAGE, height * down + legend)
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for spare in axes[len(panels) :]:
@@ -242,82 +289,438 @@ def _grid(
     return figure, list(zip(axes, panels, strict=False))
 
 
-def _titled(axes: Any, panel: Panel, skews: Sequence[float], *, share: float = 1.0) -> bool:
-    """Write the data set above its panel; whether there is anything to draw in it."""
-    letters = int(share * TITLE / axes.get_subplotspec().get_gridspec().ncols)
-    axes.set_title("\n".join(wrap(panel.here.title, letters)), loc="left")
+def _set_title(axes: Any, panel: DataPanel, skews: Sequence[float], *, share: float = 1.0) -> bool:
+    """Write the data set's title above its panel; returns whether there is anything to draw."""
+    letters = int(share * TITLE_LETTERS / axes.get_subplotspec().get_gridspec().ncols)
+    axes.set_title("\n".join(wrap(panel.data_set.title, letters)), loc="left")
     if panel.seeds(skews):
         return True
     empty_panel(axes)
     return False
 
 
-def _outer_labels(places: Sequence[tuple[Any, Panel]], *, names: bool = False) -> None:
+def _outer_labels(panel_axes: Sequence[tuple[Any, DataPanel]], *, names: bool = False) -> None:
     """The y label, or the names of rows, once per row of panels."""
-    for axes, _ in places:
+    for axes, _ in panel_axes:
         if not axes.get_subplotspec().is_first_col():
             axes.set_ylabel("")
             if names:
                 axes.tick_params(labelleft=False)
 
 
-def _legend(figure: Figure, sheet: _Sheet) -> None:
-    first = sheet.panels[0]
-    handles = curve_handles(first.comparison(sheet.skews[0]), styles=first.styles)
-    figure.legend(handles=handles, loc="outside upper center", ncols=_columns(sheet))
+def _label_legend(figure: Figure, data: _FigureData) -> None:
+    first = data.panels[0]
+    handles = curve_handles(first.comparison(data.skews[0]), styles=first.styles)
+    legend_above(figure, handles, columns=_columns(data))
 
 
-def _columns(sheet: _Sheet) -> int:
-    names = len(sheet.panels[0].labels)
+def _columns(data: _FigureData) -> int:
+    names = len(data.panels[0].labels)
     return names if names <= LEGEND_COLUMNS else -(-names // 2)
 
 
-def _spoken(sheet: _Sheet, words: Callable[[Panel, str], str], *, named: bool = True) -> str:
+def _alt_text(
+    data: _FigureData, words: Callable[[DataPanel, str], str], *, named: bool = True
+) -> str:
     """The numbers of every panel in sentences."""
     sentences = []
-    for panel in sheet.panels:
-        said = [
+    for panel in data.panels:
+        texts = [
             f"{label_name(label)} {text}" if named else text
             for label in panel.labels
             if (text := words(panel, label))
         ]
-        sentences.append(f"{panel.here.title}: {'; '.join(said) or 'no finished run'}.")
+        sentences.append(f"{panel.data_set.title}: {'; '.join(texts) or 'no finished run'}.")
     return " ".join(sentences)
 
 
-def _final_words(panel: Panel, label: str, skew: float) -> str:
-    found = [value for run in panel.runs(label, skew) if (value := final_accuracy(run)) is not None]
-    return score(float(np.mean(found))) if found else ""
+def _final_words(panel: DataPanel, label: str, skew: float) -> str:
+    spread = [
+        value for run in panel.runs(label, skew) if (value := final_accuracy(run)) is not None
+    ]
+    return score(float(np.mean(spread))) if spread else ""
 
 
-def _notes(sheet: _Sheet, suite: Suite, *, runs: SuiteRuns) -> list[str]:
-    """How many seeds there are, what the data sets stand for, and what is not shown."""
+def _notes(data: _FigureData, suite: Suite, *, runs: SuiteRuns) -> list[str]:
+    """How many seeds there are, what the data sets stand for, and what is missing."""
     seeds = {
-        panel.here.title: " to ".join(dict.fromkeys((str(found[0]), str(found[-1]))))
-        for panel in sheet.panels
-        if (found := panel.seeds(sheet.skews))
+        panel.data_set.title: " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+        for panel in data.panels
+        if (counts := panel.seeds(data.skews))
     }
     if len(set(seeds.values())) == 1:
         number_of = next(iter(seeds.values()))
         notes = ["1 seed." if number_of == "1" else f"{number_of} seeds."]
     else:
-        notes = [f"Seeds: {', '.join(f'{name} {found}' for name, found in seeds.items())}."]
+        notes = [f"Seeds: {', '.join(f'{name} {counts}' for name, counts in seeds.items())}."]
     notes += [
-        f"{panel.here.title} stands for the paper's {panel.here.stands_for}."
-        for panel in sheet.panels
-        if panel.here.stands_for and not is_papers_own(panel.here)
+        f"{panel.data_set.title} stands for the paper's {panel.data_set.stands_for}."
+        for panel in data.panels
+        if panel.data_set.stands_for and not is_papers_own(panel.data_set)
     ]
-    gone = [key for key in sheet.figure.sets if key in suite.missing]
-    notes += [f"Not here: {suite.sets[key].title} ({suite.missing[key]})." for key in gone]
+    gone = [key for key in data.figure.sets if key in suite.missing]
+    notes += [f"Missing: {suite.sets[key].title} ({suite.missing[key]})." for key in gone]
     left_out = [
         f"{label_name(each.cell.label)}, seed {each.cell.seed}, on {suite.sets[each.data].title} "
         f"at p = {each.skew:g}"
         for each in runs.unfinished
-        if each.data in sheet.figure.sets
-        and each.skew in sheet.skews
-        and each.cell.label in sheet.figure.algorithms
+        if each.data in data.figure.sets
+        and each.skew in data.skews
+        and each.cell.label in data.figure.algorithms
     ]
     if left_out:
         number_left = count(len(left_out), "run is", "runs are")
-        notes.append(f"{number_left} not finished and left out: {listed(left_out, most=NAMED)}.")
+        notes.append(
+            f"{number_left} unfinished and left out: {listed(left_out, most=MOST_NAMED_RUNS)}."
+        )
     return notes
+
+
+@dataclass(frozen=True, slots=True)
+class DataPanel:
+    """A data set's runs and the styles of their labels."""
+
+    all_runs: SuiteRuns
+    data_set: PaperSet
+    labels: tuple[str, ...]
+    styles: LineStyles
+
+    def runs(self, label: str, skew: float) -> list[RunCurves]:
+        """The finished runs of a label."""
+        return self.all_runs.runs(self.data_set.key, label, skew=skew)
+
+    def seeds(self, skews: Sequence[float]) -> list[int]:
+        """How many seeds its labels have at these levels, each number once; zeros left out."""
+        counts = {len(self.runs(label, skew)) for label in self.labels for skew in skews}
+        return sorted(counts - {0})
+
+    def comparison(self, skew: float) -> Comparison:
+        """The runs at one level, as the other figures take them."""
+        groups = [Group(label, tuple(self.runs(label, skew))) for label in self.labels]
+        metrics = [run.metric for group in groups for run in group.runs]
+        targets = tuple(target_key(target) for target in self.data_set.targets)
+        return Comparison(tuple(groups), metrics[0] if metrics else ACCURACY, targets, ())
+
+
+def paper_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
+    """FedHP as the paper has it (`fill`) gets FedHP's own style; the others keep theirs."""
+    if FILL not in labels or FEDHP in labels:
+        return line_styles(labels)
+    styles = line_styles([FEDHP if label == FILL else label for label in labels])
+    return {label: styles[FEDHP if label == FILL else label] for label in labels}
+
+
+def draw_accuracy(axes: Any, panel: DataPanel, *, skew: float) -> None:
+    """Test accuracy over virtual time."""
+    over_time(axes, panel.comparison(skew), styles=panel.styles)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTimes:
+    """When each label reached each target (or ended), and the axis for it."""
+
+    targets: list[float]
+    # By indices of label and target; whether some seed ended without reaching it.
+    times: dict[tuple[int, int], tuple[Interval, bool]]
+    least: float
+    limit: float
+
+    @property
+    def wide(self) -> bool:
+        """Whether a linear axis would hide the short times."""
+        return self.limit > WIDE_TIMES * self.least
+
+
+def target_times(panel: DataPanel, skew: float) -> TargetTimes:
+    """The completion times of a panel that has runs."""
+    known = {label: panel.runs(label, skew) for label in panel.labels}
+    targets = [
+        t for t in panel.data_set.targets if _reached_by_any(known, t)
+    ] or panel.data_set.targets[:1]
+    targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
+    times = {
+        (index, column): _target_time(known[label], target)
+        for index, label in enumerate(panel.labels)
+        for column, target in enumerate(targets)
+        if known[label]
+    }
+    means = [time.mean for time, _ in times.values()]
+    highest = [time.high or time.mean for time, late in times.values() if not late]
+    # Runs that ended late without reaching the target must not squeeze the others.
+    return TargetTimes(targets, times, min(means), 1.2 * max(highest or means))
+
+
+def draw_targets(
+    axes: Any, panel: DataPanel, target_times: TargetTimes, *, logarithmic: bool
+) -> None:
+    """Completion time to each target, grouped by target."""
+    targets, limit = target_times.targets, target_times.limit
+    frame = (target_times.least / 2, limit) if logarithmic else (0.0, limit)
+    for (index, column), (time, late) in target_times.times.items():
+        x = column + _offset(index, len(panel.labels))
+        _draw_target_time(
+            axes, x, time, style=panel.styles[panel.labels[index]], late=late, frame=frame
+        )
+    if logarithmic:
+        _log_seconds(axes)
+    axes.set_xticks(range(len(targets)), [target_name(target) for target in targets])
+    axes.set_xlim(-0.5, len(targets) - 0.5)
+    axes.set_ylim(frame[0], limit * (1.15 if logarithmic else 1.06))
+    axes.tick_params(axis="x", length=0)
+    _grid_lines(axes, "y")
+    for column in range(1, len(targets)):
+        axes.axvline(column - 0.5, color=FAINT, linewidth=0.5, zorder=0)
+    axes.set_xlabel("target accuracy")
+    axes.set_ylabel("completion time (s)")
+
+
+def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
+    """Final accuracy against the non-IID level p."""
+    span = max(skews) - min(skews) or 1.0
+    for index, label in enumerate(panel.labels):
+        shift = 0.045 * span * _offset(index, len(panel.labels))
+        points = [
+            (p + shift, spread)
+            for p in skews
+            if (spread := interval(_finals(panel.runs(label, p)))) is not None
+        ]
+        _errorbars(axes, points, style=panel.styles[label])
+    axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
+    axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
+    _grid_lines(axes, "y")
+    axes.set_xlabel("non-IID level p")
+    axes.set_ylabel("final test accuracy (%)")
+
+
+def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str, float]) -> bool:
+    """Mean waiting time, the paper's values as open diamonds; returns whether all of these fit."""
+    waiting_bars(axes, panel.comparison(skew), styles=panel.styles)
+    axes.set_xlabel("mean waiting time (s)")
+    marks = {
+        index: paper[base]
+        for index, label in enumerate(panel.labels)
+        if (base := FEDHP if label == FILL else label) in paper
+    }
+    if not marks:
+        return True
+    ours = axes.get_xlim()[1]
+    limit = max(ours, min(1.06 * max(marks.values()), FAR * ours))
+    axes.set_xlim(0, limit)
+    for index, value in marks.items():
+        inside = value <= limit
+        axes.plot(
+            [min(value, limit)],
+            [index],
+            "D" if inside else ">",
+            **OPEN_MARKER,
+            clip_on=False,
+            zorder=6,
+        )
+    return all(value <= limit for value in marks.values())
+
+
+def paper_handle() -> Any:
+    """The legend's entry of the paper's values."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="none", marker="D", label="the paper's value", **OPEN_MARKER)
+
+
+def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> None:
+    """Final accuracy against the number of local steps."""
+    for base, labels in _labels_by_algorithm(panel.labels).items():
+        style = paper_styles([base])[base]
+        points = [
+            (float(steps_of(label, panel.data_set)), spread)
+            for label in labels
+            if (spread := interval(_finals(panel.runs(label, skew)))) is not None
+        ]
+        _errorbars(axes, sorted(points, key=lambda point: point[0]), style=style)
+    _steps_axis(axes, panel, mark)
+    axes.set_ylabel("final test accuracy (%)")
+
+
+def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> list[Any]:
+    """Completion time against the number of local steps, a curve per target; their handles."""
+    handles = []
+    for labels in _labels_by_algorithm(panel.labels).values():
+        ordered = sorted(labels, key=lambda label: steps_of(label, panel.data_set))
+        known = {label: panel.runs(label, skew) for label in ordered}
+        targets = [t for t in panel.data_set.targets if _reached_by_any(known, t)]
+        targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
+        for index, target in enumerate(targets):
+            style = LineStyle(TARGET_SHADES[index], "-", TARGET_MARKERS[index])
+            points = []
+            for label, runs in known.items():
+                times = [time for run in runs if (time := time_to(run, target)) is not None]
+                spread = interval(times)
+                if spread is not None and len(times) == len(runs):
+                    points.append((float(steps_of(label, panel.data_set)), spread))
+            handles.append(_errorbars(axes, points, style=style, name=target_name(target), scale=1))
+    _steps_axis(axes, panel, mark)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("completion time (s)")
+    return handles
+
+
+def empty_panel(axes: Any, words: str = "no finished run") -> None:
+    """A panel that says why there is nothing in it."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=QUIET, style="italic")
+
+
+def _reached_by_any(known: Mapping[str, Sequence[RunCurves]], target: float) -> bool:
+    return any(time_to(run, target) is not None for runs in known.values() for run in runs)
+
+
+def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
+    """When the runs reached the target, or ended; whether any ended without reaching it."""
+    times = [time_to(run, target) for run in runs]
+    ended = [
+        run.summary.completion_time if time is None else time
+        for run, time in zip(runs, times, strict=True)
+    ]
+    spread = interval(ended)
+    assert spread is not None
+    return spread, None in times
+
+
+def _finals(runs: Sequence[RunCurves]) -> list[float]:
+    return [value for run in runs if (value := final_accuracy(run)) is not None]
+
+
+def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:
+    """Labels by the algorithm they are variants of."""
+    by_algorithm: dict[str, list[str]] = {}
+    for label in labels:
+        by_algorithm.setdefault(label_base(label), []).append(label)
+    return by_algorithm
+
+
+def _offset(index: int, markers: int) -> float:
+    """Where a marker is in its group, from -GROUP_WIDTH / 2 to GROUP_WIDTH / 2."""
+    return GROUP_WIDTH * ((index + 0.5) / markers - 0.5)
+
+
+def _draw_target_time(
+    axes: Any,
+    x: float,
+    spread: Interval,
+    *,
+    style: LineStyle,
+    late: bool,
+    frame: tuple[float, float],
+) -> None:
+    strong = style.width > 1.5
+    top = min(spread.mean, frame[1])
+    axes.plot(
+        [x, x],
+        [frame[0], top],
+        color=style.color,
+        # On a logarithmic axis lengths mean nothing: only a thin line down to the group.
+        linewidth=0.8 if frame[0] else 3.0 if strong else 2.0,
+        alpha=0.35 if late else 1.0,
+        solid_capstyle="butt",
+        zorder=2,
+    )
+    if late:
+        axes.annotate(
+            "",
+            (x, top),
+            xytext=(0, 9),
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "<-", "color": style.color, "shrinkA": 0, "shrinkB": 2},
+            annotation_clip=False,
+        )
+    elif spread.low is not None and spread.high is not None:
+        axes.plot(
+            [x, x], [max(frame[0], spread.low), spread.high], color=INK, linewidth=0.8, zorder=4
+        )
+    axes.plot(
+        [x],
+        [top],
+        style.marker,
+        markersize=5 if strong else 4,
+        markerfacecolor="white" if late else style.color,
+        markeredgecolor=style.color if late else "white",
+        markeredgewidth=0.9 if late else 0.4,
+        zorder=5,
+    )
+
+
+def _errorbars(
+    axes: Any,
+    points: Sequence[tuple[float, Interval]],
+    *,
+    style: LineStyle,
+    name: str = "",
+    scale: float = 100.0,
+) -> Any:
+    means = np.array([scale * spread.mean for _, spread in points])
+    ends = [(spread.low, spread.high) for _, spread in points]
+    reach = [
+        scale * (high - low) / 2 if low is not None and high is not None else 0.0
+        for low, high in ends
+    ]
+    return axes.errorbar(
+        [x for x, _ in points],
+        means,
+        yerr=reach,
+        label=name or None,
+        color=style.color,
+        linestyle=style.dashes,
+        linewidth=style.width,
+        marker=style.marker,
+        markeredgecolor="white",
+        markeredgewidth=0.4,
+        elinewidth=0.8,
+        capsize=1.8,
+        capthick=0.8,
+        zorder=style.order,
+    )
+
+
+def _steps_axis(axes: Any, panel: DataPanel, mark: int) -> None:
+    """Steps on a logarithmic axis, ticks where runs are, and the paper's mark."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    taus = sorted({steps_of(label, panel.data_set) for label in panel.labels})
+    axes.set_xscale("log")
+    axes.set_xlim(taus[0] / 1.2, taus[-1] * 1.2)
+    ticks: list[int] = []
+    for tau in taus:
+        if not ticks or tau / ticks[-1] > 1.3:
+            ticks.append(tau)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(ticks, [str(tau) for tau in ticks])
+    axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=":", zorder=1)
+    axes.annotate(
+        f"paper: τ = {mark}",
+        (mark, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        color=QUIET,
+        fontsize=7,
+    )
+    _grid_lines(axes, "y")
+    axes.set_xlabel("local steps τ")
+
+
+def _log_seconds(axes: Any) -> None:
+    """A logarithmic axis of times, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _grid_lines(axes: Any, axis: str) -> None:
+    axes.grid(axis=axis, color=FAINT, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)

@@ -1,31 +1,32 @@
-"""How figures look: sizes for a paper column, Okabe-Ito colours, one look per label.
+"""How figures look: sizes for a paper column, Okabe-Ito colours, one line style per label.
 
-A label's colour depends on the label alone, so that an algorithm looks the same everywhere;
-line style and marker tell apart what colour does not.
+A label's colour depends only on the label, so an algorithm looks the same in every figure;
+dashes and markers distinguish what colour does not.
 """
 
 from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedhp.files import storage_errors
+from fedhp.report.formatting import label_base
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.5, 7.2  # widths in inches
-FORMATS = ("png", "svg", "pdf")
+FIGURE_FORMATS = ("png", "svg", "pdf")
 DPI = 200
 UNDATED: Any = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#d0d0d0"
 
-# Okabe and Ito (2008): told apart with every common kind of colour vision.
+# Okabe and Ito (2008): distinguishable with every common kind of colour vision.
 VERMILLION, BLUE, GREEN, SKY = "#D55E00", "#0072B2", "#009E73", "#56B4E9"
 PURPLE, ORANGE, BLACK = "#CC79A7", "#E69F00", "#000000"
 
@@ -62,7 +63,7 @@ RC: Any = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineStyle:
     """How one label is drawn."""
 
     color: str
@@ -72,45 +73,47 @@ class Look:
     order: float = 3.0
 
 
+LineStyles: TypeAlias = Mapping[str, LineStyle]  # by label
+
 KNOWN = {
-    "fedhp": Look(VERMILLION, SOLID, "o", 2.0, 5.0),
-    "fedhp_plus": Look(BLACK, SOLID, "*", 1.8, 4.0),
-    "dpsgd": Look(BLUE, DASHES[0], "s"),
-    "adpsgd": Look(GREEN, DASHES[1], "^"),
-    "ldsgd": Look(SKY, DASHES[2], "D"),
-    "pens": Look(PURPLE, DASHES[3], "v"),
+    "fedhp": LineStyle(VERMILLION, SOLID, "o", 2.0, 5.0),
+    "fedhp_plus": LineStyle(BLACK, SOLID, "*", 1.8, 4.0),
+    "dpsgd": LineStyle(BLUE, DASHES[0], "s"),
+    "adpsgd": LineStyle(GREEN, DASHES[1], "^"),
+    "ldsgd": LineStyle(SKY, DASHES[2], "D"),
+    "pens": LineStyle(PURPLE, DASHES[3], "v"),
 }
 OTHERS = (ORANGE, "#4d4d4d", "#7a5c00", "#5b5b9f")
 
 
-def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """The look of every label; two that would be drawn alike get different markers."""
-    chosen: dict[str, Look] = {}
+def line_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
+    """The style of every label; two that would look alike get different markers."""
+    chosen: dict[str, LineStyle] = {}
     for label in sorted(labels, key=lambda label: label not in KNOWN):
-        look = _look(label)
+        style = _preferred_style(label)
         taken = {(other.color, other.dashes) for other in chosen.values()}
-        if (look.color, look.dashes) in taken:
-            free = [d for d in (*DASHES, SOLID) if (look.color, d) not in taken]
-            look = replace(look, dashes=free[0] if free else look.dashes)
+        if (style.color, style.dashes) in taken:
+            free = [d for d in (*DASHES, SOLID) if (style.color, d) not in taken]
+            style = replace(style, dashes=free[0] if free else style.dashes)
         markers = {other.marker for other in chosen.values()}
-        if look.marker in markers:
+        if style.marker in markers:
             unused = [marker for marker in MARKERS if marker not in markers]
-            look = replace(look, marker=unused[0] if unused else look.marker)
-        chosen[label] = look
+            style = replace(style, marker=unused[0] if unused else style.marker)
+        chosen[label] = style
     return chosen
 
 
-def _look(label: str) -> Look:
-    """The look a label would like, from its name alone."""
+def _preferred_style(label: str) -> LineStyle:
+    """The style of a label if no other label has it, from its name alone."""
     if label in KNOWN:
         return KNOWN[label]
-    base = label.partition(":")[0]
+    base = label_base(label)
     pick = zlib.crc32(label.encode())
     dashes, marker = DASHES[pick % len(DASHES)], MARKERS[pick % len(MARKERS)]
     if base in KNOWN:
         shade = SHADES[pick // 64 % len(SHADES)]
-        return Look(_blend(KNOWN[base].color, shade), dashes, marker)
-    return Look(OTHERS[pick // 64 % len(OTHERS)], dashes, marker)
+        return LineStyle(_blend(KNOWN[base].color, shade), dashes, marker)
+    return LineStyle(OTHERS[pick // 64 % len(OTHERS)], dashes, marker)
 
 
 def _blend(color: str, share: float) -> str:
@@ -122,16 +125,15 @@ def _blend(color: str, share: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLook:
+class DeviceStyle:
     """How one kind of device is drawn."""
 
     color: str
     marker: str
-    text: str  # colour of a number written on it
 
 
-def device_looks(kinds: Sequence[str]) -> dict[str, DeviceLook]:
-    """From light (the first, fastest) to dark, in steps that stay apart in grey, too."""
+def device_styles(kinds: Sequence[str]) -> dict[str, DeviceStyle]:
+    """From light (the first, fastest) to dark, in steps that also differ in grey."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -139,12 +141,10 @@ def device_looks(kinds: Sequence[str]) -> dict[str, DeviceLook]:
     shapes = ("o", "s", "^", "D", "v", "P", "X", "h")
     last = max(1, len(kinds) - 1)
     return {
-        kind: DeviceLook(
-            color=to_hex(ramp(0.92 - 0.72 * place / last)),
-            marker=shapes[place % len(shapes)],
-            text=INK if place / last < 0.6 else "white",
+        kind: DeviceStyle(
+            color=to_hex(ramp(0.92 - 0.72 * rank / last)), marker=shapes[rank % len(shapes)]
         )
-        for place, kind in enumerate(kinds)
+        for rank, kind in enumerate(kinds)
     }
 
 
@@ -166,6 +166,11 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
+def legend_above(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
+    """A legend above all panels."""
+    figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
+
+
 @paper_style()
 def figure_svg(figure: Figure) -> str:
     """A figure as the text of an SVG file, the same as `save_figure` writes."""
@@ -178,16 +183,16 @@ def figure_svg(figure: Figure) -> str:
 @paper_style()
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; equal figures give equal files."""
-    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    paths = [folder / f"{name}.{kind}" for kind in FIGURE_FORMATS]
     with storage_errors(folder, what="the figures"):
         folder.mkdir(parents=True, exist_ok=True)
         _lay_out(figure)
-        for path, kind in zip(paths, FORMATS, strict=True):
+        for path, kind in zip(paths, FIGURE_FORMATS, strict=True):
             figure.savefig(path, dpi=DPI, metadata=UNDATED[kind])
     return paths
 
 
 def _lay_out(figure: Figure) -> None:
-    """Find the layout once: every format would find its own, and slowly."""
+    """Compute the layout once: otherwise every format would compute its own, slowly."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -1,5 +1,5 @@
 """HTML pages: a report on any runs, and the reproduction of the paper.
 
-Read first: page.py (sections to one HTML file), then run_report.py and chapters.py, or
-reproduction.py and verdicts.py.
+Read first: page.py (sections to one HTML file), then run_report.py (with the sentences of
+findings.py) or reproduction.py.
 """

@@ -1,4 +1,4 @@
-"""What the figures of a report show, said in a sentence or two with their numbers."""
+"""What the figures of a report show, in a sentence or two with their numbers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhp.record.reader import RunReader
-from fedhp.report.figures.panels import best_known_target
-from fedhp.report.figures.world import (
-    Roster,
+from fedhp.report.figures.comparison import most_telling_target
+from fedhp.report.figures.run import (
+    WorkerRows,
     bandwidth_of,
     finite,
-    read_roster,
-    steps_of,
+    local_steps_of,
+    read_worker_rows,
     varies,
 )
 from fedhp.report.formatting import (
@@ -24,19 +24,15 @@ from fedhp.report.formatting import (
     score,
     seconds,
     target_name,
+    worker_name,
 )
 from fedhp.report.groups import Comparison
 from fedhp.report.rounds import check_round, selection_note
 
 
-def first_words(comparison: Comparison) -> str:
-    """The result in one sentence or two."""
-    return result_words(comparison).partition(" Then ")[0]
-
-
-def result_words(comparison: Comparison) -> str:
-    """Who reached the most telling target first and how much later the others; else the best."""
-    target = best_known_target(comparison)
+def result_sentences(comparison: Comparison) -> list[str]:
+    """Which algorithm reached the target first, and how much later the others; else the best."""
+    target = most_telling_target(comparison)
     reached, missed = [], []
     for group in comparison.groups:
         times = group.numbers(lambda run: run.time_to_target.get(target or ""))
@@ -47,25 +43,25 @@ def result_words(comparison: Comparison) -> str:
         elif group.finished:
             missed.append(group.name)
     if target is None or not reached:
-        return _final_words(comparison)
-    # A mean over the seeds that were quick enough is no match for one over all.
+        return [_final_words(comparison)]
+    # A mean over only the seeds that were fast enough does not compare with one over all.
     reached.sort()
     (_, first, name, some), *rest = reached
     goal = target_name(target, comparison.metric)
     if len(comparison.groups) == 1:
-        return f"{name} reaches {goal} after {seconds(first)} of virtual time{some}."
+        return [f"{name} reaches {goal} after {seconds(first)} of virtual time{some}."]
     seeds = max(len(group.finished) for group in comparison.groups)
     mean = f" (means of {seeds} seeds)" if seeds > 1 else ""
-    text = f"First to {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}."
+    sentences = [f"First to {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}."]
     later = []
     for _, time, other, which in rest:
         longer = f", {time / first:.1f} times as long" if first and time / first >= 1.05 else ""
         later.append(f"{other} after {seconds(time)}{which}{longer}")
     if later:
-        text += f" Then {'; '.join(later)}."
+        sentences.append(f"Then {'; '.join(later)}.")
     if missed:
-        text += f" Not reached by {listed(missed)}."
-    return text
+        sentences.append(f"Not reached by {listed(missed)}.")
+    return sentences
 
 
 def _final_words(comparison: Comparison) -> str:
@@ -76,7 +72,7 @@ def _final_words(comparison: Comparison) -> str:
         if (values := group.numbers(lambda run: run.final_accuracy))
     ]
     if not finals:
-        return "No run has finished; what there is so far is drawn as thin lines."
+        return "No run has finished; the results so far are drawn as thin lines."
     ranked = [
         f"{name} {score(value, comparison.metric)}" for value, name in sorted(finals, reverse=True)
     ]
@@ -85,9 +81,8 @@ def _final_words(comparison: Comparison) -> str:
 
 
 def world_words(run: RunReader) -> str:
-    """How unequal the workers and their links are."""
-    roster = read_roster(run)
-    parts = [_speed_words(roster)]
+    """How much workers and links differ."""
+    parts = [_speed_words(read_worker_rows(run))]
     speed, unit = bandwidth_of(run)
     known = finite(speed)
     if known.size and varies(speed):
@@ -98,27 +93,27 @@ def world_words(run: RunReader) -> str:
     elif known.size:
         parts.append(f"Every link has {number(float(known[0]))} {unit} all the time.")
     if run.meta("experiment")["world"]["bandwidth"]["per"] == "link" and varies(speed):
-        parts.append("Links differ; shown is the mean over a worker's links.")
-    away = float(np.isnan(steps_of(run)).mean())
+        parts.append("Links differ; the mean over a worker's links is shown.")
+    away = float(np.isnan(local_steps_of(run)).mean())
     if away:
         parts.append(f"Workers are away {100 * away:.1f} % of the time.")
     return " ".join(part for part in parts if part)
 
 
-def _speed_words(roster: Roster) -> str:
-    times = {w: roster.mean_step_time(w) for w in range(len(roster.devices))}
+def _speed_words(workers: WorkerRows) -> str:
+    times = {worker: workers.mean_step_time(worker) for worker in range(len(workers.devices))}
     times = {worker: time for worker, time in times.items() if not np.isnan(time)}
     if not times:
         return ""
     if len(times) == 1 or max(times.values()) == min(times.values()):
         return f"A local step takes {seconds(min(times.values()))} on every worker."
-    quick, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
-    ratio = times[slow] / times[quick] if times[quick] else float("inf")
+    fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    ratio = times[slow] / times[fast] if times[fast] else float("inf")
     return (
-        f"The slowest of {count(len(roster.devices), 'worker')}, worker {slow} "
-        f"({roster.devices[slow]}), needs {seconds(times[slow])} for a local step, "
-        f"{number(ratio)} times as long as the quickest, worker {quick} "
-        f"({roster.devices[quick]}, {seconds(times[quick])})."
+        f"The slowest of {count(len(workers.devices), 'worker')}, "
+        f"{worker_name(slow, workers.devices[slow])}, needs {seconds(times[slow])} for a local "
+        f"step, {number(ratio)} times as long as the fastest, worker {fast} "
+        f"({workers.devices[fast]}, {seconds(times[fast])})."
     )
 
 
@@ -137,7 +132,7 @@ def topology_words(run: RunReader) -> str:
 
 
 def round_words(runs: Sequence[RunReader], round_index: int) -> str:
-    """How long everyone waits in one round, run by run."""
+    """How long the workers wait in one round, run by run."""
     parts = []
     for run in runs:
         name = label_name(run.meta("label"))
@@ -146,7 +141,7 @@ def round_words(runs: Sequence[RunReader], round_index: int) -> str:
         if run.meta("asynchronous"):
             parts.append(f"with {name} nobody waits")
         elif time:
-            share = f"{100 * wait / time:.0f} % of its {seconds(time)}"
+            share = f"{100 * wait / time:.0f} % of the round's {seconds(time)}"
             parts.append(f"with {name} a worker waits {seconds(wait)} on average, {share}")
     return f"In round {round_index}, {'; '.join(parts)}." if parts else ""
 
@@ -154,20 +149,23 @@ def round_words(runs: Sequence[RunReader], round_index: int) -> str:
 def step_words(run: RunReader) -> str:
     """The range of the local steps, and the means of the device kinds."""
     check_round(run, None)
-    steps = steps_of(run)
+    steps = local_steps_of(run)
     known = finite(steps)
     if not known.size:
-        return "Nobody took a local step."
+        return "No worker took a local step."
     if not varies(steps):
-        each = "" if np.isnan(steps).any() else " in every round"
-        return f"Everyone takes {count(int(known[0]), 'local step')}{each}."
-    roster = read_roster(run)
+        each = "" if some_away(run) else " in every round"
+        return f"Every worker takes {count(int(known[0]), 'local step')}{each}."
+    workers = read_worker_rows(run)
     means = []
-    for kind in roster.looks:
-        mine = finite(steps[:, np.array(roster.devices) == kind])
-        if mine.size:
-            means.append(f"{kind} {number(float(mine.mean()))}")
+    for kind in workers.styles:
+        of_kind = finite(steps[:, np.array(workers.devices) == kind])
+        if of_kind.size:
+            means.append(f"{kind} {number(float(of_kind.mean()))}")
     text = f"From {known.min():.0f} to {known.max():.0f}; mean by device: {', '.join(means)}."
-    if np.isnan(steps).any():
-        text += " Some are away at times."
-    return text
+    return f"{text} Some workers are away at times." if some_away(run) else text
+
+
+def some_away(run: RunReader) -> bool:
+    """Whether a worker was away in some round."""
+    return bool(np.isnan(local_steps_of(run)).any())

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.suite import PaperFigure, Suite
 from fedhp.errors import RunError
-from fedhp.record.reader import RunReader, RunSummary
-from fedhp.report.claims.acceptance import acceptance_verdicts
-from fedhp.report.claims.judging import JudgedClaim, claims_json, claims_markdown, count_words
-from fedhp.report.claims.paper import paper_verdicts
+from fedhp.report.claims.acceptance import REQUIREMENTS, acceptance_verdicts
+from fedhp.report.claims.judging import (
+    FAILS,
+    FILL,
+    HOLDS,
+    JudgedClaim,
+    Verdict,
+    claims_json,
+    claims_markdown,
+    count_words,
+)
+from fedhp.report.claims.paper import ABSTRACT, paper_verdicts
 from fedhp.report.claims.runs import SuiteRuns, read_suite_runs
-from fedhp.report.datasets import Rows, Types, save_frame
-from fedhp.report.export import save_text
-from fedhp.report.figures.paper import draw_figure
+from fedhp.report.export import (
+    ExportedRun,
+    Types,
+    save_record_tables,
+    save_summaries,
+    save_text,
+)
+from fedhp.report.figures.paper import FigureText, draw_figure
 from fedhp.report.figures.style import save_figure
-from fedhp.report.groups import RunCurves
-from fedhp.report.pages.album import Album
+from fedhp.report.formatting import MISSING, listed
 from fedhp.report.pages.page import (
+    PageFigures,
     Section,
     details_html,
     figure_html,
@@ -30,27 +42,32 @@ from fedhp.report.pages.page import (
     table_html,
     text_html,
 )
-from fedhp.report.pages.run_report import run_sections
-from fedhp.report.pages.verdicts import verdicts_html
+from fedhp.report.pages.run_report import PAGE_FILE, run_sections
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 LEAD = (
     "Adaptive Configuration for Heterogeneous Participants in Decentralized Federated Learning "
-    "(FedHP), reproduced: our curves beside the paper's claims, with a plain verdict for each."
+    "(FedHP), reproduced: our curves next to the paper's claims, with a plain verdict for each."
 )
-SHOWN = ("fedhp:deadline=fill", "dpsgd")  # whose rounds are looked at one by one
+HOW_JUDGED = (
+    "Differences and ratios are between runs in the same world (same seed), with a 95 % "
+    "interval over the seeds in brackets. A claim holds only if the interval supports it, or "
+    "every seed where there are too few for an interval."
+)
+EXAMINED = (FILL, "dpsgd")  # labels whose rounds are shown one by one
+STATUS_MARKS: dict[str, str] = {HOLDS: "good", FAILS: "bad"}
+SUITE_OWNER: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed": "INTEGER"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """What was found and where it is."""
+    """The verdicts, and the page that shows them."""
 
     page: Path
     paper: list[JudgedClaim]
     acceptance: list[JudgedClaim]
-    files: list[Path]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -64,7 +81,8 @@ class Reproduction:
         """Our own verdicts for the console; the page has the paper's, and the reasons."""
         from rich.table import Table
 
-        table = Table(title="What we require: does it hold?", caption=self._counts())
+        caption = f"The paper's own claims: {count_words(self.paper)}"
+        table = Table(title="What we require: does it hold?", caption=caption)
         for name in ("claim", "bar", "verdict", "FedHP (fill)"):
             table.add_column(name, overflow="fold")
         for judged in self.acceptance:
@@ -73,131 +91,177 @@ class Reproduction:
             table.add_row(claim.text, claim.paper, verdict.status, values, end_section=True)
         return table
 
-    def _counts(self) -> str:
-        return f"The paper's own claims: {count_words(self.paper)}"
 
-
-def save_reproduction(suite: Suite, folder: Path) -> Reproduction:
+def save_reproduction(suite: Suite, texts: Mapping[str, FigureText], folder: Path) -> Reproduction:
     """Draw, judge and write everything that the finished runs allow."""
     runs = read_suite_runs(suite)
     if not runs.by_key:
         raise RunError(
             f"{folder}: no run has finished, so there is nothing to report",
             allowed="at least one finished run",
-            fix="see why the runs failed or were skipped, and give the same command again",
+            fix="see why the runs failed or were skipped, then run the same command again",
         )
     paper, acceptance = paper_verdicts(suite, runs), acceptance_verdicts(suite, runs)
-    files: list[Path] = []
-    answer = verdicts_html(suite, paper=paper, required=acceptance)
-    sections = [Section("Does it hold?", "verdicts", answer), _setting_section(suite, runs)]
+    verdicts = verdicts_html(suite, paper=paper, required=acceptance)
+    sections = [Section("Does it hold?", "verdicts", verdicts), _setting_section(suite, runs)]
     for figure in suite.figures:
-        section, drawn = _figure_section(figure, suite, runs, folder / "figures")
-        files += drawn
-        if section is not None:
-            sections.append(section)
-    album = Album(folder / "figures" / "inside", word="Picture")
-    sections += run_sections(_looked_at(runs), album=album)
-    files += album.paths
-    files += _save_numbers(runs, folder / "data")
-    files += [
-        save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper])),
-        save_text(
-            folder / "verdicts.json",
-            json.dumps({"paper": claims_json(paper), "acceptance": claims_json(acceptance)}),
-        ),
-    ]
+        body = _draw(figure, texts[figure.name], suite, runs, out=folder / "figures")
+        if body:
+            sections.append(_figure_section(figure, texts[figure.name], suite, body))
+    figures = PageFigures(folder / "figures" / "inside", word="Picture")
+    sections += run_sections(_examined_runs(runs), figures=figures)
+    _save_numbers(runs, folder / "data")
+    save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper]))
+    verdicts_json = {"paper": claims_json(paper), "acceptance": claims_json(acceptance)}
+    save_text(folder / "verdicts.json", json.dumps(verdicts_json))
     html = render_page(
         title=f"FedHP reproduced: profile {suite.profile}", lead=LEAD, sections=sections
     )
-    page = save_text(folder / "report.html", html)
-    return Reproduction(page, paper, acceptance, files)
+    return Reproduction(save_text(folder / PAGE_FILE, html), paper, acceptance)
+
+
+def verdicts_html(
+    suite: Suite, *, paper: Sequence[JudgedClaim], required: Sequence[JudgedClaim]
+) -> str:
+    """What we require in one small table, then the paper's claims by figure."""
+    return "\n".join(
+        [
+            text_html(HOW_JUDGED),
+            _requirement_table(suite, required),
+            details_html(
+                "The same with reasons, and with FedHP's other deadline rule",
+                _claim_table(required),
+            ),
+            text_html(f"The paper's own claims: {count_words(paper)}"),
+            *_claims_by_figure(paper),
+        ]
+    )
+
+
+def _requirement_table(suite: Suite, required: Sequence[JudgedClaim]) -> str:
+    """A row per requirement, a column per data set that was run often enough for verdicts."""
+    verdicts = {judged.claim.id: judged.verdict for judged in required}
+    by_set = {
+        key: [verdicts[id_] for r in REQUIREMENTS if (id_ := f"{r.id}-{key}") in verdicts]
+        for key in suite.sets
+    }
+    decided = [
+        key for key, of_set in by_set.items() if any(v.status in STATUS_MARKS for v in of_set)
+    ]
+    keys = decided or [key for key, of_set in by_set.items() if of_set]
+    others = [suite.sets[key].title for key in by_set if by_set[key] and key not in keys]
+    rows: list[list[str]] = []
+    marks: dict[tuple[int, int], str] = {}
+    for requirement in REQUIREMENTS:
+        row = [verdicts.get(f"{requirement.id}-{key}") for key in keys]
+        if not any(row):
+            continue
+        for column, verdict in enumerate(row, start=2):
+            marks[len(rows), column] = STATUS_MARKS.get(verdict.status if verdict else "", "quiet")
+        rows.append([requirement.text, requirement.bar or MISSING, *map(_short, row)])
+    header = ["what we require", "bar", *(suite.sets[key].title for key in keys)]
+    caption = "FedHP with the deadline rule fill."
+    if others:
+        caption += f" Too few seeds for a verdict: {listed(others)}; their figures are below."
+    return table_html(header, rows, marks=marks, caption=caption)
+
+
+def _short(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return MISSING
+    return "\n".join([verdict.status, *(verdict.ours_lines or verdict.reasons)])
+
+
+def _claims_by_figure(paper: Sequence[JudgedClaim]) -> Iterator[str]:
+    for figure in dict.fromkeys(judged.claim.figure for judged in paper):
+        claims = [judged for judged in paper if judged.claim.figure == figure]
+        name = "Abstract" if figure == ABSTRACT else f"Figure {figure.removeprefix('fig')}"
+        yield details_html(f"{name}: {count_words(claims)}", _claim_table(claims))
+
+
+def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
+    """A row per claim, every value on its own line."""
+    rows, marks = [], {}
+    for index, judged in enumerate(judged_claims):
+        claim, verdict = judged.claim, judged.verdict
+        claimed = f"\nclaimed: {claim.paper}" if claim.paper else ""
+        ours = list(verdict.ours_lines or [MISSING])
+        if verdict.opt_lines not in ((), (MISSING,)):
+            ours += ["", "with opt:", *verdict.opt_lines]
+        on = f"on {verdict.where}" if verdict.where not in ("", claim.data) else ""
+        why = "\n".join(filter(None, [*verdict.reasons, on]))
+        rows.append([claim.text + claimed, verdict.status, "\n".join(ours), why])
+        marks[index, 1] = STATUS_MARKS.get(verdict.status, "quiet")
+    return table_html(["claim", "verdict", "ours", "why"], rows, marks=marks)
 
 
 def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
-    """What was run, and what was reduced against the paper."""
+    """What was run, and what was reduced compared with the paper."""
     rows = []
-    for each in suite.sets.values():
+    for data_set in suite.sets.values():
         runs = [
             run
-            for (data, _, _), mine in suite_runs.by_key.items()
-            if data == each.key
-            for run in mine
+            for (data, _, _), of_key in suite_runs.by_key.items()
+            if data == data_set.key
+            for run in of_key
         ]
         seeds = sorted({run.summary.seed for run in runs})
-        note = each.note or "as in the paper"
-        if each.key in suite.missing:
-            note = f"skipped: {suite.missing[each.key]}"
-        rows.append(
-            [each.title, each.stands_for, str(len(runs)), ", ".join(map(str, seeds)) or "-", note]
-        )
-    header = ["data set", "stands for", "runs", "seeds", "setting"]
-    body = table_html(header, rows)
+        note = data_set.note or "as in the paper"
+        if data_set.key in suite.missing:
+            note = f"skipped: {suite.missing[data_set.key]}"
+        seed_list = ", ".join(map(str, seeds)) or "-"
+        rows.append([data_set.title, data_set.stands_for, str(len(runs)), seed_list, note])
+    body = table_html(["data set", "stands for", "runs", "seeds", "setting"], rows)
     if suite_runs.unfinished:
-        names = "\n\n".join(each.name for each in suite_runs.unfinished)
-        body += details_html(f"{len(suite_runs.unfinished)} runs did not finish", text_html(names))
+        names = "\n\n".join(cell.name for cell in suite_runs.unfinished)
+        summary = f"{len(suite_runs.unfinished)} runs did not finish"
+        body += details_html(summary, text_html(names))
     return Section("What was run", "setting", body)
 
 
-def _figure_section(
-    figure: PaperFigure, suite: Suite, runs: SuiteRuns, out: Path
-) -> tuple[Section | None, list[Path]]:
-    body, files = "", []
-    for drawing in draw_figure(figure, suite, runs):
-        files += save_figure(drawing.figure, out, drawing.name)
+def _draw(
+    figure: PaperFigure, text: FigureText, suite: Suite, runs: SuiteRuns, *, out: Path
+) -> str:
+    """Save the drawings of a figure; returns them as HTML."""
+    body = ""
+    for drawing in draw_figure(figure, text, suite=suite, runs=runs):
+        save_figure(drawing.figure, out, drawing.name)
         body += figure_html(
             drawing.figure, name=drawing.name, caption=drawing.caption, alt=drawing.alt
         )
-    if not body:
-        return None, files
-    title = f"Figure {figure.name.removeprefix('fig')}: {figure.title}"
-    said = text_html(f"The paper: {figure.claim}")
-    skipped = [suite.sets[key].title for key in figure.sets if key in suite.missing]
-    if skipped:
-        reasons = "\n\n".join(suite.missing[key] for key in figure.sets if key in suite.missing)
-        said += details_html(f"Without {', '.join(skipped)}", text_html(reasons))
-    return Section(title, figure.name, said + body), files
+    return body
 
 
-def _looked_at(runs: SuiteRuns) -> list[Path]:
-    """One run of FedHP and one of a rival, as non-IID as there is, for a look inside."""
+def _figure_section(figure: PaperFigure, text: FigureText, suite: Suite, body: str) -> Section:
+    claim = text_html(f"The paper: {text.claim}")
+    missing = [key for key in figure.sets if key in suite.missing]
+    if missing:
+        titles = ", ".join(suite.sets[key].title for key in missing)
+        reasons = "\n\n".join(suite.missing[key] for key in missing)
+        claim += details_html(f"Without {titles}", text_html(reasons))
+    title = f"Figure {figure.name.removeprefix('fig')}: {text.title}"
+    return Section(title, figure.name, claim + body)
+
+
+def _examined_runs(runs: SuiteRuns) -> list[Path]:
+    """One run of FedHP and one of a rival, at the highest non-IID level there is."""
     hardest = max(skew for _, skew, _ in runs.by_key)
     data = next(data for data, skew, _ in runs.by_key if skew == hardest)
-    found = [mine[0].folder for label in SHOWN if (mine := runs.runs(data, label, skew=hardest))]
-    return found or [next(iter(runs.by_key.values()))[0].folder]
+    folders = [
+        of_label[0].folder
+        for label in EXAMINED
+        if (of_label := runs.runs(data, label, skew=hardest))
+    ]
+    return folders or [next(iter(runs.by_key.values()))[0].folder]
 
 
-def _save_numbers(suite_runs: SuiteRuns, out: Path) -> list[Path]:
+def _save_numbers(suite_runs: SuiteRuns, out: Path) -> None:
     """Every number behind the figures: a row per run, per round and per test."""
     runs = [
-        (data, skew, run) for (data, skew, _), mine in suite_runs.by_key.items() for run in mine
+        ExportedRun((data, skew, label, run.summary.seed), run.folder, run.summary)
+        for (data, skew, label), of_key in suite_runs.by_key.items()
+        for run in of_key
     ]
-    owner: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed": "INTEGER"}
-    texts, integers = ("metric", "status", "digest"), ("rounds", "bytes_sent")
-    fields = [name for name in RunSummary.__slots__ if name not in (*owner, "time_to_target")]
-    targets = sorted({t for *_, run in runs for t in run.summary.time_to_target}, key=float)
-    types = dict(owner)
-    for name in fields:
-        types[name] = "TEXT" if name in texts else "INTEGER" if name in integers else "REAL"
-    types |= {f"time_to_{target}": "REAL" for target in targets}
-    rows: Rows = []
-    for data, skew, run in runs:
-        plain = run.summary.as_json()
-        times = [run.summary.time_to_target.get(target) for target in targets]
-        values = [plain[name] for name in fields]
-        rows.append((data, skew, run.summary.algorithm, run.summary.seed, *values, *times))
-    paths = save_frame(out, "runs", types, lambda: iter([rows]))
-    for table in ("evaluations", "rounds"):
-        with RunReader(runs[0][2].folder) as first:
-            types = {**owner, **first.column_types(table)}
-        paths += save_frame(out, table, types, partial(_tables, runs, table))
-    return paths
-
-
-def _tables(runs: Sequence[tuple[str, float, RunCurves]], table: str) -> Iterator[Rows]:
-    for data, skew, run in runs:
-        with RunReader(run.folder) as reader:
-            blocks = reader.blocks(table)
-            next(blocks)  # its header
-            for rows in blocks:
-                own = (data, skew, run.summary.algorithm, run.summary.seed)
-                yield [(*own, *row) for row in rows]
+    targets = sorted({t for run in runs for t in run.summary.time_to_target}, key=float)
+    save_summaries(runs, out / "runs", owner=SUITE_OWNER, targets=targets)
+    save_record_tables(runs, out, owner=SUITE_OWNER, tables=("evaluations", "rounds"))

@@ -1,31 +1,81 @@
-"""The report on any runs: one page, its figures for a paper, and all its numbers as tables."""
+"""The report on any runs: one page, its figures for a paper, and all its numbers as tables.
+
+All runs count in the comparison of a batch; the other sections look into one run per label.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 
-from fedhp.report.batches import Batch, Sorted, sort_runs
-from fedhp.report.datasets import has_parquet, save_data
-from fedhp.report.export import save_text
-from fedhp.report.formatting import count, label_name, listed
-from fedhp.report.groups import Comparison, read_comparison
-from fedhp.report.pages.album import Album
-from fedhp.report.pages.chapters import chapters
-from fedhp.report.pages.findings import first_words
-from fedhp.report.pages.page import Section, render_page, table_html, text_html
+from fedhp.record.reader import RunReader
+from fedhp.report.describe import describe_run
+from fedhp.report.explain import explain_round, round_line
+from fedhp.report.export import has_parquet, save_report_data, save_text
+from fedhp.report.figures.comparison import (
+    accuracy_over_rounds,
+    accuracy_over_time,
+    local_steps,
+    overview,
+    spread_note,
+    time_to_target,
+    waiting_time,
+)
+from fedhp.report.figures.run import (
+    CROWDED,
+    bandwidth_of,
+    link_maps,
+    local_steps_of,
+    read_links,
+    step_map,
+    timelines,
+    topology,
+    varies,
+    world,
+)
+from fedhp.report.formatting import count, data_size, label_name, listed, score, seconds
+from fedhp.report.groups import (
+    Batch,
+    Comparison,
+    RunEntry,
+    SortedRuns,
+    read_comparison,
+    sort_runs,
+)
+from fedhp.report.pages.findings import (
+    result_sentences,
+    round_words,
+    some_away,
+    step_words,
+    topology_words,
+    world_words,
+)
+from fedhp.report.pages.page import (
+    PageFigures,
+    Section,
+    details_html,
+    render_page,
+    table_html,
+    text_html,
+)
+from fedhp.report.rounds import check_round, read_round, selection_note
+from fedhp.report.tables import comparison_grid, spread_evenly
 
-FILE = "report.html"
+PAGE_FILE = "report.html"
 MOST_NAMES = 6  # labels in a title
+OPEN_LABELS = 2  # the others are folded
+LOG_ROUNDS = 12  # of a decision log
+RUN_FACTS = ("algorithm", "label", "seed", "status", "fedhp")  # that differ from run to run
 CONTENTS = {
-    "summary": "one row per run: what the comparison is made of",
+    "summary": "one row per run: the numbers of the comparison",
     "means": "mean and 95 % interval of every number, per label, over the finished seeds",
     "rounds": "one row per round: clock, waiting, steps, links, bytes",
     "workers": "one row per round and worker: steps, times, bandwidth (bytes/s)",
     "links": "one row per round and link: time, distance, verdict",
     "verdicts": "how many links got which verdict",
     "facts": "the numbers behind every decision",
-    "evaluations": "the tests: what the curves are made of",
+    "evaluations": "the tests: the numbers of the curves",
     "worker_evaluations": "the tests, worker by worker",
     "final_evaluations": "the last models on the whole test set",
     "final_worker_evaluations": "the same, worker by worker",
@@ -33,95 +83,383 @@ CONTENTS = {
 }
 
 
-def run_sections(folders: Sequence[Path], *, album: Album | None = None) -> list[Section]:
-    """All that a page tells of these runs; an album with a folder also saves the figures."""
-    found = sort_runs(folders)
-    return _sections(found, _compared(found.batches), Album() if album is None else album)
+def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None) -> list[Section]:
+    """The sections about these runs; `figures` with a folder also saves the figures."""
+    runs = sort_runs(folders)
+    return _sections(runs, _comparisons(runs), PageFigures() if figures is None else figures)
 
 
 def save_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write report.html, figures/ and data/ into a folder; returns the files, the page first."""
-    found = sort_runs(folders)
-    comparisons = _compared(found.batches)
-    album = Album(out / "figures")
-    sections = _sections(found, comparisons, album)
+    runs = sort_runs(folders)
+    comparisons = _comparisons(runs)
+    figures = PageFigures(out / "figures")
+    sections = _sections(runs, comparisons, figures)
     summaries = {
         run.folder: run.summary
         for comparison in comparisons
         for group in comparison.groups
         for run in group.runs
     }
-    data = save_data(found.batches, summaries, out / "data")
-    sections.append(Section("Files", "files", _files(album, data)))
-    page = render_page(
-        title=_title(found.batches), lead=_lead(found, comparisons), sections=sections
-    )
-    return [save_text(out / FILE, page), *album.paths, *data]
+    data = save_report_data(runs.batches, summaries, out / "data")
+    sections.append(Section("Files", "files", _files(figures, data)))
+    page = render_page(title=_title(runs.batches), lead=_lead(runs, comparisons), sections=sections)
+    return [save_text(out / PAGE_FILE, page), *figures.paths, *data]
 
 
-def _compared(batches: Sequence[Batch]) -> list[Comparison]:
-    return [read_comparison(batch.folders) for batch in batches]
+def _comparisons(runs: SortedRuns) -> list[Comparison]:
+    return [read_comparison(batch.folders) for batch in runs.batches]
 
 
-def _sections(found: Sorted, comparisons: Sequence[Comparison], album: Album) -> list[Section]:
+def _sections(
+    runs: SortedRuns, comparisons: Sequence[Comparison], figures: PageFigures
+) -> list[Section]:
     return [
         section
-        for place, (batch, comparison) in enumerate(zip(found.batches, comparisons, strict=True))
-        for section in chapters(batch, comparison, album, place=place)
+        for index, (batch, comparison) in enumerate(zip(runs.batches, comparisons, strict=True))
+        for section in _batch_sections(batch, comparison, figures, index=index)
     ]
 
 
+def _batch_sections(
+    batch: Batch, comparison: Comparison, figures: PageFigures, *, index: int
+) -> list[Section]:
+    """The sections of one batch; `index` makes the anchors of several batches unique."""
+    runs = batch.representative_runs()
+    result = "Comparison" if len(batch.runs) > 1 else "Result"
+    bodies: dict[str, tuple[str, str]] = {
+        "result": (result, _result(comparison, figures, index)),
+        "world": ("Devices and links", _world(runs[0], figures, index)),
+        "topology": ("Topology", _per_label(runs, _topology, figures, index)),
+        "round": ("Time in a round", _rounds(runs, figures, index)),
+        "steps": ("Local steps", _per_label(runs, _steps, figures, index)),
+        "decisions": ("Decisions and reasons", _decisions(runs)),
+        "settings": ("Settings and runs", _settings(batch, comparison)),
+    }
+    suffix = f": {batch.name}" if batch.name else ""
+    return [
+        Section(title + suffix, _numbered(anchor, index), body)
+        for anchor, (title, body) in bodies.items()
+    ]
+
+
+def _numbered(name: str, index: int) -> str:
+    """A name that the other batches do not have."""
+    return f"{name}-{index + 1}" if index else name
+
+
 def _title(batches: Sequence[Batch]) -> str:
-    labels = list(dict.fromkeys(label for batch in batches for label in _labels(batch)))
+    labels = dict.fromkeys(run.label for batch in batches for run in batch.representative_runs())
     names = [label_name(label) for label in labels]
     runs = [run for batch in batches for run in batch.runs]
     if len(runs) == 1:
-        return f"{names[0]}, seed {runs[0].seed}"
+        return runs[0].name
     if len(names) == 1:
         return f"{names[0]}, {len(runs)} runs"
     return listed(names, most=len(names) if len(names) <= MOST_NAMES else MOST_NAMES - 1)
 
 
-def _labels(batch: Batch) -> list[str]:
-    return [speaker.label for speaker in batch.representative_runs()]
-
-
-def _lead(found: Sorted, comparisons: Sequence[Comparison]) -> str:
-    runs = [run for batch in found.batches for run in batch.runs]
+def _lead(sorted_runs: SortedRuns, comparisons: Sequence[Comparison]) -> str:
+    batches = sorted_runs.batches
+    runs = [run for batch in batches for run in batch.runs]
     facts = [
         count(len({run.label for run in runs}), "algorithm"),
         count(len({run.seed for run in runs}), "seed"),
-        f"{_span([run.settings['workers'] for run in runs])} workers",
-        f"{_span([run.rounds for run in runs])} rounds",
+        f"{_range([run.settings['workers'] for run in runs])} workers",
+        f"{_range([run.rounds for run in runs])} rounds",
     ]
-    if len(found.batches) > 1:
-        facts.append(f"{len(found.batches)} settings, told of one after the other")
+    if len(batches) > 1:
+        facts.append(f"{len(batches)} settings, reported one after the other")
     parts = [f"{count(len(runs), 'run')}: {', '.join(facts)}."]
-    for batch, comparison in zip(found.batches, comparisons, strict=True):
+    for batch, comparison in zip(batches, comparisons, strict=True):
         start = f"{batch.name}: " if batch.name else ""
-        parts.append(start + first_words(comparison))
-    return "\n\n".join([*parts, *found.notes])
+        parts.append(start + result_sentences(comparison)[0])
+    return "\n\n".join([*parts, *sorted_runs.notes])
 
 
-def _span(values: Sequence[int]) -> str:
+def _range(values: Sequence[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _files(album: Album, data: Sequence[Path]) -> str:
-    """What lies beside the page, so that a number or a figure is found quickly."""
+def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
+    summaries = [run.summary for group in comparison.groups for run in group.runs]
+    grid = comparison_grid(summaries)
+    rows = [[label_name(row[0].text), *(cell.text for cell in row[1:])] for row in grid.rows]
+    marks = {
+        (i, j): "good" for i, row in enumerate(grid.rows) for j, cell in enumerate(row) if cell.best
+    }
+    table = table_html(
+        grid.headers,
+        rows,
+        caption=grid.caption,
+        numeric=range(1, len(grid.headers)),
+        marks=marks,
+    )
+    names = listed(group.name for group in comparison.groups)
+    sentences = result_sentences(comparison)
+    bands = " Bands and whiskers: 95 % intervals over the seeds." if spread_note(comparison) else ""
+    parts = [
+        # The page's lead has the first sentence; alone it need not be repeated.
+        text_html(" ".join(sentences) if len(sentences) > 1 else ""),
+        table,
+        figures.show(
+            overview(comparison),
+            name=_numbered("overview", index),
+            caption=f"Test {comparison.metric} over virtual time, time to target, mean waiting "
+            f"time per round and local steps by device kind.{bands}",
+            alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
+        ),
+    ]
+    columns = [
+        figures.show(
+            accuracy_over_rounds(comparison),
+            name=_numbered("accuracy_over_rounds", index),
+            caption=f"Test {comparison.metric} over rounds, which take different times.",
+            alt=f"Test {comparison.metric} over rounds of {names}.",
+        )
+    ]
+    if len(comparison.targets) > 1 and len(comparison.groups) > 1:
+        columns.append(
+            figures.show(
+                time_to_target(comparison),
+                name=_numbered("time_to_target", index),
+                caption="Virtual time until each target is reached for the first time.",
+                alt=f"Bars of the time to each target for {names}.",
+            )
+        )
+    elif comparison.targets:
+        figures.save_only(time_to_target(comparison), name=_numbered("time_to_target", index))
+    for name, draw in (
+        ("accuracy_over_time", accuracy_over_time),
+        ("waiting_time", waiting_time),
+        ("local_steps", local_steps),
+    ):
+        figures.save_only(draw(comparison), name=_numbered(name, index))
+    return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
+
+
+def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:
+    with RunReader(entry.folder) as run:
+        words, moving = world_words(run), varies(bandwidth_of(run)[0])
+        figure = world(run)
+    links = " Right: the bandwidth of every worker at the start of each round." if moving else ""
+    left = "Left: the" if moving else "The"
+    shown = figures.show(
+        figure,
+        name=_numbered("world", index),
+        caption=f"{left} mean time of a local step of every worker; the line spans nine tenths of "
+        f"the rounds.{links} Workers are ordered by device kind and speed, the fastest on top. "
+        f"Numbers are from the run of {entry.name}.",
+        alt=f"Step times and bandwidths of all workers. {words}",
+    )
+    return f"{text_html(words)}\n{shown}"
+
+
+def _topology(entry: RunEntry, figures: PageFigures, index: int) -> str:
+    with RunReader(entry.folder) as run:
+        last = check_round(run, None)
+        rounds = list(dict.fromkeys((1, (last + 1) // 2, last)))
+        links = [read_links(run, round_index) for round_index in rounds]
+        fixed = all(sorted(each.pairs) == sorted(links[0].pairs) for each in links)
+        rounds = rounds[-1:] if fixed else rounds
+        words = topology_words(run)
+        figure = topology(run, rounds)
+        dense = max(len(each.pairs) for each in links) > CROWDED and not selection_note(run)
+        tables = link_maps(run, rounds) if dense else None
+    same = ", the same in the first, the middle and the last round" if fixed and last > 1 else ""
+    name = label_name(entry.label)
+    shown = figures.show(
+        figure,
+        name=_numbered(f"topology_{entry.label}", index),
+        caption=f"{entry.name}: links in use{same}; wider lines are faster. {words}",
+        alt=f"Workers on a circle, joined by the links that {name} uses. {words}",
+    )
+    if tables is None:
+        return shown
+    directed = any(each.directed for each in links)
+    way = " Each row receives from the columns." if directed else ""
+    return shown + figures.show(
+        tables,
+        name=_numbered(f"links_{entry.label}", index),
+        caption=f"{entry.name}: the same links pair by pair, coloured by their speed; white: no "
+        f"link. Workers are ordered by device kind and speed, the fastest first.{way}",
+        alt=f"Tables of all pairs of workers that show the links {name} uses. {words}",
+    )
+
+
+def _rounds(entries: Sequence[RunEntry], figures: PageFigures, index: int) -> str:
+    """One round of the first two runs side by side; each of the others by itself."""
+    least = min(entry.rounds for entry in entries[:OPEN_LABELS])
+    middle = max((least + 1) // 2, min(2, least))
+
+    def show(shown: Sequence[RunEntry]) -> str:
+        round_index = min(middle, *(entry.rounds for entry in shown))
+        runs = [RunReader(entry.folder) for entry in shown]
+        try:
+            figure, words = timelines(runs, round_index), round_words(runs, round_index)
+        finally:
+            for run in runs:
+                run.close()
+        names = listed(label_name(entry.label) for entry in shown)
+        drawing = figures.show(
+            figure,
+            name=_numbered("_".join(["timeline", *(entry.label for entry in shown)]), index),
+            caption=f"{names}, seed {shown[0].seed}: what every worker does in round "
+            f"{round_index}. {_timeline_key(shown)}",
+            alt=f"Bars of computing, communicating and waiting per worker. {words}",
+        )
+        return f"{text_html(words)}\n{drawing}"
+
+    pair = show(entries[:OPEN_LABELS])
+    rest = [details_html(label_name(entry.label), show([entry])) for entry in entries[OPEN_LABELS:]]
+    return "\n".join([pair, *rest])
+
+
+def _timeline_key(shown: Sequence[RunEntry]) -> str:
+    """How to read the bars of a timeline."""
+    sentences = []
+    if not all(entry.asynchronous for entry in shown):
+        sentences.append(
+            "First its local steps, then its slowest link, then waiting for the others."
+        )
+    if any(entry.asynchronous for entry in shown):
+        sentences.append(
+            "Without a barrier, turns may have started before the round and are not in order."
+        )
+    return " ".join(sentences)
+
+
+def _steps(entry: RunEntry, figures: PageFigures, index: int) -> str:
+    with RunReader(entry.folder) as run:
+        words = step_words(run)
+        if not varies(local_steps_of(run)):
+            return text_html(words)
+        figure = step_map(run)
+        away = " Grey: away." if some_away(run) else ""
+    ended = ", counted where a turn ends" if entry.asynchronous else ""
+    return figures.show(
+        figure,
+        name=_numbered(f"steps_{entry.label}", index),
+        caption=f"{entry.name}: local steps of every worker in every round{ended}; workers are "
+        f"ordered by device kind and speed, the fastest on top. {words}{away}",
+        alt=f"A map of local steps, workers by rounds. {words}",
+    )
+
+
+def _decisions(entries: Sequence[RunEntry]) -> str:
+    parts = []
+    for entry in entries:
+        with RunReader(entry.folder) as run:
+            parts.append((entry.name, decision_log(run)))
+    return _folded(parts, shown=1)
+
+
+def decision_log(run: RunReader) -> str:
+    """Some rounds in words, chosen evenly with the first and the last, each folded."""
+    last = check_round(run, None)
+    chosen = [row + 1 for row in spread_evenly(last, LOG_ROUNDS)]
+    parts = [_logged_round(run, round_index) for round_index in chosen]
+    some = f"{len(chosen)} of {count(last, 'round')}. Any other" if len(chosen) < last else ""
+    command = f"<code>{escape(f'fedhp explain {run.folder} --round N')}</code>"
+    note = f"{some or 'The same'} in a terminal: {command}"
+    return "\n".join([*parts, f'<p class="quiet">{note}</p>'])
+
+
+def _logged_round(run: RunReader, round_index: int) -> str:
+    first, *paragraphs = explain_round(run, round_index)
+    parts = [text_html(first.text)]
+    parts += [
+        f"<h4>{escape(paragraph.heading)}</h4>\n{text_html(paragraph.text)}"
+        for paragraph in paragraphs
+    ]
+    return details_html(round_line(read_round(run, round_index)), "\n".join(parts))
+
+
+def _per_label(
+    entries: Sequence[RunEntry],
+    draw: Callable[[RunEntry, PageFigures, int], str],
+    figures: PageFigures,
+    index: int,
+) -> str:
+    return _folded([(label_name(entry.label), draw(entry, figures, index)) for entry in entries])
+
+
+def _folded(parts: Sequence[tuple[str, str]], *, shown: int = OPEN_LABELS) -> str:
+    """The first labels open, the others folded; a single one needs no heading."""
+    if len(parts) == 1:
+        return parts[0][1]
+    first = [f"<h3>{escape(name)}</h3>\n{body}" for name, body in parts[:shown]]
+    return "\n".join([*first, *(details_html(name, body) for name, body in parts[shown:])])
+
+
+def _settings(batch: Batch, comparison: Comparison) -> str:
+    entries = batch.representative_runs()
+    with RunReader(entries[0].folder) as run:
+        facts = [fact for fact in describe_run(run) if fact[0] not in RUN_FACTS]
+    algorithms = "\n".join(_algorithm(entry) for entry in entries)
+    seeds = listed(str(seed) for seed in sorted({run.seed for run in batch.runs}))
+    rows = [
+        ("algorithm" if len(entries) == 1 else "algorithms", algorithms),
+        ("seeds", seeds),
+    ]
+    others = " The others differ in what their labels say." if len(entries) > 1 else ""
+    table = table_html(
+        ("setting", "value"),
+        [*rows, *facts],
+        caption=f"The settings of {label_name(entries[0].label)}.{others}",
+    )
+    names = ("run", "label", "seed", "status", "rounds", "virtual\ntime", "final", "digest")
+    runs = table_html(
+        (*names, "real\ntime", "peak\nmemory"), _run_rows(comparison), numeric=(2, 4, 5, 6, 8, 9)
+    )
+    return f"{table}\n{details_html(count(len(batch.runs), 'run'), runs)}"
+
+
+def _algorithm(entry: RunEntry) -> str:
+    settings = ", ".join(f"{k} = {v}" for k, v in entry.algorithm.items() if k != "name")
+    name = label_name(entry.algorithm["name"])
+    return f"{name} ({settings})" if settings else name
+
+
+def _run_rows(comparison: Comparison) -> list[list[str]]:
+    rows = []
+    for group in comparison.groups:
+        for curves in group.runs:
+            summary = curves.summary
+            with RunReader(curves.folder) as run:
+                took, memory = run.meta("seconds"), run.meta("peak_memory")
+            rows.append(
+                [
+                    str(curves.folder),
+                    group.label,
+                    str(summary.seed),
+                    summary.status,
+                    str(summary.rounds),
+                    seconds(summary.completion_time),
+                    score(summary.final_accuracy, summary.metric),
+                    summary.digest[:12],
+                    seconds(took),
+                    data_size(memory),
+                ]
+            )
+    return rows
+
+
+def _files(figures: PageFigures, data: Sequence[Path]) -> str:
+    """Which files are next to the page, so that a number or a figure is found quickly."""
     pictures = table_html(
         ("file", "figure"),
-        list(album.names.items()),
+        list(figures.names.items()),
         caption="Files in figures/ (.pdf, .svg and .png), sized for a paper.",
     )
     kinds = ".csv and .parquet" if has_parquet() else ".csv"
     stems = list(dict.fromkeys(path.stem for path in data))
     tables = table_html(
-        ("table", "holds"),
+        ("table", "content"),
         [(stem, CONTENTS.get(stem, "")) for stem in stems],
-        caption=f"Files in data/ ({kinds}); each holds all runs, told apart by setting, label "
-        "and seed; summary says where each run is.",
+        caption=f"Files in data/ ({kinds}). Each has the rows of all runs, distinguished by "
+        "setting, label and seed; summary has the folder of each run.",
     )
-    words = "Beside this page lie every figure, for a paper, and every number."
+    words = "All figures, sized for a paper, and all numbers are in files next to this page."
     return f"{text_html(words)}\n{tables}\n{pictures}"

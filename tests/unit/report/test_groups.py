@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedhp.errors import RunError
-from fedhp.report.batches import Entry, sort_runs
+from fedhp.report.groups import RunEntry, sort_runs
 from unit.report.conftest import Runs
 from unit.report.runs import WORLD, make_run
 
 
-def labels_and_seeds(entries: tuple[Entry, ...] | list[Entry]) -> list[tuple[str, int]]:
+def labels_and_seeds(entries: tuple[RunEntry, ...] | list[RunEntry]) -> list[tuple[str, int]]:
     return [(entry.label, entry.seed) for entry in entries]
 
 
@@ -101,7 +101,7 @@ def test_the_run_that_came_further_is_kept(runs: Runs, tmp_path: Path) -> None:
 def test_runs_that_have_not_begun_are_left_out(runs: Runs) -> None:
     found = sort_runs([runs.empty, runs.fedhp[0]])
     assert [batch.folders for batch in found.batches] == [[runs.fedhp[0]]]
-    assert found.notes == ("1 run without a committed round left out.",)
+    assert found.notes == ("Left out: 1 run has no committed round.",)
     with pytest.raises(RunError, match="no round is committed yet"):
         sort_runs([runs.empty])
     with pytest.raises(RunError, match="no run to report on"):

@@ -14,7 +14,7 @@ from fedhp.engine.runs.suite import Suite
 from fedhp.report.claims.acceptance import acceptance_verdicts
 from fedhp.report.claims.judging import claims_json, claims_markdown, verdict_rows
 from fedhp.report.claims.paper import paper_claims, paper_verdicts
-from fedhp.report.pages.verdicts import verdicts_html
+from fedhp.report.pages.reproduction import verdicts_html
 from unit.report.claimed import ALL, FASTER, PEAKED, RISING, changed, own, paper
 from unit.report.suite_runs import (
     FILL,

@@ -1,4 +1,4 @@
-"""The report on runs: every chapter, figures and numbers beside it, nothing from outside."""
+"""The report on runs: every section, figures and numbers next to it, nothing from outside."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import pytest
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import ROUND_TABLES
-from fedhp.report.datasets import has_parquet
-from fedhp.report.explain import explain_round
-from fedhp.report.figures.world import (
+from fedhp.report.explain import explain_round, round_line
+from fedhp.report.export import has_parquet
+from fedhp.report.figures.run import (
     link_maps,
-    read_roster,
+    local_steps_of,
+    read_worker_rows,
     step_map,
-    steps_of,
     timelines,
     world,
 )
 from fedhp.report.formatting import seconds
 from fedhp.report.groups import read_comparison
-from fedhp.report.pages.album import Album
-from fedhp.report.pages.decisions import ROUNDS, decision_log, round_line
-from fedhp.report.pages.findings import result_words, step_words, topology_words, world_words
-from fedhp.report.pages.page import Section, render_page
-from fedhp.report.pages.run_report import run_sections, save_report
+from fedhp.report.pages.findings import (
+    result_sentences,
+    step_words,
+    topology_words,
+    world_words,
+)
+from fedhp.report.pages.page import PageFigures, Section, render_page
+from fedhp.report.pages.run_report import LOG_ROUNDS, decision_log, run_sections, save_report
 from fedhp.report.rounds import read_round
 from unit.report.conftest import Runs
 from unit.report.markup import Markup, check_page, read_markup
@@ -195,7 +198,7 @@ def test_settings_that_differ_are_told_apart(runs: Runs, tmp_path: Path) -> None
     markup = check_page(text)
     anchors = [e.attributes["id"] for e in markup.all("section")]
     assert anchors == [*ANCHORS, *(f"{anchor}-2" for anchor in ANCHORS), "files"]
-    assert "2 settings, told of one after the other" in text
+    assert "2 settings, reported one after the other" in text
     assert sum("world.away" in e.text for e in markup.all("h2")) == 2 * len(ANCHORS)
 
 
@@ -215,7 +218,7 @@ def test_an_unfinished_run_is_marked(runs: Runs) -> None:
     assert "D-PSGD, seed 2: diverged after 3 rounds" in text.replace("dpsgd", "D-PSGD")
     alone = body(run_sections([runs.stopped]), "result")
     assert "dpsgd, seed 2: diverged after 3 rounds" in alone
-    assert "No run has finished" in result_words(read_comparison([runs.stopped]))
+    assert "No run has finished" in result_sentences(read_comparison([runs.stopped]))[0]
 
 
 def test_the_log_tells_what_explain_tells(runs: Runs) -> None:
@@ -245,25 +248,25 @@ def test_a_long_log_is_a_choice_and_says_so(tmp_path: Path) -> None:
     with RunReader(folder) as run:
         log = read_markup(decision_log(run))
     heads = [e.text.split(":")[0] for e in log.all("summary")]
-    assert len(heads) == ROUNDS
+    assert len(heads) == LOG_ROUNDS
     assert (heads[0], heads[-1]) == ("Round 1", "Round 25")
-    assert f"{ROUNDS} of 25 rounds. Any other in a terminal: " in log.all("p")[-1].text
+    assert f"{LOG_ROUNDS} of 25 rounds. Any other in a terminal: " in log.all("p")[-1].text
 
 
 def test_rows_stand_by_device_and_speed(runs: Runs) -> None:
     with RunReader(runs.fedhp[0]) as run:
-        roster = read_roster(run)
+        workers = read_worker_rows(run)
         devices = run.meta("devices")
     means = dict(query(runs.fedhp[0], "SELECT worker, avg(step_time) FROM workers GROUP BY worker"))
-    assert sorted(roster.rows) == list(range(6))
-    assert roster.rows == sorted(roster.rows, key=means.__getitem__), "laptops are the fastest"
-    kinds = [devices[worker] for worker in roster.rows]
+    assert sorted(workers.rows) == list(range(6))
+    assert workers.rows == sorted(workers.rows, key=means.__getitem__), "laptops are the fastest"
+    kinds = [devices[worker] for worker in workers.rows]
     assert list(dict.fromkeys(kinds)) == ["laptop", "xavier_nx", "jetson_tx2"]
 
 
 def test_the_maps_draw_the_record(runs: Runs) -> None:
     with RunReader(runs.away) as run:
-        roster = read_roster(run)
+        workers = read_worker_rows(run)
         [heat] = step_map(run).axes[0].collections
         drawn = heat.get_array()
         assert drawn is not None
@@ -274,7 +277,7 @@ def test_the_maps_draw_the_record(runs: Runs) -> None:
     for h, worker, steps, speed, time in query(
         runs.away, "SELECT round, worker, local_steps, bandwidth, worker_time FROM workers"
     ):
-        row = roster.rows.index(worker)
+        row = workers.rows.index(worker)
         assert mask[row, h - 1] == (time is None) == (worker == 2 and 2 <= h <= 4)
         if time is not None:
             assert grid[row, h - 1] == steps
@@ -298,7 +301,7 @@ def test_timelines_share_their_scale(runs: Runs, order: int) -> None:
 def test_what_is_the_same_all_the_time_is_said_not_drawn(runs: Runs, tmp_path: Path) -> None:
     uniform = make_run(tmp_path / "run", "dpsgd", rounds=2, world={"profile": "uniform"})
     sections = run_sections([uniform])
-    assert "Everyone takes 10 local steps in every round." in body(sections, "steps")
+    assert "Every worker takes 10 local steps in every round." in body(sections, "steps")
     assert "<svg" not in body(sections, "steps")
     assert "Every link has 5.00 MB/s all the time." in body(sections, "world")
     with RunReader(uniform) as run:
@@ -325,7 +328,7 @@ def test_findings_are_those_of_the_record(runs: Runs) -> None:
 
 def test_who_was_first(runs: Runs) -> None:
     comparison = read_comparison([*runs.fedhp, *runs.dpsgd])
-    text = result_words(comparison)
+    text = " ".join(result_sentences(comparison))
     times = {
         group.name: np.mean(group.numbers(lambda run: run.time_to_target["0.30"]))
         for group in comparison.groups
@@ -338,11 +341,11 @@ def test_who_was_first(runs: Runs) -> None:
 
 def test_a_dense_topology_is_also_shown_pair_by_pair(runs: Runs, tmp_path: Path) -> None:
     with RunReader(runs.pens) as run:
-        roster = read_roster(run)
+        workers = read_worker_rows(run)
         [first, _, _] = link_maps(run, [1, 2, 6]).axes[:3]
         missing = np.ma.getmaskarray(np.ma.asarray(first.images[0].get_array()))
     pairs = {(a, b) for a, b in query(runs.pens, "SELECT a, b FROM links WHERE round=1 AND used")}
-    drawn = {(roster.rows[i], roster.rows[j]) for i, j in np.argwhere(~missing)}
+    drawn = {(workers.rows[i], workers.rows[j]) for i, j in np.argwhere(~missing)}
     assert drawn == pairs, "a directed link has one cell"
     with RunReader(runs.fedhp[0]) as run:
         [only] = link_maps(run, [4]).axes[:1]
@@ -360,22 +363,22 @@ def test_very_many_workers(tmp_path: Path) -> None:
     size = sum(len(section.body) for section in sections)
     assert size < 3_000_000
     with RunReader(folder) as run:
-        assert len(read_roster(run).rows) <= 400
-        assert steps_of(run).shape == (2, 600)
+        assert len(read_worker_rows(run).rows) <= 400
+        assert local_steps_of(run).shape == (2, 600)
 
 
 def test_names_are_never_shared(tmp_path: Path) -> None:
-    album = Album()
+    figures = PageFigures()
     from fedhp.report.figures.style import new_figure
 
     shown = [
-        album.show(new_figure(1, 1), name=name, caption="c", alt="a")
+        figures.show(new_figure(1, 1), name=name, caption="c", alt="a")
         for name in ("a:b", "a=b", "a-b-2", "a b")
     ]
     markup = read_markup("".join(shown))
     ids = [e.attributes["id"] for e in markup.all("figure")]
     assert len(set(ids)) == 4
-    assert album.paths == []
+    assert figures.paths == []
 
 
 def test_a_folder_that_cannot_be_written(runs: Runs, tmp_path: Path) -> None:

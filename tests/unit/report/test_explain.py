@@ -9,7 +9,8 @@ import pytest
 
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.report.explain import describe_run, explain_round
+from fedhp.report.describe import describe_run
+from fedhp.report.explain import explain_round
 from fedhp.report.formatting import number, seconds
 from fedhp.report.rounds import bridges_of
 from fedhp.types import LinkVerdict, StepReason, StepRule
@@ -53,7 +54,9 @@ def test_fedhp_deadline_pace_setter_and_objective(runs: Runs, round_index: int) 
     assert f"{seconds(slowest)} for its slowest link" in text["Pace"]
     assert seconds(fact(folder, round_index, "objective")) in text["Pace"]
     base = fact(folder, round_index, "base_objective")
-    assert seconds(base) in text["Pace"] or "as with the whole base topology" in text["Pace"]
+    assert (
+        seconds(base) in text["Pace"] or "the same as with the whole base topology" in text["Pace"]
+    )
     assert number(fact(folder, round_index, "distance_bound")) in text["Distance"]
 
 
@@ -86,7 +89,7 @@ def test_links_are_counted_by_verdict_and_the_slowest_cut_is_named(runs: Runs, w
             index,
             int(LinkVerdict.KEPT_BRIDGE),
         )
-        assert bool(bridges) == ("Had to stay" in text or "Kept as the last way" in text)
+        assert bool(bridges) == ("would fall apart" in text or "Kept as the last link" in text)
         if cut:
             cuts += cut
             a, b, time, distance = query(
@@ -109,8 +112,8 @@ def test_real_bridges_are_told_from_those_of_a_try(runs: Runs) -> None:
             index,
         )
         first = next((a, b) for a, b in judged if (a, b) in real or (b, a) in real)
-        _, _, had_to = said(runs.per_link, index)["Links"].partition("Had to stay")
-        assert f"{first[0]}–{first[1]} (" in had_to
+        _, _, needed = said(runs.per_link, index)["Links"].partition("would fall apart")
+        assert f"{first[0]}–{first[1]} (" in needed
 
 
 def test_bridges_are_those_of_networkx() -> None:
@@ -125,7 +128,7 @@ def test_bridges_are_those_of_networkx() -> None:
 
 def test_first_round_keeps_all_links_and_says_why(runs: Runs) -> None:
     text = said(runs.fedhp[0], 1)
-    assert "All 15 links of the base topology stay" in text["Links"]
+    assert "All 15 links of the base topology are kept" in text["Links"]
     assert "measures every pair once" in text["Links"]
     assert "Distance" not in text
 
@@ -195,7 +198,7 @@ def test_asynchronous(runs: Runs) -> None:
 
 
 def test_pens_scores_first_and_pulls_later(runs: Runs) -> None:
-    assert "18 models travelled to be scored" in said(runs.pens, 1)["Links"]
+    assert "18 models were pulled and scored" in said(runs.pens, 1)["Links"]
     assert "and scoring took" in said(runs.pens, 1)["Waiting"]
     later = said(runs.pens, 6)["Links"]
     [(count,)] = query(runs.pens, "SELECT count(*) FROM links WHERE round=6 AND used")

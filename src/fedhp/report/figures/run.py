@@ -1,0 +1,614 @@
+"""Figures of single runs: topology, timelines, devices and links, steps, all workers over rounds.
+
+In heat maps every row is a worker; rows are ordered by device kind, fastest first, and by speed
+within a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedhp.record.reader import RunReader
+from fedhp.report.figures.comparison import accuracy_over_time
+from fedhp.report.figures.style import (
+    BLUE,
+    COLUMN,
+    FAINT,
+    INK,
+    ORANGE,
+    PAGE,
+    QUIET,
+    DeviceStyle,
+    device_styles,
+    legend_above,
+    new_figure,
+    paper_style,
+    save_figure,
+)
+from fedhp.report.formatting import count, label_name, number
+from fedhp.report.groups import device_order, kind_means, read_comparison
+from fedhp.report.rounds import check_round
+from fedhp.report.tables import spread_evenly
+from fedhp.types import FloatArray
+from fedhp.world.network import BITS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
+CROWDED = 70  # with more links than this, all lines get thinner
+MOST_TIMELINE_ROWS = 60
+MOST_ARROWS, ARROWS_PER_WORKER = 300, 5  # with more directed links, lines without arrows
+MOST_LINES = 400  # links of a topology: more would only be a grey disc
+MOST_MARKERS = 1000  # workers of a topology: more would only be the same ring
+MOST_NUMBERED = 40  # workers; with more, they are grouped by device kind and not numbered
+COLORMAP = "viridis"  # even in grey and for every common kind of colour vision
+AWAY_COLOR = "#e3e3e3"
+WORKER_HEIGHT = 0.145  # inches
+MOST_ROWS, MOST_COLUMNS = 400, 600  # of a heat map: more than a page can show
+WIDE_RANGE = 4.0  # if the largest value is this many times the smallest, the axis is logarithmic
+BAR: dict[str, Any] = {"height": 0.74, "linewidth": 0, "zorder": 2}
+
+
+def save_run_figures(folder: Path, out: Path) -> list[Path]:
+    """Draw one run into a folder: its learning, its topology, its last round's timeline."""
+    with RunReader(folder) as run:
+        check_round(run, None)
+        paths = save_figure(topology(run), out, "topology")
+        paths += save_figure(timeline(run), out, "timeline")
+    return save_figure(accuracy_over_time(read_comparison([folder])), out, "accuracy") + paths
+
+
+@paper_style()
+def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
+    """The links in these rounds; by default in the first, the middle and the last."""
+    last = check_round(run, None)
+    chosen = list(rounds or dict.fromkeys((1, (last + 1) // 2, last)))
+    links = [read_links(run, check_round(run, index)) for index in chosen]
+    devices, styles = run_devices(run)
+    speeds = np.concatenate([round_links.speed for round_links in links])
+    top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
+    scale = crowd_scale(links)
+    across = min(3, len(links))
+    down = -(-len(links) // across)
+    handles = topology_handles(run, styles, speeds, scale=scale)
+    columns = (2, 3, len(handles))[across - 1]
+    figure = new_figure(2.4 * across, 2.5 * down + 0.14 + 0.16 * -(-len(handles) // columns))
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for axes, round_links in zip(panels, links, strict=False):
+        draw_topology(axes, round_links, devices, styles, top=top, scale=scale)
+    for axes in panels[len(links) :]:
+        axes.set_axis_off()
+    legend_above(figure, handles, columns=columns)
+    return figure
+
+
+@paper_style()
+def timeline(run: RunReader, round_index: int | None = None) -> Figure:
+    """How every worker spent one round (the last, if none is named)."""
+    index = check_round(run, round_index)
+    devices, styles = run_devices(run)
+    figure = new_figure(COLUMN, 1.0 + 0.15 * min(MOST_TIMELINE_ROWS, len(devices)))
+    axes = figure.subplots()
+    handles = draw_timeline(axes, run, index, devices=devices, order=list(styles))
+    legend_above(figure, handles)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLinks:
+    """The links used in one round, as far as they are recorded."""
+
+    round_index: int
+    total: int  # recorded or not
+    pairs: list[tuple[int, int]]  # (receiver, sender) where directed
+    speed: FloatArray  # bits per second that the transfer reached
+    directed: bool
+    away: list[int]
+
+
+def read_links(run: RunReader, round_index: int) -> RoundLinks:
+    """The used links of a round with their speed."""
+    links = run.table("links", round_index=round_index)
+    used = np.flatnonzero(links["used"])
+    times = np.array([links["link_time"][i] or 0.0 for i in used])
+    with np.errstate(divide="ignore"):
+        speed = 8.0 * run.meta("model_bytes") / times
+    workers = run.table("workers", round_index=round_index)
+    row = run.table("rounds", round_index=round_index)
+    return RoundLinks(
+        round_index=round_index,
+        total=row["links"][0],
+        pairs=[(links["a"][i], links["b"][i]) for i in used],
+        speed=speed,
+        directed=bool(row["directed"][0]),
+        away=[
+            w for w, t in zip(workers["worker"], workers["worker_time"], strict=True) if t is None
+        ],
+    )
+
+
+def run_devices(run: RunReader) -> tuple[list[str], dict[str, DeviceStyle]]:
+    """Every worker's device, and how each kind is drawn, fastest first."""
+    devices = list(run.meta("devices"))
+    times = kind_means(run.array("workers", "step_time"), devices)
+    return devices, device_styles(device_order(times, devices))
+
+
+def draw_topology(
+    axes: Any,
+    links: RoundLinks,
+    devices: Sequence[str],
+    styles: dict[str, DeviceStyle],
+    *,
+    top: float,
+    scale: float,
+) -> None:
+    """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
+    x, y = _positions(devices, styles)
+    size = marker_size(len(devices))
+    shown = spread_evenly(len(links.pairs), MOST_LINES)
+    lines = [(*links.pairs[i], scale * link_width(float(links.speed[i]), top)) for i in shown]
+    if links.directed and len(lines) <= min(MOST_ARROWS, ARROWS_PER_WORKER * len(devices)):
+        _arrows(axes, lines, x, y, room=size**0.5 / 2)
+    else:
+        _lines(axes, lines, x, y)
+    _markers(axes, devices, styles, x, y, away=links.away)
+    if len(devices) <= MOST_NUMBERED:
+        for worker in range(len(devices)):
+            axes.annotate(
+                str(worker),
+                (x[worker], y[worker]),
+                (1.17 * x[worker], 1.17 * y[worker]),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=QUIET if worker in links.away else INK,
+            )
+    axes.set_xlim(-1.28, 1.28)
+    axes.set_ylim(-1.55, 1.28)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    what = "transfer" if links.directed else "link"
+    away = f", {len(links.away)} away" if links.away else ""
+    text = f"round {links.round_index}: {count(links.total, what)}{away}"
+    if len(lines) < links.total:
+        which = "of them drawn" if len(links.pairs) == links.total else "slowest and fastest drawn"
+        text += f"\n{len(lines)} {which}"
+    axes.text(0, -1.46, text, ha="center", va="center", fontsize=8)
+
+
+def marker_size(workers: int) -> float:
+    """The area of a worker's marker: the more workers, the smaller."""
+    return float(np.clip(900 / workers, 2, 110))
+
+
+def _positions(
+    devices: Sequence[str], styles: dict[str, DeviceStyle]
+) -> tuple[FloatArray, FloatArray]:
+    """Positions on a circle: in order, or by device kind where the workers are too many."""
+    position = np.arange(len(devices))
+    if len(devices) > MOST_NUMBERED:
+        rank = {kind: rank for rank, kind in enumerate(styles)}
+        order = np.argsort([rank[device] for device in devices], kind="stable")
+        position[order] = np.arange(len(devices))
+    angle = np.pi / 2 - 2 * np.pi * position / len(devices)
+    return np.cos(angle), np.sin(angle)
+
+
+def _arrows(
+    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray, *, room: float
+) -> None:
+    for a, b, width in lines:
+        # (receiver, sender): the arrow points the way the model travels.
+        axes.annotate(
+            "",
+            (x[a], y[a]),
+            (x[b], y[b]),
+            arrowprops={
+                "arrowstyle": "-|>,head_length=0.25,head_width=0.12",
+                "linewidth": width,
+                "color": QUIET,
+                "shrinkA": 0,
+                "shrinkB": room,
+                "mutation_scale": 12,
+            },
+            zorder=1,
+        )
+
+
+def _lines(
+    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    ends = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
+    widths = [width for _, _, width in lines]
+    axes.add_collection(LineCollection(ends, linewidths=widths, colors=QUIET, zorder=1))
+
+
+def _markers(
+    axes: Any,
+    devices: Sequence[str],
+    styles: dict[str, DeviceStyle],
+    x: FloatArray,
+    y: FloatArray,
+    *,
+    away: Sequence[int],
+) -> None:
+    """One call per device kind: one per worker would take minutes for very many workers."""
+    size = marker_size(len(devices))
+    gone = np.isin(np.arange(len(devices)), away)
+    shown = np.zeros(len(devices), dtype=np.bool_)
+    shown[spread_evenly(len(devices), MOST_MARKERS)] = True
+    for kind, style in styles.items():
+        mine = shown & np.array([device == kind for device in devices])
+        # An edge would cover a marker this small.
+        edge = INK if len(devices) <= MOST_MARKERS // 10 else style.color
+        for rows, face, line in ((mine & ~gone, style.color, edge), (mine & gone, "white", FAINT)):
+            axes.scatter(
+                x[rows],
+                y[rows],
+                s=size,
+                marker=style.marker,
+                facecolor=face,
+                edgecolor=line,
+                linewidth=min(0.6, size / 20),
+                zorder=3,
+            )
+
+
+def crowd_scale(links: Sequence[RoundLinks]) -> float:
+    """By how much lines get thinner where there are very many."""
+    lines = max(min(MOST_LINES, len(round_links.pairs)) for round_links in links)
+    return float(np.clip(CROWDED / max(1, lines), 0.2, 1.0))
+
+
+def topology_handles(
+    run: RunReader, styles: dict[str, DeviceStyle], speeds: FloatArray, *, scale: float
+) -> list[Any]:
+    """The legend: device kinds, and the widths of the slowest and the fastest link drawn."""
+    from matplotlib.lines import Line2D
+
+    handles: list[Any] = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=style.marker,
+            markerfacecolor=style.color,
+            markeredgecolor=INK,
+            markeredgewidth=0.6,
+            markersize=6,
+            label=kind,
+        )
+        for kind, style in styles.items()
+    ]
+    speeds = speeds[np.isfinite(speeds)]
+    if speeds.size:
+        unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+        top = float(speeds.max())
+        for speed in dict.fromkeys((float(speeds.min()), top)):
+            text = f"{number(speed / BITS[unit])} {unit}"
+            width = scale * link_width(speed, top)
+            handles.append(Line2D([], [], color=QUIET, linewidth=width, label=text))
+    return handles
+
+
+def link_width(speed: float, top: float) -> float:
+    """Line width of a link: in proportion to its speed, never invisible."""
+    thin, thick = WIDTHS
+    return thin + (thick - thin) * min(1.0, speed / top if top > 0 else 1.0)
+
+
+def draw_timeline(
+    axes: Any, run: RunReader, round_index: int, *, devices: Sequence[str], order: Sequence[str]
+) -> list[Any]:
+    """How every worker spent a round: compute, communicate, wait. Returns the legend's handles."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    table = run.table("workers", round_index=round_index)
+    rows = timeline_rows(devices, order)
+    for row, worker in enumerate(rows):
+        if table["worker_time"][worker] is None:
+            axes.text(0, row, " away", va="center", color=QUIET, style="italic", fontsize=6.5)
+            continue
+        compute = table["compute_time"][worker]
+        communicate = table["communication_time"][worker]
+        axes.barh(row, compute, color=BLUE, **BAR)
+        axes.barh(row, communicate, left=compute, color=ORANGE, **BAR)
+        wait = table["waiting_time"][worker]
+        if wait > 0:
+            axes.barh(
+                row,
+                wait,
+                left=compute + communicate,
+                color="white",
+                edgecolor=FAINT,
+                hatch="////",
+                **BAR,
+            )
+    handles: list[Any] = [
+        Patch(facecolor=BLUE, label="compute"),
+        Patch(facecolor=ORANGE, label="communicate"),
+    ]
+    if any(table["waiting_time"][worker] for worker in rows):
+        handles.append(
+            Patch(facecolor="#f3f3f3", edgecolor=FAINT, linewidth=0, hatch="////", label="wait")
+        )
+    facts = run.table("facts", round_index=round_index)
+    planned = dict(zip(facts["name"], facts["value"], strict=True)).get("deadline")
+    if planned is not None:
+        axes.axvline(planned, color=INK, linewidth=0.9, dashes=(3, 2), zorder=4)
+        line = Line2D([], [], color=INK, linewidth=0.9, dashes=(3, 2), label="planned deadline")
+        handles.append(line)
+    axes.set_yticks(range(len(rows)), [f"{devices[worker]}  {worker}" for worker in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(left=0)
+    axes.set_ylabel("worker")
+    text = f"time in round {round_index} (s)"
+    if run.meta("asynchronous"):
+        text = f"time of the turns that ended in round {round_index} (s)"
+    if len(rows) < len(devices):
+        text += f", {len(rows)} of {len(devices)} workers"
+    axes.set_xlabel(text)
+    return handles
+
+
+def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
+    """The workers of a timeline by device kind, fastest first; of very many an even selection."""
+    ranks = {kind: rank for rank, kind in enumerate(order)}
+    rows = sorted(range(len(devices)), key=lambda worker: (ranks[devices[worker]], worker))
+    return [rows[i] for i in spread_evenly(len(rows), MOST_TIMELINE_ROWS)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRows:
+    """The workers of a run in the order of its heat maps."""
+
+    devices: list[str]
+    styles: dict[str, DeviceStyle]
+    rows: list[int]  # the worker of every row, from the top; of very many an even selection
+    step_time: FloatArray  # [rounds, N] s; NaN where a worker finished no step
+
+    def mean_step_time(self, worker: int) -> float:
+        """Over the rounds in which it took a step; NaN if there is none."""
+        known = finite(self.step_time[:, worker])
+        return float(known.mean()) if known.size else float("nan")
+
+
+def read_worker_rows(run: RunReader) -> WorkerRows:
+    """The workers of a run, ordered for heat maps."""
+    devices, styles = run_devices(run)
+    workers = WorkerRows(devices, styles, [], run.array("workers", "step_time"))
+    rank = {kind: index for index, kind in enumerate(styles)}
+
+    def position(worker: int) -> tuple[int, float, int]:
+        speed = workers.mean_step_time(worker)
+        return rank[devices[worker]], np.inf if np.isnan(speed) else speed, worker
+
+    order = sorted(range(len(devices)), key=position)
+    workers.rows.extend(order[row] for row in spread_evenly(len(order), MOST_ROWS))
+    return workers
+
+
+def finite(values: FloatArray) -> FloatArray:
+    """The values that are numbers."""
+    return values[np.isfinite(values)]
+
+
+def bandwidth_of(run: RunReader) -> tuple[FloatArray, str]:
+    """Bandwidth at the start of every round, [rounds, N], in the unit of the experiment."""
+    unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+    return run.array("workers", "bandwidth") * 8 / BITS[unit], unit
+
+
+def local_steps_of(run: RunReader) -> FloatArray:
+    """Local steps of every round, [rounds, N]; NaN for workers that are away."""
+    present = ~np.isnan(run.array("workers", "worker_time"))
+    return np.where(present, run.array("workers", "local_steps"), np.nan)
+
+
+def varies(values: FloatArray) -> bool:
+    """Whether a map of these values would show any difference."""
+    known = finite(values)
+    return bool(known.size) and float(np.ptp(known)) > 1e-9 * float(abs(known).max())
+
+
+@paper_style()
+def world(run: RunReader) -> Figure:
+    """The step time of every worker, and its bandwidth over virtual time."""
+    workers = read_worker_rows(run)
+    speed, unit = bandwidth_of(run)
+    height = 0.75 + WORKER_HEIGHT * _height_rows(workers)
+    if not varies(speed):
+        figure = new_figure(COLUMN, height)
+        _step_times(figure.subplots(), workers)
+        return figure
+    figure = new_figure(PAGE, height)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 2.1))
+    left.set_title("Computing", loc="left")
+    _step_times(left, workers)
+    right.set_title("Links", loc="left")
+    edges = np.array([0.0, *run.table("rounds")["clock"]])
+    _heat_map(right, workers, speed, edges, f"bandwidth ({unit})")
+    right.set_xlabel("virtual time (s)")
+    right.tick_params(axis="y", labelleft=False, length=0)
+    return figure
+
+
+@paper_style()
+def step_map(run: RunReader) -> Figure:
+    """The local steps of every worker in every round."""
+    workers, steps = read_worker_rows(run), local_steps_of(run)
+    figure = new_figure(PAGE, 0.6 + WORKER_HEIGHT * _height_rows(workers))
+    axes: Any = figure.subplots()
+    edges = np.arange(len(steps) + 1, dtype=np.float64) + 0.5
+    _heat_map(axes, workers, steps, edges, "local steps")
+    _name_rows(axes, workers)
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+@paper_style()
+def link_maps(run: RunReader, rounds: Sequence[int]) -> Figure:
+    """The links as tables of all pairs, where they are too many to be distinguished as lines."""
+    workers = read_worker_rows(run)
+    unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+    links = [read_links(run, index) for index in rounds]
+    width = PAGE if len(rounds) > 1 else COLUMN
+    figure = new_figure(width, (width - 1.3) / len(rounds) + 0.4)
+    panels = figure.subplots(1, len(rounds), squeeze=False)[0]
+    top = max(float(finite(each.speed).max(initial=0.0)) for each in links) / BITS[unit]
+    for axes, round_links in zip(panels, links, strict=True):
+        grid = np.full((len(workers.devices), len(workers.devices)), np.nan)
+        for (a, b), speed in zip(round_links.pairs, round_links.speed / BITS[unit], strict=True):
+            grid[a, b] = speed
+            if not round_links.directed:
+                grid[b, a] = speed
+        shown = np.ma.masked_invalid(grid[np.ix_(workers.rows, workers.rows)])
+        heat = axes.imshow(shown, cmap=COLORMAP, vmin=0.0, vmax=top, interpolation="none")
+        _separate_kinds(axes, workers, upright=True)
+        _name_rows(axes, workers, kinds_only=True)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        what = "transfer" if round_links.directed else "link"
+        axes.set_xlabel(f"round {round_links.round_index}: {count(round_links.total, what)}")
+        if axes is not panels[0]:
+            axes.tick_params(labelleft=False)
+    scale = figure.colorbar(heat, ax=list(panels), label=f"speed ({unit})", pad=0.015, aspect=30)
+    scale.outline.set_visible(False)
+    return figure
+
+
+@paper_style()
+def timelines(runs: Sequence[RunReader], round_index: int) -> Figure:
+    """How every worker spent one round, in several runs with a common time axis."""
+    devices_and_styles = [run_devices(run) for run in runs]
+    same = all(devices == devices_and_styles[0][0] for devices, _ in devices_and_styles)
+    tallest = max(min(MOST_TIMELINE_ROWS, len(devices)) for devices, _ in devices_and_styles)
+    figure = new_figure(PAGE, 1.05 + 0.15 * tallest)
+    panels = figure.subplots(1, len(runs), sharex=True, squeeze=False)[0]
+    handles: dict[str, Any] = {}
+    for axes, run, (devices, styles) in zip(panels, runs, devices_and_styles, strict=True):
+        index = check_round(run, round_index)
+        for handle in draw_timeline(axes, run, index, devices=devices, order=list(styles)):
+            handles.setdefault(handle.get_label(), handle)
+        axes.set_title(label_name(run.meta("label")), loc="left")
+        axes.set_ylabel("")
+        axes.xaxis.get_major_locator().set_params(nbins=6)
+        if same and axes is not panels[0]:
+            axes.tick_params(labelleft=False)
+    # Each panel has set the common axis for itself; the longest round must fit.
+    panels[0].set_xlim(0, 1.03 * max(axes.dataLim.x1 for axes in panels))
+    legend_above(figure, list(handles.values()), columns=len(handles))
+    return figure
+
+
+def _height_rows(workers: WorkerRows) -> int:
+    """How many rows the height is for: very many rows become thin."""
+    return min(MOST_NUMBERED, len(workers.rows))
+
+
+def _step_times(axes: Any, workers: WorkerRows) -> None:
+    """A marker for every worker's mean, a line for nine tenths of its rounds."""
+    means = {}
+    for row, worker in enumerate(workers.rows):
+        known = finite(workers.step_time[:, worker])
+        if not known.size:
+            continue
+        style = workers.styles[workers.devices[worker]]
+        means[worker] = float(known.mean())
+        low, high = np.quantile(known, (0.05, 0.95))
+        axes.plot([low, high], [row, row], color=INK, linewidth=0.8, zorder=2)
+        axes.plot(
+            [means[worker]],
+            [row],
+            style.marker,
+            markersize=4.5 if len(workers.rows) <= MOST_NUMBERED else 2.5,
+            markerfacecolor=style.color,
+            markeredgecolor=INK,
+            markeredgewidth=0.5,
+            zorder=3,
+        )
+    _name_rows(axes, workers)
+    axes.grid(axis="x", color=AWAY_COLOR, linewidth=0.5, zorder=0)
+    axes.set_xlabel("time per local step (s)")
+    if means and 0 < WIDE_RANGE * min(means.values()) <= max(means.values()):
+        _logarithmic(axes, min(means.values()), max(means.values()))
+    else:
+        axes.set_xlim(left=0)
+
+
+def _logarithmic(axes: Any, low: float, high: float) -> None:
+    """Ticks at 1 and 3 of every power of ten, written plainly."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_xlim(0.75 * low, 1.35 * high)
+    powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
+    axes.xaxis.set_major_locator(FixedLocator([d * 10.0**p for p in powers for d in (1, 3)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _heat_map(
+    axes: Any, workers: WorkerRows, values: FloatArray, edges: FloatArray, name: str
+) -> None:
+    """Values [rounds, N] as a map with its scale; of very many rounds an even selection."""
+    columns = spread_evenly(len(values), MOST_COLUMNS)
+    sides = np.append(edges[columns], edges[-1])
+    grid = np.ma.masked_invalid(values[np.ix_(columns, workers.rows)].T)
+    heat = axes.pcolormesh(
+        sides,
+        np.arange(len(workers.rows) + 1) - 0.5,
+        grid,
+        cmap=COLORMAP,
+        rasterized=True,  # a map of paths would be megabytes
+        linewidth=0,
+    )
+    axes.set_facecolor(AWAY_COLOR)
+    axes.set_xlim(sides[0], sides[-1])
+    axes.set_ylim(len(workers.rows) - 0.5, -0.5)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    _separate_kinds(axes, workers)
+    scale = axes.figure.colorbar(heat, ax=axes, label=name, pad=0.015, aspect=40)
+    scale.outline.set_visible(False)
+    scale.locator.set_params(integer=bool(np.all(grid.compressed() % 1 == 0)))
+    scale.update_ticks()
+
+
+def _separate_kinds(axes: Any, workers: WorkerRows, *, upright: bool = False) -> None:
+    """Lines between the kinds of devices; in a table of pairs white would be a missing link."""
+    style: Any = {"color": INK, "linewidth": 0.7} if upright else {"color": "white"}
+    kinds = [workers.devices[worker] for worker in workers.rows]
+    for row in range(1, len(kinds)):
+        if kinds[row] != kinds[row - 1]:
+            axes.axhline(row - 0.5, **style)
+            if upright:
+                axes.axvline(row - 0.5, **style)
+
+
+def _name_rows(axes: Any, workers: WorkerRows, *, kinds_only: bool = False) -> None:
+    """Each worker's device and number; of many workers only the kinds, each in its middle."""
+    kinds = [workers.devices[worker] for worker in workers.rows]
+    if len(kinds) <= MOST_NUMBERED and not kinds_only:
+        names = [f"{kind}  {worker}" for kind, worker in zip(kinds, workers.rows, strict=True)]
+        axes.set_yticks(range(len(names)), names)
+    else:
+        middle = {kind: np.mean(np.flatnonzero(np.array(kinds) == kind)) for kind in kinds}
+        chosen = [list(middle)[i] for i in spread_evenly(len(middle), MOST_NUMBERED)]
+        axes.set_yticks([middle[kind] for kind in chosen], chosen)
+    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
