@@ -31,7 +31,7 @@ ROUNDS = 6
 
 
 @dataclass
-class Turn:
+class PlanCall:
     """One call of plan() and what it gave."""
 
     state: Any
@@ -114,17 +114,17 @@ def play(
     away: bool = False,
     seed: int = 0,
     per: str = "worker",
-) -> Iterator[Turn]:
+) -> Iterator[PlanCall]:
     """The rounds of a synchronous algorithm."""
     algorithm = make(name)
     assert isinstance(algorithm, Algorithm)
     state = algorithm.start(federation(workers, base, seed))
-    told = report(None, workers, 0)
+    reports = report(None, workers, 0)
     for round_index in range(1, ROUNDS + 1):
         observation = observe(workers, round_index, away=away, per=per)
-        after, plan = algorithm.plan(state, observation, told)
-        yield Turn(state, observation, told, after, plan)
-        state, told = after, report(plan, workers, round_index)
+        after, plan = algorithm.plan(state, observation, reports)
+        yield PlanCall(state, observation, reports, after, plan)
+        state, reports = after, report(plan, workers, round_index)
 
 
 def read_only(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every algorithm's plans and actions can be carried out, whoever is there."""
+"""Every algorithm's plans and actions can be carried out, with any workers away."""
 
 from __future__ import annotations
 
@@ -136,15 +136,15 @@ def test_a_lone_worker_trains_on(name: str) -> None:
     algorithm = make(name)
     assert isinstance(algorithm, Algorithm)
     state = algorithm.start(federation(4))
-    told = report(None, 4, 0)
+    reports = report(None, 4, 0)
     for round_index in range(1, ROUNDS + 1):
         there = np.arange(4) == 2
         network = Network(np.full(4, 1e6), 12e6)
         observation = Observation(round_index, 0.0, 0.1, there, network)
-        state, plan = algorithm.plan(state, observation, told)
+        state, plan = algorithm.plan(state, observation, reports)
         check(plan, observation)
         assert len(plan.decision.links) == 0
-        told = report(plan, 4, round_index)
+        reports = report(plan, 4, round_index)
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)

@@ -41,7 +41,7 @@ def observe(round_index: int, *, away: float = 0.0) -> Observation:
     return Observation(round_index, 0.0, 0.1, available, network)
 
 
-def told(round_index: int, plan: Plan | None) -> Reports:
+def reports_of(round_index: int, plan: Plan | None) -> Reports:
     rng = np.random.default_rng([5, round_index])
     missing = np.full(WORKERS, np.nan)
     links: IntArray = np.empty((0, 2), dtype=np.int64)
@@ -70,12 +70,12 @@ def test_fedhp(bound: dict[str, Any], federation: Federation, peak: Any) -> None
     assert isinstance(algorithm, Algorithm)
     state, plan = algorithm.start(federation), None
     for round_index in range(1, 3):
-        state, plan = algorithm.plan(state, observe(round_index), told(round_index - 1, plan))
+        state, plan = algorithm.plan(state, observe(round_index), reports_of(round_index - 1, plan))
         assert plan.decision.facts["distance_sources"] == 256
     if "bound_scale" in bound:
         base = federation.base_topology
         measured = np.random.default_rng(6).random(len(base.links)) >= 0.005
-        report = told(2, plan)
+        report = reports_of(2, plan)
         links = base.links[measured]
         report = replace(report, links=links, distance=np.full(len(links), 0.1))
         state, _ = algorithm.plan(state, observe(3), report)
@@ -98,7 +98,7 @@ def test_pens(federation: Federation, peak: Any) -> None:
     state, plan = algorithm.start(federation), None
     for round_index in range(1, 5):  # two rounds of each stage
         state, plan = algorithm.plan(
-            state, observe(round_index, away=0.1), told(round_index - 1, plan)
+            state, observe(round_index, away=0.1), reports_of(round_index - 1, plan)
         )
     assert peak() < LIMIT
 

@@ -1,4 +1,4 @@
-"""More workers than a stack holds: executors share the chunks, and nobody can tell."""
+"""More workers than a stack holds: threads share the chunks, with the same results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_one_executor_or_two_share_the_chunks(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedhp.learn.stacked.CHUNK_WORKERS", 5)
-    found = []
+    results = []
     for executors in (1, 2):
         engine = LocalExecutor(prepared_of(algorithm, MANY, {"executors": executors}))
         assert engine.shard.stack is not None
         assert engine.shard.stack.chunk(engine.prepared.device) == 5
         assert engine.prepared.executors == executors
-        found.append(bits(carry_out(engine)))
-    assert found[0] == found[1]
+        results.append(bits(carry_out(engine)))
+    assert results[0] == results[1]

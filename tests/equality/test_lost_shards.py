@@ -158,11 +158,11 @@ def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
 def test_a_loss_at_any_call(algorithm: str, overlap: bool, normed: bool, late: bool) -> None:
     prepared, expected = case(algorithm, overlap, normed)
     runs = 0
-    for shards, found in losses(prepared, late):
+    for shards, result in losses(prepared, late):
         runs += 1
         lost = shards.calls >= shards.fatal
         assert shards.recovered == lost, f"call {shards.fatal}"
-        assert found == expected, f"call {shards.fatal}"
+        assert result == expected, f"call {shards.fatal}"
     assert runs > 15
 
 
@@ -174,8 +174,8 @@ def test_a_loss_while_the_first_turns_begin(fatal: int) -> None:
     loop = loop_of(engine)
     shards.armed = True
     try:
-        found = list(loop.rounds())
+        result = list(loop.rounds())
         assert shards.recovered == 1
-        assert bits([found, engine.state()]) == expected
+        assert bits([result, engine.state()]) == expected
     finally:
         engine.close()

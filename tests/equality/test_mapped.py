@@ -23,15 +23,15 @@ def test_a_mapped_run_is_one_in_memory(
     prepared = prepared_of(algorithm, SIZE, kernels)
     mapped = LocalExecutor(prepared, scratch=tmp_path)
     assert list(tmp_path.iterdir()) == []  # not even while it runs: the files have no names
-    found = carry_out(mapped)
-    assert bits(found) == bits(carry_out(LocalExecutor(prepared)))
+    result = carry_out(mapped)
+    assert bits(result) == bits(carry_out(LocalExecutor(prepared)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mapped_shards_with_statistics_that_stay_at_home(tmp_path: Path) -> None:
     prepared = prepared_of("pens", SIZE, EXACT, NORMED, {"training": {"batch_norm": "local"}})
-    found = carry_out(LocalExecutor(prepared, shards=2, scratch=tmp_path))
-    assert bits(found) == bits(carry_out(LocalExecutor(prepared)))
+    result = carry_out(LocalExecutor(prepared, shards=2, scratch=tmp_path))
+    assert bits(result) == bits(carry_out(LocalExecutor(prepared)))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -97,7 +97,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
 def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     local = digest(experiment(algorithm, "local"), tmp_path / "local")
     remote = digest(experiment(algorithm, "ray"), tmp_path / "ray")
-    # The settings differ in one word, which is no number of the result.
+    # The settings differ in one word, which is not part of the result.
     assert local == remote
     with RunReader(tmp_path / "ray") as run:
         assert run.meta("moved_bytes") > 0

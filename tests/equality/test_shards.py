@@ -44,8 +44,8 @@ def assert_alike(prepared: Prepared) -> None:
     for shards in (2, 3):
         engine = LocalExecutor(prepared, shards=shards)
         assert len(engine.shards.groups) == shards
-        found, end = carry_out(engine)
-        assert bits(found) == bits(records)
+        result, end = carry_out(engine)
+        assert bits(result) == bits(records)
         assert bits(end) == bits(state)
         assert engine.shards.moved > 0
     assert len(records) == 4
@@ -97,8 +97,8 @@ def test_several_shards_are_one_with_convolutions_and_executors() -> None:
 def test_a_worker_in_a_shard_of_its_own() -> None:
     prepared = prepared_of("fedhp", SIZE, EXACT)
     records, state = carry_out(LocalExecutor(prepared))
-    found, end = carry_out(LocalExecutor(prepared, shards=7))
-    assert bits(found) == bits(records)
+    result, end = carry_out(LocalExecutor(prepared, shards=7))
+    assert bits(result) == bits(records)
     assert bits(end) == bits(state)
 
 
@@ -108,9 +108,9 @@ def test_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
     prepared = prepared_of(algorithm, SIZE, {"rounds": 3})
     records, state = carry_out(LocalExecutor(prepared))
     for shards in (2, 3):
-        found, end = carry_out(LocalExecutor(prepared, shards=shards))
+        result, end = carry_out(LocalExecutor(prepared, shards=shards))
         np.testing.assert_allclose(end["models"], state["models"], rtol=0, atol=1e-5)
-        for one, other in zip(records, found, strict=True):
+        for one, other in zip(records, result, strict=True):
             assert one.local_steps.tolist() == other.local_steps.tolist()
             assert one.links.tolist() == other.links.tolist()
             np.testing.assert_allclose(other.train_loss, one.train_loss, atol=1e-5)

@@ -60,8 +60,8 @@ def prepared_of(
     for change in changes:
         tables = merge_tables(tables, change)
         tables["model"] = change.get("model", tables["model"])  # settings belong to a model
-    found = prepare(parse(tables))
-    return found if overlap is None else replace(found, overlap=overlap)
+    prepared = prepare(parse(tables))
+    return prepared if overlap is None else replace(prepared, overlap=overlap)
 
 
 def carry_out(engine: ShardedExecutor) -> tuple[list[RoundRecord], Arrays]:

@@ -126,7 +126,7 @@ def test_one_step(algorithm: str, tmp_path: Path) -> None:
     with run(tmp_path / "r", algorithm=settings, training={"local_steps": 1}) as reader:
         most = 2 if algorithm == "ldsgd" else 1
         steps = reader.array("workers", "local_steps")
-        if algorithm.startswith("adpsgd"):  # whoever is fast has several turns
+        if algorithm.startswith("adpsgd"):  # a fast worker has several turns
             assert steps.sum() >= steps.shape[0]
         else:
             assert (steps >= 1).all()

@@ -33,10 +33,10 @@ def plan(size: int, **more: Any) -> Any:
 
 
 def test_it_fits() -> None:
-    found = plan(1000, memory=2.0)
-    assert not found.mapped
-    assert found.models == 3 * 4 * 6 * 1000
-    assert found.total < found.allowed == 2_000_000_000
+    needed = plan(1000, memory=2.0)
+    assert not needed.mapped
+    assert needed.models == 3 * 4 * 6 * 1000
+    assert needed.total < needed.allowed == 2_000_000_000
 
 
 def test_models_that_do_not_fit_are_mapped() -> None:
@@ -106,8 +106,8 @@ def test_a_run_with_mapped_models_gives_the_same_numbers(
     for _ in start_run(settings, tmp_path / "memory").rounds():
         pass
     # A budget just below what the run needs: the rest fits, the models do not.
-    found = prepare(settings).memory
-    tight = settings.model_copy(update={"memory": (found.rest + 1) / 1e9})
+    needed = prepare(settings).memory
+    tight = settings.model_copy(update={"memory": (needed.rest + 1) / 1e9})
     run = start_run(tight, tmp_path / "mapped")
     assert run.prepared.memory.mapped
     for _ in run.rounds():

@@ -1,4 +1,4 @@
-"""Tests beside the next round's training: what is told, and when, does not depend on it."""
+"""Tests that run while the next round trains: what is yielded, and when, does not depend on it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ OFTEN = pytest.mark.parametrize("every", [1, 2])
 @OFTEN
 def test_records_are_the_same(algorithm: str, every: int) -> None:
     often = {"evaluation": {"every": every}}
-    found = [
+    results = [
         bits(carry_out(LocalExecutor(prepared_of(algorithm, FIVE, often, overlap=overlap))))
         for overlap in (True, False)
     ]
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd"])
@@ -121,16 +121,16 @@ class Failing(LocalExecutor):
         return self.last
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        found = super().train(local_steps, round_index=round_index, learning_rate=learning_rate)
+        results = super().train(local_steps, round_index=round_index, learning_rate=learning_rate)
         if round_index == 3:
             assert self.last is not None
             self.before(self.last)
             raise self.error
-        return found
+        return results
 
 
 def follow(loop: RoundLoop | EventLoop, records: list[RoundRecord]) -> None:
-    """Keep every record as it is told."""
+    """Keep every record as it is yielded."""
     for record in loop.rounds():
         records.append(record)
 
@@ -138,7 +138,7 @@ def follow(loop: RoundLoop | EventLoop, records: list[RoundRecord]) -> None:
 def failed(
     prepared: Prepared, error: FedhpError, before: Callable[[Pending[Evaluations]], object]
 ) -> tuple[list[RoundRecord], Checkpoint]:
-    """What was told before the error, and where one could go on."""
+    """What was yielded before the error, and the checkpoint to resume from."""
     engine = Failing(prepared, error, before)
     loop = loop_of(engine)
     records: list[RoundRecord] = []
@@ -153,7 +153,7 @@ def failed(
 @pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])
 @pytest.mark.parametrize("error", [Interrupted("asked to stop"), Diverged("no number")])
-def test_a_round_that_is_done_is_told(algorithm: str, overlap: bool, error: FedhpError) -> None:
+def test_a_round_that_is_done_is_yielded(algorithm: str, overlap: bool, error: FedhpError) -> None:
     """A stop or a divergence in the next training: the tests were done."""
     prepared = prepared_of(algorithm, FIVE, overlap=overlap)
     whole, _ = carry_out(LocalExecutor(prepared))

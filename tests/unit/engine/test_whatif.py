@@ -26,7 +26,7 @@ from unit.report.runs import WORLD, make_run
 
 EVERY_OWN = pytest.mark.parametrize("own", OWN)
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS)
-UNTOLD = {"train_loss", "update_norm", "distance"}  # an asynchronous replay has no use for them
+UNUSED = {"train_loss", "update_norm", "distance"}  # an asynchronous replay has no use for them
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +75,14 @@ def test_its_own_planner_is_the_run(
 ) -> None:
     """Every number of every table, bit for bit: plans, times, links, verdicts, facts."""
     with RunReader(runs[own, world]) as run:
-        untold = UNTOLD if run.meta("asynchronous") else set()
+        unused = UNUSED if run.meta("asynchronous") else set()
         records = replayed(run)
         assert [record.round_index for record in records] == list(range(1, ROUNDS + 1))
         for record in records:
             for table in ("rounds", "workers", "links", "verdicts", "facts"):
                 was = run.table(table, round_index=record.round_index)
-                assert without(rows_of(record, run, table), untold) == without(
-                    was, {"round", *untold}
+                assert without(rows_of(record, run, table), unused) == without(
+                    was, {"round", *unused}
                 ), (table, record.round_index)
     result = whatif(runs[own, world], [OWN[own][0]])
     assert result.first_difference is None
@@ -189,15 +189,17 @@ def test_changed_settings_show_the_own_planner_first(runs: dict[tuple[str, str],
 def test_the_default_planners_leave_out_the_recorded_one(
     runs: dict[tuple[str, str], Path],
 ) -> None:
-    labels = [each.planner for each in whatif(runs["fedhp", "plain"]).planners]
+    labels = [outcome.planner for outcome in whatif(runs["fedhp", "plain"]).planners]
     assert labels == list(PLANNERS[1:])
-    labels = [each.planner for each in whatif(runs["dpsgd", "plain"]).planners]
+    labels = [outcome.planner for outcome in whatif(runs["dpsgd", "plain"]).planners]
     assert labels == [label for label in PLANNERS if label != "dpsgd"]
 
 
-def test_planners_are_told_once_and_may_be_a_list(runs: dict[tuple[str, str], Path]) -> None:
+def test_a_repeated_planner_counts_once_and_a_list_is_allowed(
+    runs: dict[tuple[str, str], Path],
+) -> None:
     result = whatif(runs["fedhp", "plain"], ["dpsgd,adpsgd:steps=2", "dpsgd"])
-    assert [each.planner for each in result.planners] == ["dpsgd", "adpsgd:steps=2"]
+    assert [outcome.planner for outcome in result.planners] == ["dpsgd", "adpsgd:steps=2"]
 
 
 def test_an_unfinished_run_is_replayed_as_far_as_it_went(
@@ -249,18 +251,18 @@ def test_distances_are_measured_or_as_the_coordinator_estimated_them(
         distances = Distances(measured, base, smoothing=0.3)
         estimated = 0
         for index in range(1, ROUNDS):
-            told, found = distances.of(base.links, index)
+            distance, direct = distances.of(base.links, index)
             table = run.table("links", round_index=index)
             later = run.table("links", round_index=index + 1)
             used = np.array(table["used"], dtype=bool)
-            np.testing.assert_array_equal(found, used)
-            np.testing.assert_array_equal(told[used], np.array(table["distance"])[used])
-            np.testing.assert_allclose(told, later["estimated_distance"], rtol=1e-12)
-            estimated += int((~found).sum())
+            np.testing.assert_array_equal(direct, used)
+            np.testing.assert_array_equal(distance[used], np.array(table["distance"])[used])
+            np.testing.assert_allclose(distance, later["estimated_distance"], rtol=1e-12)
+            estimated += int((~direct).sum())
         assert estimated > 0
-        outside, found = distances.of(np.array([[4, 1], [1, 4]]), ROUNDS)
+        outside, direct = distances.of(np.array([[4, 1], [1, 4]]), ROUNDS)
         assert outside[0] == outside[1]
-        assert found[0] == found[1]
+        assert direct[0] == direct[1]
 
 
 @pytest.mark.parametrize(
@@ -321,16 +323,16 @@ def test_what_is_wrong(
 
 def test_json_is_plain(runs: dict[tuple[str, str], Path]) -> None:
     result = whatif(runs["adpsgd", "plain"], ["dpsgd", "fedhp"])
-    told = result.as_json()
-    assert told["check"]["exact"]
-    assert told["check"]["first_difference"] is None
-    assert told["check"]["round_time"] == told["recorded"]["round_time"]
-    assert told["recorded"]["mean_waiting_time"] == 0
-    dpsgd, fedhp = told["planners"]
+    document = result.as_json()
+    assert document["check"]["exact"]
+    assert document["check"]["first_difference"] is None
+    assert document["check"]["round_time"] == document["recorded"]["round_time"]
+    assert document["recorded"]["mean_waiting_time"] == 0
+    dpsgd, fedhp = document["planners"]
     assert dpsgd["waiting_time_change"] is None  # nothing was waited for
     assert dpsgd["round_time_change"] == pytest.approx(
-        dpsgd["round_time"] / told["recorded"]["round_time"] - 1
+        dpsgd["round_time"] / document["recorded"]["round_time"] - 1
     )
     rounds = result.planners[1].rounds
     assert fedhp["steps_per_second"] == rounds.local_steps.sum() / rounds.clock[-1]
-    assert told["best"] in ("dpsgd", "fedhp")
+    assert document["best"] in ("dpsgd", "fedhp")

@@ -24,7 +24,7 @@ def test_a_few_workers(own: str, workers: int, tmp_path: Path) -> None:
     assert len(result.planners) >= 5
 
 
-def test_a_selection_of_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_of_links_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhp.record.links.LINKS_PER_WORKER", 1)
     folder = recorded(tmp_path / "run", "fedhp", workers=9)
     result = whatif(folder, ["fedhp:deadline=fill", "dpsgd"])

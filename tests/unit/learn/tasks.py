@@ -64,7 +64,7 @@ class Doubling:
 
 
 class HalfTask:
-    """Not a task: no loss, a metric that cannot be called, a name that is no text."""
+    """Not a task: no loss, a metric that cannot be called, a name that is not text."""
 
     metric_name = 3
     metric = 0.5

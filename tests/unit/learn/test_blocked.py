@@ -115,12 +115,12 @@ def test_it_follows_the_row_it_is_bound_to() -> None:
     row, counters = row_of(module, layout)
     forward = forward_of(module, images(BATCH, (1, 8, 8)))
     replica, inputs = Replica(module, layout, forward), images(3, (1, 8, 8))
-    found = []
+    results = []
     for scale in (1.0, 0.5):
         replica.bind(row * scale, counters)
         assert torch.equal(replica.forward(inputs), module(inputs))
-        found.append(replica.forward(inputs))
-    assert not torch.equal(*found)
+        results.append(replica.forward(inputs))
+    assert not torch.equal(*results)
 
 
 def head(*layers: nn.Module) -> nn.Module:
@@ -132,15 +132,15 @@ def head(*layers: nn.Module) -> nn.Module:
 
 
 class Own(nn.Module):
-    """A module of one's own."""
+    """A user's own module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = head(nn.Conv2d(1, 4, 3), nn.ReLU())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.layers(inputs)
-        return found
+        results: Tensor = self.layers(inputs)
+        return results
 
 
 class OwnSequential(nn.Sequential):

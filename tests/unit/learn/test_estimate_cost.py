@@ -31,8 +31,8 @@ class Counting(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.seen += len(inputs)
-        found: Tensor = self.layer(inputs)
-        return found
+        result: Tensor = self.layer(inputs)
+        return result
 
 
 def task() -> Classification:
@@ -47,7 +47,7 @@ def test_an_estimate_costs_twice_the_probe() -> None:
     row, counters = row_of(module, layout)
     samples = Samples(torch.randn(COUNT, 4, generator=rng), torch.arange(COUNT) % 3)
     probe = torch.randint(COUNT, (PROBE_BATCHES, BATCH), generator=rng)
-    found = estimate(
+    result = estimate(
         Replica(module, layout),
         task(),
         samples,
@@ -60,7 +60,7 @@ def test_an_estimate_costs_twice_the_probe() -> None:
     with torch.no_grad():
         outputs = samples.inputs[probe.ravel()] @ row[:12].view(3, 4).T + row[12:]
     loss = nn.functional.cross_entropy(outputs, samples.targets[probe.ravel()])
-    assert found.start_loss == pytest.approx(float(loss), rel=1e-5)
+    assert result.start_loss == pytest.approx(float(loss), rel=1e-5)
 
 
 def estimates(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> tuple[Any, int]:

@@ -174,7 +174,7 @@ def test_a_request_to_stop_gives_the_round_up() -> None:
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_sample_variance(count: int) -> None:
     gradients = np.random.default_rng(count).standard_normal((count, 50)) + 100
-    found = sample_variance(torch.from_numpy(gradients))
-    assert found == pytest.approx(gradients.var(axis=0, ddof=1).sum(), rel=1e-9)
+    variance = sample_variance(torch.from_numpy(gradients))
+    assert variance == pytest.approx(gradients.var(axis=0, ddof=1).sum(), rel=1e-9)
     equal = torch.ones(count, 4)
     assert sample_variance(equal) == 0.0

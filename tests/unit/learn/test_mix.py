@@ -26,8 +26,8 @@ def all_pairs(workers: int) -> IntArray:
 def exact(matrix: torch.Tensor, links: IntArray) -> FloatArray:
     """Plain float64."""
     rows = matrix.numpy().astype(np.float64)
-    found: FloatArray = np.linalg.norm(rows[links[:, 0]] - rows[links[:, 1]], axis=1)
-    return found
+    result: FloatArray = np.linalg.norm(rows[links[:, 0]] - rows[links[:, 1]], axis=1)
+    return result
 
 
 def test_only_the_mixed_columns_travel() -> None:
@@ -39,7 +39,7 @@ def test_only_the_mixed_columns_travel() -> None:
     assert torch.equal(out[:, 6:], after[:, 6:])
 
 
-def test_a_worker_that_hears_nobody_keeps_its_bits() -> None:
+def test_a_worker_that_without_a_neighbor_keeps_its_bits() -> None:
     after = models(5, 1000)
     out = torch.empty_like(after)
     mix(after, mixing_weights(topology_from(5, [(0, 1), (1, 2)])), mixed=1000, out=out)
@@ -49,7 +49,7 @@ def test_a_worker_that_hears_nobody_keeps_its_bits() -> None:
     assert torch.equal(out, after)
 
 
-def test_a_worker_that_hears_nobody_is_safe_from_a_model_that_is_no_number() -> None:
+def test_a_worker_that_without_a_neighbor_is_safe_from_a_model_that_is_not_finite() -> None:
     after = models(4, 6)
     after[0, 0] = torch.inf
     after[1, 1] = torch.nan
@@ -127,20 +127,20 @@ def test_measuring_leaves_the_models_alone() -> None:
 
 def test_update_norms_count_trainable_columns_only() -> None:
     before, after = models(3, 8, seed=7), models(3, 8, seed=8)
-    found = update_norms(before, after, trainable=5)
+    result = update_norms(before, after, trainable=5)
     expected = np.linalg.norm((after - before).numpy().astype(np.float64)[:, :5], axis=1)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
     assert update_norms(before, before, trainable=8).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_directed_weights_are_row_stochastic() -> None:
     sources = np.array([[1, 2, 3], [0, -1, -1], [-1, -1, -1], [2, 0, -1]])
-    found = directed_weights(sources).toarray()
-    np.testing.assert_allclose(found.sum(axis=1), 1.0)
-    assert found[0].tolist() == [0.25, 0.25, 0.25, 0.25]
-    assert found[1].tolist() == [0.5, 0.5, 0.0, 0.0]
-    assert found[2].tolist() == [0.0, 0.0, 1.0, 0.0]
-    np.testing.assert_allclose(found[3], [1 / 3, 0, 1 / 3, 1 / 3])
+    result = directed_weights(sources).toarray()
+    np.testing.assert_allclose(result.sum(axis=1), 1.0)
+    assert result[0].tolist() == [0.25, 0.25, 0.25, 0.25]
+    assert result[1].tolist() == [0.5, 0.5, 0.0, 0.0]
+    assert result[2].tolist() == [0.0, 0.0, 1.0, 0.0]
+    np.testing.assert_allclose(result[3], [1 / 3, 0, 1 / 3, 1 / 3])
 
 
 def test_directed_mixing_averages_a_worker_with_its_sources() -> None:

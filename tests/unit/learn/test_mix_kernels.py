@@ -69,10 +69,10 @@ def test_all_kernels_agree(workers: int, width: int, share: float, kind: str) ->
     alone = np.flatnonzero(np.diff(weights.indptr) == 1)
     assert workers - 1 in alone
     for kernel in KERNELS:
-        found = mixed(after, weights, kernel, columns)
-        np.testing.assert_allclose(found[:, :columns], exact[:, :columns], rtol=0, atol=1e-6)
-        assert torch.equal(found[:, columns:], after[:, columns:])  # these stay at home
-        assert torch.equal(found[alone], after[alone])  # nobody to hear: not a bit changes
+        result = mixed(after, weights, kernel, columns)
+        np.testing.assert_allclose(result[:, :columns], exact[:, :columns], rtol=0, atol=1e-6)
+        assert torch.equal(result[:, columns:], after[:, columns:])  # these do not travel
+        assert torch.equal(result[alone], after[alone])  # no neighbor: not a bit changes
 
 
 def test_nothing_travels() -> None:

@@ -130,13 +130,13 @@ def swapped(module: nn.Module) -> nn.Sequential:
 def test_pool_before_relu_is_bit_equal(name: str) -> None:
     module = getattr(models, name)((3, 32, 32), 10, width=0.2)
     inputs, targets = torch.randn(8, 3, 32, 32), torch.arange(8)
-    found = []
+    results = []
     for variant in (module, swapped(module)):
         outputs = variant(inputs)
         loss = functional.cross_entropy(outputs, targets)
-        found.append((outputs, torch.autograd.grad(loss, list(module.parameters()))))
-    assert torch.equal(found[0][0], found[1][0])
-    assert all(torch.equal(one, two) for one, two in zip(found[0][1], found[1][1], strict=True))
+        results.append((outputs, torch.autograd.grad(loss, list(module.parameters()))))
+    assert torch.equal(results[0][0], results[1][0])
+    assert all(torch.equal(one, two) for one, two in zip(results[0][1], results[1][1], strict=True))
 
 
 @pytest.mark.parametrize(

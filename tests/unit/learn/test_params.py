@@ -142,9 +142,9 @@ def test_the_gradient_is_one_vector_of_the_trainable_columns() -> None:
     replica = Replica(module, layout)
     replica.bind(*row_of(module, layout))
     torch.autograd.backward(module.first.bias.sum() * 3)  # reaches the bias only
-    found = replica.gradient()
-    assert found.shape == (12,)
-    assert found.tolist() == [0.0] * 6 + [3.0, 3.0] + [0.0] * 4
+    gradient = replica.gradient()
+    assert gradient.shape == (12,)
+    assert gradient.tolist() == [0.0] * 6 + [3.0, 3.0] + [0.0] * 4
     replica.clear()
     assert all(tensor.grad is None for tensor in replica.trained)
     assert replica.gradient().tolist() == [0.0] * 12

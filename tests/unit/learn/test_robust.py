@@ -37,8 +37,8 @@ def naive_trimmed(rows: FloatArray, poisoned: int) -> FloatArray:
     cut = poisoned
     while count - 2 * cut < 1:
         cut -= 1
-    found = [sorted(column)[cut : count - cut] for column in rows.T.tolist()]
-    return np.array([sum(column) / len(column) for column in found])
+    result = [sorted(column)[cut : count - cut] for column in rows.T.tolist()]
+    return np.array([sum(column) / len(column) for column in result])
 
 
 def naive_clipped(rows: FloatArray, weights: list[float], clip: float) -> FloatArray:
@@ -69,8 +69,8 @@ SIZES = pytest.mark.parametrize(
 def test_trimmed_mean_is_that_of_the_sorted_columns(count: int, width: int, poisoned: int) -> None:
     rows = models(count, width)
     expected = naive_trimmed(rows.numpy().astype(np.float64), poisoned)
-    found = combined(rows, "trimmed_mean", poisoned=poisoned)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    result = combined(rows, "trimmed_mean", poisoned=poisoned)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 @SIZES
@@ -85,28 +85,28 @@ def test_median_is_numpys(count: int, width: int) -> None:
 def test_clip_shortens_long_differences(count: int, width: int, clip: float) -> None:
     rows = models(count, width) * torch.linspace(0.1, 9, count)[:, None]
     weights = [0.5 / count + 0.001 * index for index in range(count - 1)]
-    found = combine(
+    result = combine(
         rows[0], list(rows[1:]), weights, 1 - sum(weights), rule="clip", poisoned=2, clip=clip
     )
     expected = naive_clipped(rows.numpy().astype(np.float64), weights, clip)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_without_a_reason_to_clip_it_is_the_weighted_mean() -> None:
     rows = models(4, 1000)
     weights = [0.3, 0.2, 0.1]
-    found = combine(rows[0], list(rows[1:]), weights, 0.4, rule="clip", poisoned=2, clip=100)
+    result = combine(rows[0], list(rows[1:]), weights, 0.4, rule="clip", poisoned=2, clip=100)
     expected = torch.tensor([0.4, *weights], dtype=torch.float64) @ rows.double()
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
     doubled = [2 * weight for weight in weights]
     same = combine(rows[0], list(rows[1:]), doubled, 0.8, rule="clip", poisoned=2, clip=100)
-    np.testing.assert_allclose(same, found, atol=1e-6)
+    np.testing.assert_allclose(same, result, atol=1e-6)
 
 
 def test_of_two_peers_the_nearer_one_says_how_far_is_too_far() -> None:
     rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1e6]])
-    found = combined(rows, "clip", weight=0.25, clip=2.0)
-    np.testing.assert_allclose(found, [0.25, 0.5])
+    result = combined(rows, "clip", weight=0.25, clip=2.0)
+    np.testing.assert_allclose(result, [0.25, 0.5])
 
 
 @pytest.mark.parametrize("count", range(1, 13))
@@ -130,12 +130,12 @@ def test_nothing_given_is_changed_and_equal_models_stay(
 ) -> None:
     rows = models(count, width, seed)
     before = rows.clone()
-    found = combined(rows, rule)
+    result = combined(rows, rule)
     assert torch.equal(rows, before)
-    assert found.shape == (width,)
+    assert result.shape == (width,)
     if width:  # within the range of what came in
-        assert (found <= rows.amax(0) + 1e-6).all()
-        assert (found >= rows.amin(0) - 1e-6).all()
+        assert (result <= rows.amax(0) + 1e-6).all()
+        assert (result >= rows.amin(0) - 1e-6).all()
     same = rows[:1].expand(count, width)
     np.testing.assert_allclose(combined(same, rule), rows[0], rtol=1e-6)
 
@@ -143,9 +143,9 @@ def test_nothing_given_is_changed_and_equal_models_stay(
 @pytest.mark.parametrize("rule", ROBUST_RULES)
 def test_a_worker_without_peers_keeps_its_model(rule: str) -> None:
     row = models(1, 10)[0]
-    found = combine(row, [], [], 1.0, rule=rule, poisoned=2, clip=2.0)
-    assert torch.equal(found, row)
-    assert found.data_ptr() != row.data_ptr()
+    result = combine(row, [], [], 1.0, rule=rule, poisoned=2, clip=2.0)
+    assert torch.equal(result, row)
+    assert result.data_ptr() != row.data_ptr()
 
 
 @pytest.mark.parametrize("rule", ROBUST_RULES)
@@ -174,7 +174,7 @@ def test_a_fifth_of_the_peers_flipping_signs_moves_little(rule: str, strength: f
     rows[[3, 8]] *= -strength
     honest = np.delete(rows, [3, 8], axis=0).astype(np.float64).mean(axis=0)
     size = float(np.linalg.norm(honest))
-    found = combined(torch.from_numpy(rows), rule, weight=1 / 11, poisoned=2).numpy()
+    result = combined(torch.from_numpy(rows), rule, weight=1 / 11, poisoned=2).numpy()
     plain = rows.astype(np.float64).mean(axis=0)
-    assert np.linalg.norm(found - honest) < 0.1 * size
+    assert np.linalg.norm(result - honest) < 0.1 * size
     assert np.linalg.norm(plain - honest) > 0.3 * size

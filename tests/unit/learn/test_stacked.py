@@ -48,9 +48,9 @@ def start(module: nn.Module, layout: Layout) -> Tensor:
 
 
 def stack_of(module: nn.Module, layout: Layout) -> DenseStack:
-    found = dense_stack(task(), module, layout)
-    assert found is not None
-    return found
+    results = dense_stack(task(), module, layout)
+    assert results is not None
+    return results
 
 
 def batches_of(steps: list[int], size: int = 8) -> list[Tensor]:
@@ -61,7 +61,7 @@ def batches_of(steps: list[int], size: int = 8) -> list[Tensor]:
 @pytest.mark.parametrize("hidden", [(), (6,), (9, 7), (5, 5, 5)])
 @pytest.mark.parametrize("steps", [[3] * 7, [1, 5, 2, 9, 9, 1, 4], [20, 1, 1, 1, 1, 1, 1], [1] * 7])
 def test_training_equals_one_at_a_time(hidden: tuple[int, ...], steps: list[int]) -> None:
-    """Ragged steps, a learning rate of each worker's own: models and mean losses agree."""
+    """Ragged steps, a learning rate per worker: models and mean losses agree."""
     module = network(hidden)
     layout = layout_of(module, batch_norm="mixed")
     before = start(module, layout)
@@ -97,7 +97,7 @@ def test_estimates_equal_one_at_a_time(hidden: tuple[int, ...]) -> None:
     before = start(module, layout)
     after = before + 0.05 * torch.randn(before.shape, generator=torch.Generator().manual_seed(5))
     probe = torch.stack(batches_of([PROBE_BATCHES] * WORKERS))
-    found = stack_of(module, layout).estimate(before, after, samples(), probe=probe)
+    results = stack_of(module, layout).estimate(before, after, samples(), probe=probe)
     replica = Replica(network(hidden), layout)
     for worker in range(WORKERS):
         single = estimate(
@@ -109,9 +109,11 @@ def test_estimates_equal_one_at_a_time(hidden: tuple[int, ...]) -> None:
             probe=probe[worker],
             stop=lambda: False,
         )
-        assert found[worker].smoothness == pytest.approx(single.smoothness, rel=1e-4)
-        assert found[worker].gradient_variance == pytest.approx(single.gradient_variance, rel=1e-4)
-        assert found[worker].start_loss == pytest.approx(single.start_loss, rel=1e-5)
+        assert results[worker].smoothness == pytest.approx(single.smoothness, rel=1e-4)
+        assert results[worker].gradient_variance == pytest.approx(
+            single.gradient_variance, rel=1e-4
+        )
+        assert results[worker].start_loss == pytest.approx(single.start_loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("hidden", [(), (6,), (9, 7)])
@@ -160,7 +162,7 @@ def test_a_request_to_stop() -> None:
 
 
 class Other(Classification):
-    """A task of one's own may have another loss."""
+    """A user's own task may have another loss."""
 
 
 def refused(module: nn.Module) -> bool:

@@ -22,16 +22,16 @@ def test_everyone_by_default() -> None:
 
 
 def test_listed_absences_include_both_ends() -> None:
-    found = availability(
+    schedule = availability(
         away=[{"worker": 1, "first": 3, "last": 5}, {"worker": 2, "first": 5, "last": 5}]
     )
-    gone = {k: np.flatnonzero(~found.at(k)).tolist() for k in range(2, 7)}
+    gone = {k: np.flatnonzero(~schedule.at(k)).tolist() for k in range(2, 7)}
     assert gone == {2: [], 3: [1], 4: [1], 5: [1, 2], 6: []}
 
 
 def test_random_absences_have_the_given_probability() -> None:
-    found = availability(workers=50, away_probability=0.3)
-    gone = np.array([~found.at(k) for k in range(1, 201)])
+    schedule = availability(workers=50, away_probability=0.3)
+    gone = np.array([~schedule.at(k) for k in range(1, 201)])
     assert gone.mean() == pytest.approx(0.3, abs=0.02)
     assert gone.mean(axis=0).max() < 0.5
 
@@ -47,17 +47,17 @@ def test_a_function_of_seed_and_round() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_someone_is_always_there(workers: int) -> None:
-    found = availability(workers=workers, away_probability=0.99)
+    schedule = availability(workers=workers, away_probability=0.99)
     for round_index in range(1, 200):
-        assert found.at(round_index).any()
+        assert schedule.at(round_index).any()
 
 
 def test_who_stays_is_not_one_who_is_listed_as_away() -> None:
     absences = [{"worker": 0, "first": 1, "last": 99}]
-    found = availability(workers=3, away=absences, away_probability=0.99)
+    schedule = availability(workers=3, away=absences, away_probability=0.99)
     stayed = set()
     for round_index in range(1, 100):
-        there = np.flatnonzero(found.at(round_index)).tolist()
+        there = np.flatnonzero(schedule.at(round_index)).tolist()
         assert there
         assert 0 not in there
         stayed.update(there)

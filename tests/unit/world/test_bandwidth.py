@@ -20,9 +20,9 @@ def bandwidth(seed: int = 0, workers: int = 30, **settings: Any) -> Bandwidth:
     return Bandwidth(BandwidthConfig(**settings), workers=workers, seed=seed)
 
 
-def series(found: Bandwidth, intervals: int, step: float = 10.0) -> FloatArray:
+def series(links: Bandwidth, intervals: int, step: float = 10.0) -> FloatArray:
     """[intervals, N] in units of a million bits per second."""
-    return np.array([found.at(k * step) for k in range(intervals)]) / 1e6
+    return np.array([links.at(k * step) for k in range(intervals)]) / 1e6
 
 
 def test_units() -> None:
@@ -51,8 +51,8 @@ def test_uniform_at_every_time_also_with_correlation() -> None:
 
 @pytest.mark.parametrize("interval", [10.0, 2.5])
 def test_correlation_of_the_copula_over_one_interval(interval: float) -> None:
-    found = bandwidth(unit="Mb/s", interval=interval, workers=60)
-    z = norm.ppf((series(found, 320, step=interval) - 1) / 9)
+    links = bandwidth(unit="Mb/s", interval=interval, workers=60)
+    z = norm.ppf((series(links, 320, step=interval) - 1) / 9)
     for lag in (1, 2, 3):
         pairs = np.corrcoef(z[:-lag].ravel(), z[lag:].ravel())[0, 1]
         assert pairs == pytest.approx(0.8**lag, abs=0.03)
@@ -70,9 +70,9 @@ def test_workers_are_independent() -> None:
 
 
 def test_constant_within_an_interval() -> None:
-    found = bandwidth()
-    assert (found.at(20.0) == found.at(29.999)).all()
-    assert not (found.at(20.0) == found.at(30.0)).any()
+    links = bandwidth()
+    assert (links.at(20.0) == links.at(29.999)).all()
+    assert not (links.at(20.0) == links.at(30.0)).any()
 
 
 def test_the_order_of_the_questions_does_not_matter() -> None:
@@ -92,32 +92,32 @@ def test_the_caller_cannot_change_the_world() -> None:
 
 
 def test_per_link_is_symmetric_and_uniform() -> None:
-    found = bandwidth(unit="Mb/s", per="link", workers=40)
+    links = bandwidth(unit="Mb/s", per="link", workers=40)
     upper = np.triu_indices(40, 1)
     for time in (0.0, 640.0):
-        matrix = found.at(time) / 1e6
+        matrix = links.at(time) / 1e6
         assert matrix.shape == (40, 40)
         assert (matrix == matrix.T).all()
         values = matrix[upper]
         assert kstest((values - 1) / 9, "uniform").statistic < 1.63 / np.sqrt(values.size)
-    z = np.array([norm.ppf((found.at(10.0 * k)[upper] / 1e6 - 1) / 9) for k in range(20)])
+    z = np.array([norm.ppf((links.at(10.0 * k)[upper] / 1e6 - 1) / 9) for k in range(20)])
     assert np.corrcoef(z[:-1].ravel(), z[1:].ravel())[0, 1] == pytest.approx(0.8, abs=0.03)
 
 
 def test_equal_ends_mean_a_constant() -> None:
-    found = bandwidth(low=5.0, high=5.0, unit="MB/s")
-    assert set(found.at(123.0).tolist()) == {40e6}
+    links = bandwidth(low=5.0, high=5.0, unit="MB/s")
+    assert set(links.at(123.0).tolist()) == {40e6}
 
 
 def test_full_correlation_never_moves() -> None:
-    found = bandwidth(correlation=1.0)
-    np.testing.assert_allclose(found.at(0.0), found.at(5000.0))
+    links = bandwidth(correlation=1.0)
+    np.testing.assert_allclose(links.at(0.0), links.at(5000.0))
 
 
 @pytest.mark.parametrize("per", ["worker", "link"])
 def test_one_worker(per: str) -> None:
-    found = bandwidth(per=per, workers=1).at(0.0)
-    assert found.shape == ((1,) if per == "worker" else (1, 1))
+    links = bandwidth(per=per, workers=1).at(0.0)
+    assert links.shape == ((1,) if per == "worker" else (1, 1))
 
 
 def by_blocks(seed: int, size: int, intervals: int, correlation: float) -> FloatArray:
@@ -140,10 +140,10 @@ def test_the_numbers_do_not_depend_on_what_is_remembered(
     """Also asked for earlier times, where it has to start again."""
     monkeypatch.setattr(network, "_MEMORY", memory)
     workers = 5
-    found = bandwidth(3, workers, per=per, unit="Mb/s")
+    links = bandwidth(3, workers, per=per, unit="Mb/s")
     z = by_blocks(3, 10 if per == "link" else workers, 300, 0.8)
     for interval in (0, 1, 63, 64, 70, 65, 200, 199, 2, 300, 128, 300):
-        values = found.at(10.0 * interval + 3)
+        values = links.at(10.0 * interval + 3)
         if per == "link":
             assert (values == values.T).all()
             values = values[np.triu_indices(workers, 1)]
@@ -151,20 +151,20 @@ def test_the_numbers_do_not_depend_on_what_is_remembered(
 
 
 def test_one_interval_is_one_answer() -> None:
-    found = bandwidth()
-    assert found.at(12.0) is found.at(19.9)
-    assert found.at(20.0) is not found.at(19.9)
+    links = bandwidth()
+    assert links.at(12.0) is links.at(19.9)
+    assert links.at(20.0) is not links.at(19.9)
 
 
 def test_links_of_a_thousand_workers_need_few_intervals_in_memory() -> None:
     """A row has half a million numbers; rounds may ask for now and for one round ago."""
-    found = bandwidth(workers=1000, per="link")
+    links = bandwidth(workers=1000, per="link")
     tracemalloc.start()
     for interval in (0, 9, 0, 18, 9):
-        found.at(10.0 * interval)
+        links.at(10.0 * interval)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6
-    drawn = found._drawn
-    found.at(180.0)
-    assert found._drawn == drawn == 18
+    drawn = links._drawn
+    links.at(180.0)
+    assert links._drawn == drawn == 18

@@ -23,27 +23,27 @@ def one(*, sd: float = 0.15, drift: float = 0.05, floor: float = 0.2) -> Devices
 
 def test_ten_of_each_kind_shuffled_by_the_seed() -> None:
     first, second = devices(0), devices(1)
-    for found in (first, second):
-        assert Counter(found.names) == {"laptop": 10, "xavier_nx": 10, "jetson_tx2": 10}
+    for machines in (first, second):
+        assert Counter(machines.names) == {"laptop": 10, "xavier_nx": 10, "jetson_tx2": 10}
         means = {"laptop": 0.03, "xavier_nx": 0.1, "jetson_tx2": 0.3}
-        assert found.mean.tolist() == [means[name] for name in found.names]
-        assert set(found.sd.tolist()) == {0.15}
-        assert (found.drift, found.floor) == (0.05, 0.2)
+        assert machines.mean.tolist() == [means[name] for name in machines.names]
+        assert set(machines.sd.tolist()) == {0.15}
+        assert (machines.drift, machines.floor) == (0.05, 0.2)
     assert first.names != second.names
     assert devices(0).names == first.names
 
 
 def test_the_order_of_the_file_without_shuffling() -> None:
-    found = devices(0, 4, shuffle_devices=False)
-    assert found.names == ("laptop", "xavier_nx", "jetson_tx2", "laptop")
+    machines = devices(0, 4, shuffle_devices=False)
+    assert machines.names == ("laptop", "xavier_nx", "jetson_tx2", "laptop")
     counted = devices(0, 3, devices={"laptop": 1, "jetson_tx2": 2}, shuffle_devices=False)
     assert counted.names == ("laptop", "jetson_tx2", "jetson_tx2")
 
 
 def test_a_device_of_ones_own() -> None:
-    found = devices(0, 2, devices=["phone"], device={"phone": {"step_time": 0.7, "sd": 0.0}})
-    assert found.mean.tolist() == [0.7, 0.7]
-    times = found.step_times(0, 1, 5)
+    machines = devices(0, 2, devices=["phone"], device={"phone": {"step_time": 0.7, "sd": 0.0}})
+    assert machines.mean.tolist() == [0.7, 0.7]
+    times = machines.step_times(0, 1, 5)
     assert np.ptp(times) == 0  # no spread: only the drift of the round is left
     assert times[0] == pytest.approx(0.7, rel=0.3)
 
@@ -74,24 +74,24 @@ def test_a_floor_under_every_step() -> None:
 
 
 def test_more_steps_only_append() -> None:
-    found = devices(3)
+    machines = devices(3)
     for worker in (0, 17):
-        long = found.step_times(worker, 5, 100)
+        long = machines.step_times(worker, 5, 100)
         for steps in (0, 1, 30, 99):
-            assert found.step_times(worker, 5, steps).tolist() == long[:steps].tolist()
+            assert machines.step_times(worker, 5, steps).tolist() == long[:steps].tolist()
 
 
 def test_workers_rounds_and_seeds_have_their_own_times() -> None:
-    found = devices(0)
-    base = (found.step_times(0, 1, 4) / found.mean[0]).tolist()
+    machines = devices(0)
+    base = (machines.step_times(0, 1, 4) / machines.mean[0]).tolist()
     for other in (
-        found.step_times(1, 1, 4) / found.mean[1],
-        found.step_times(0, 2, 4) / found.mean[0],
-        Devices(1, found.names, found.mean, found.sd, 0.05, 0.2).step_times(0, 1, 4)
-        / found.mean[0],
+        machines.step_times(1, 1, 4) / machines.mean[1],
+        machines.step_times(0, 2, 4) / machines.mean[0],
+        Devices(1, machines.names, machines.mean, machines.sd, 0.05, 0.2).step_times(0, 1, 4)
+        / machines.mean[0],
     ):
         assert not np.isclose(other, base).any()
-    assert (found.step_times(0, 1, 4) / found.mean[0]).tolist() == base
+    assert (machines.step_times(0, 1, 4) / machines.mean[0]).tolist() == base
 
 
 def test_an_unknown_device() -> None:

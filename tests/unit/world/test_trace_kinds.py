@@ -18,7 +18,7 @@ def test_superscript_worker(tmp_path: Path) -> None:
 
 
 def test_mixed_per_link_and_per_worker_rows(tmp_path: Path) -> None:
-    """Rows of workers beside rows of links: the former are silently ignored."""
+    """Rows of workers next to rows of links: refused, since the former would be ignored."""
     path = tmp_path / "trace.csv"
     path.write_text("time,worker,peer,bandwidth\n0,0,1,5\n0,0,,1\n0,1,,1\n", encoding="utf-8")
     with pytest.raises(DataError):

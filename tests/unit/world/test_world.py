@@ -33,49 +33,49 @@ def test_the_size_of_the_model() -> None:
 
 
 def test_sharing_and_latency_reach_the_network() -> None:
-    found = world(bandwidth={"sharing": True, "latency": 0.25}).network(0.0)
-    assert (found.sharing, found.latency) == (True, 0.25)
+    built = world(bandwidth={"sharing": True, "latency": 0.25}).network(0.0)
+    assert (built.sharing, built.latency) == (True, 0.25)
     plain = world().network(0.0)
     assert (plain.sharing, plain.latency) == (False, 0.0)
 
 
 def test_compute_times_are_sums_of_step_times() -> None:
-    found = world()
+    built = world()
     steps = np.array([0, 3, 50])
-    times = found.compute_times(steps, 2, time=0.0)
-    expected = [found.devices.step_times(i, 2, int(steps[i])).sum() for i in range(3)]
+    times = built.compute_times(steps, 2, time=0.0)
+    expected = [built.devices.step_times(i, 2, int(steps[i])).sum() for i in range(3)]
     assert times.tolist() == expected
     assert times[0] == 0.0
 
 
 def test_steps_until_a_deadline() -> None:
-    found = world()
+    built = world()
     for worker in range(3):
-        ends = np.cumsum(found.step_times(worker, 4, steps=400, time=0.0))
+        ends = np.cumsum(built.step_times(worker, 4, steps=400, time=0.0))
         for deadline in (0.0, float(ends[0]) - 1e-9, float(ends[0]), 0.5, 3.0, float(ends[70])):
-            count = found.steps_until(worker, 4, deadline=deadline, time=0.0)
+            count = built.steps_until(worker, 4, deadline=deadline, time=0.0)
             assert count == int((ends <= deadline).sum())
 
 
 def test_a_trace_takes_the_place_of_what_it_records(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("time,worker,bandwidth\n0,0,1\n0,1,2\n0,2,3\n50,0,9\n", encoding="utf-8")
-    found = world(trace=str(path), bandwidth={"unit": "Mb/s"})
-    assert found.network(49.0).bandwidth.tolist() == [1e6, 2e6, 3e6]
-    assert found.network(50.0).bandwidth.tolist() == [9e6, 2e6, 3e6]
-    assert np.ptp(found.step_times(0, 1, steps=9, time=0.0)) > 0  # still drawn
+    built = world(trace=str(path), bandwidth={"unit": "Mb/s"})
+    assert built.network(49.0).bandwidth.tolist() == [1e6, 2e6, 3e6]
+    assert built.network(50.0).bandwidth.tolist() == [9e6, 2e6, 3e6]
+    assert np.ptp(built.step_times(0, 1, steps=9, time=0.0)) > 0  # still drawn
     path.write_text("time,worker,step_time\n0,0,1\n0,1,2\n0,2,3\n50,0,9\n", encoding="utf-8")
-    found = world(trace=str(path))
-    assert found.step_times(0, 1, steps=2, time=49.0).tolist() == [1.0, 1.0]
-    assert found.step_times(0, 8, steps=2, time=60.0).tolist() == [9.0, 9.0]
-    assert found.steps_until(2, 1, deadline=10.0, time=0.0) == 3
-    assert (found.network(0.0).bandwidth == world().network(0.0).bandwidth).all()
+    built = world(trace=str(path))
+    assert built.step_times(0, 1, steps=2, time=49.0).tolist() == [1.0, 1.0]
+    assert built.step_times(0, 8, steps=2, time=60.0).tolist() == [9.0, 9.0]
+    assert built.steps_until(2, 1, deadline=10.0, time=0.0) == 3
+    assert (built.network(0.0).bandwidth == world().network(0.0).bandwidth).all()
 
 
 def test_presence() -> None:
-    found = world(away=[{"worker": 2, "first": 4, "last": 4}])
-    assert found.available(4).tolist() == [True, True, False]
-    assert found.available(5).tolist() == [True, True, True]
+    built = world(away=[{"worker": 2, "first": 4, "last": 4}])
+    assert built.available(4).tolist() == [True, True, False]
+    assert built.available(5).tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("per", ["worker", "link"])
