@@ -36,7 +36,7 @@ def checks_of(command: Command, *arguments: object, ready: bool) -> dict[str, di
     result = outcome.json()
     assert result["ready"] is ready
     for check in result["checks"]:
-        assert check["verdict"] == "ok" or check["mend"], check
+        assert check["verdict"] == "ok" or check["fix"], check
     return {check["check"]: check for check in result["checks"]}
 
 
@@ -56,7 +56,7 @@ def test_a_machine_without_faults(command: Command, certs: Path) -> None:
         "clock": "ok",
         "host": "ok",
     }
-    assert "1437 samples of 64" in checks["data"]["said"] or "samples of" in checks["data"]["said"]
+    assert "1437 samples of 64" in checks["data"]["message"] or "samples of" in checks["data"]["message"]
 
 
 def test_lines_for_people(command: Command, certs: Path) -> None:
@@ -71,15 +71,15 @@ def test_lines_for_people(command: Command, certs: Path) -> None:
 def test_an_expired_certificate(command: Command, certs: Path) -> None:
     issue(certs, "w1", days=10, replace=True, now=datetime.now(UTC) - timedelta(days=20))
     check = checks_of(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
-    assert "expired" in check["said"]
-    assert "certs issue" in check["mend"]
+    assert "expired" in check["message"]
+    assert "certs issue" in check["fix"]
 
 
 def test_a_certificate_that_ends_soon(command: Command, certs: Path) -> None:
     issue(certs, "w1", days=10, replace=True)
     check = checks_of(command, "--certs", certs, "--name", "w1", ready=True)["certificate w1.crt"]
     assert check["verdict"] == "warning"
-    assert "fedhp certs issue w1 --replace" in check["mend"]
+    assert "fedhp certs issue w1 --replace" in check["fix"]
 
 
 def test_a_certificate_of_another_authority(command: Command, certs: Path, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_a_certificate_of_another_authority(command: Command, certs: Path, tmp_p
     init_authority(other)
     (certs / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
     check = checks_of(command, "--certs", certs, "--name", "w1", ready=False)["certificate"]
-    assert "another authority" in check["said"]
+    assert "another authority" in check["message"]
 
 
 def test_a_certificate_that_is_not_there(command: Command, certs: Path) -> None:
     check = checks_of(command, "--certs", certs, "--name", "w7", ready=False)["certificate"]
-    assert "w7.crt is missing" in check["said"]
+    assert "w7.crt is missing" in check["message"]
 
 
 def test_every_certificate_without_a_name(command: Command, certs: Path) -> None:
@@ -105,7 +105,7 @@ def test_every_certificate_without_a_name(command: Command, certs: Path) -> None
 def test_a_host_that_the_certificate_is_not_for(command: Command, certs: Path) -> None:
     arguments = ("--certs", certs, "--name", "c1", "--listen", "127.0.0.2:0")
     check = checks_of(command, *arguments, ready=False)["host"]
-    assert "not for 127.0.0.2" in check["said"]
+    assert "not for 127.0.0.2" in check["message"]
 
 
 def test_a_file_from_the_future(command: Command, certs: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_file_from_the_future(command: Command, certs: Path) -> None:
     os.utime(certs / "w1.crt", (ahead, ahead))
     check = checks_of(command, "--certs", certs, "--name", "w1", ready=True)["clock"]
     assert check["verdict"] == "warning"
-    assert "in the future" in check["said"]
+    assert "in the future" in check["message"]
 
 
 def test_a_port_that_is_taken(command: Command) -> None:
@@ -122,21 +122,21 @@ def test_a_port_that_is_taken(command: Command) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         check = checks_of(command, "--listen", address, ready=False)["port"]
-    assert "in use" in check["said"]
-    assert "another port" in check["mend"]
+    assert "in use" in check["message"]
+    assert "another port" in check["fix"]
     check = checks_of(command, "--listen", "nonsense", ready=False)["port"]
-    assert "address to listen on" in check["said"]
+    assert "address to listen on" in check["message"]
 
 
 def test_data_that_cannot_be_read(command: Command, tmp_path: Path) -> None:
     check = checks_of(command, "--data", tmp_path / "none.npz", ready=False)["data"]
-    assert "none.npz" in check["said"]
+    assert "none.npz" in check["message"]
     np.savez(tmp_path / "own.npz", x=np.zeros((20, 4), np.float32), y=np.arange(20) % 2)
     check = checks_of(command, "--data", tmp_path / "own.npz", ready=True)["data"]
-    assert "of 4 for training" in check["said"]
-    assert "2 classes" in check["said"]
+    assert "of 4 for training" in check["message"]
+    assert "2 classes" in check["message"]
     check = checks_of(command, "--data", write(tmp_path), ready=True)["data"]
-    assert "10 classes" in check["said"]
+    assert "10 classes" in check["message"]
 
 
 def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_missing_library(command: Command, monkeypatch: pytest.MonkeyPatch, certs: Path) -> None:
     monkeypatch.setattr(doctor, "installed", lambda: {**installed(), "grpcio": "missing"})
     checks = checks_of(command, "--certs", certs, "--coordinator", "127.0.0.1:1", ready=False)
-    assert checks["versions"]["said"] == "not installed: grpcio"
-    assert "fedhp[cluster]" in checks["versions"]["mend"]
+    assert checks["versions"]["message"] == "not installed: grpcio"
+    assert "fedhp[cluster]" in checks["versions"]["fix"]
     assert "reach" not in checks
 
 
@@ -164,7 +164,7 @@ def test_nobody_listens(command: Command) -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         check = checks_of(command, "--coordinator", address, ready=False)["reach"]
-    assert f"nothing listens at {address}" in check["said"]
+    assert f"nothing listens at {address}" in check["message"]
 
 
 def test_etcd_that_does_not_answer(command: Command) -> None:
@@ -172,7 +172,7 @@ def test_etcd_that_does_not_answer(command: Command) -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"etcd://127.0.0.1:{closed.getsockname()[1]}"
         check = checks_of(command, "--ha", address, ready=False)["etcd"]
-    assert "etcd" in check["said"]
+    assert "etcd" in check["message"]
 
 
 def asked(cluster: Cluster, name: str = "w0") -> tuple[Any, ...]:
@@ -183,9 +183,9 @@ def asked(cluster: Cluster, name: str = "w0") -> tuple[Any, ...]:
 def test_a_coordinator_that_answers(command: Command, gathering: Cluster) -> None:
     checks = checks_of(command, *asked(gathering), ready=True)
     assert checks["coordinator"]["verdict"] == "ok"
-    assert "gathering, round 0 of 3" in checks["coordinator"]["said"]
+    assert "gathering, round 0 of 3" in checks["coordinator"]["message"]
     assert checks["same versions"]["verdict"] == "ok"
-    assert "measured to within" in checks["clock"]["said"]
+    assert "measured to within" in checks["clock"]["message"]
 
 
 def test_a_coordinator_of_another_federation(
@@ -195,7 +195,7 @@ def test_a_coordinator_of_another_federation(
     arguments = ("--coordinator", address, "--certs", certs, "--name", "w1")
     checks = checks_of(command, *arguments, ready=False)
     assert checks["reach"]["verdict"] == "ok"
-    assert "authority" in checks["coordinator"]["said"]
+    assert "authority" in checks["coordinator"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_clock_that_is_apart(
     monkeypatch.setattr(doctor, "time", clock)
     check = checks_of(command, *asked(gathering), ready=verdict != "wrong")["clock"]
     assert check["verdict"] == verdict
-    assert ("ahead of" if ahead > 0 else "behind") in check["said"]
+    assert ("ahead of" if ahead > 0 else "behind") in check["message"]
 
 
 @pytest.mark.parametrize(("library", "verdict"), [("fedhp", "wrong"), ("torch", "warning")])
@@ -226,4 +226,4 @@ def test_another_version(
     monkeypatch.setattr(doctor, "installed", lambda: {**installed(), library: "0.0.9"})
     check = checks_of(command, *asked(gathering), ready=verdict != "wrong")["same versions"]
     assert check["verdict"] == verdict
-    assert f"{library} 0.0.9 here" in check["said"]
+    assert f"{library} 0.0.9 here" in check["message"]

@@ -78,8 +78,8 @@ def doctor(
             {
                 "check": check.name,
                 "verdict": check.verdict,
-                "said": check.message,
-                "mend": check.fix,
+                "message": check.message,
+                "fix": check.fix,
             }
             for check in checks
         ]
