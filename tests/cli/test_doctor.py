@@ -56,7 +56,10 @@ def test_a_machine_without_faults(command: Command, certs: Path) -> None:
         "clock": "ok",
         "host": "ok",
     }
-    assert "1437 samples of 64" in checks["data"]["message"] or "samples of" in checks["data"]["message"]
+    assert (
+        "1437 samples of 64" in checks["data"]["message"]
+        or "samples of" in checks["data"]["message"]
+    )
 
 
 def test_lines_for_people(command: Command, certs: Path) -> None:
