@@ -107,7 +107,7 @@ def test_a_record_that_cannot_be_written(
     told = command("run", file, "--out", tmp_path / "r")
     assert told.code == 2
     assert "database or disk is full" in told.err
-    assert "fix: free some space and go on with --resume" in told.err
+    assert "fix: free some space and resume the run with --resume" in told.err
     monkeypatch.undo()
     with fedhp.open_run(tmp_path / "r") as run:
         assert run.rounds_done == 2

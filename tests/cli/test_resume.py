@@ -62,27 +62,27 @@ def test_settings_that_change_no_number_may_change(command: Command, run: Path) 
 def test_resume_without_a_run_begins_one(command: Command, tmp_path: Path) -> None:
     told = command("run", write(tmp_path), "--out", tmp_path / "new", "--resume")
     assert told.code == 0
-    assert (tmp_path / "new" / store.FILE).is_file()
+    assert (tmp_path / "new" / store.RECORD_FILE).is_file()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 500])
 def test_a_damaged_record(command: Command, run: Path, content: bytes) -> None:
-    (run / store.FILE).write_bytes(content)
+    (run / store.RECORD_FILE).write_bytes(content)
     told = command("run", write(run.parent), "--out", run, "--resume")
     assert told.code == 2
-    assert f"{run / store.FILE}: the record is damaged" in told.err
+    assert f"{run / store.RECORD_FILE}: the record is damaged" in told.err
     assert "another folder" in told.err
 
 
 def test_a_missing_record(command: Command, run: Path) -> None:
-    (run / store.FILE).unlink()
+    (run / store.RECORD_FILE).unlink()
     told = command("run", write(run.parent), "--out", run, "--resume")
     assert told.code == 2
-    assert f"it has no {store.FILE}" in told.err
+    assert f"it has no {store.RECORD_FILE}" in told.err
 
 
 def test_a_record_without_its_description(command: Command, run: Path) -> None:
-    connection = sqlite3.connect(run / store.FILE)
+    connection = sqlite3.connect(run / store.RECORD_FILE)
     connection.execute("DELETE FROM meta WHERE key = 'experiment'")
     connection.commit()
     connection.close()
@@ -93,7 +93,7 @@ def test_a_record_without_its_description(command: Command, run: Path) -> None:
 
 def test_a_damaged_checkpoint_and_the_fix_it_names(command: Command, run: Path) -> None:
     before = digest_of(run)
-    file = run / checkpoint.FILE
+    file = run / checkpoint.CHECKPOINT_FILE
     for content in (file.read_bytes()[:-10], b"", b"\xff" * 64):
         file.write_bytes(content)
         told = command("run", write(run.parent), "--out", run, "--resume")
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_and_the_fix_it_names(command: Command, run: Path) 
 
 
 def test_a_checkpoint_ahead_of_its_record(command: Command, run: Path) -> None:
-    connection = sqlite3.connect(run / store.FILE)
+    connection = sqlite3.connect(run / store.RECORD_FILE)
     connection.execute("DELETE FROM rounds WHERE round = 3")
     connection.commit()
     connection.close()
@@ -120,7 +120,9 @@ def test_a_checkpoint_of_another_run(command: Command, run: Path) -> None:
     other = run.parent / "other"
     told = command("run", write(run.parent), "model.hidden=[5]", "--out", other)
     assert told.code == 0
-    (run / checkpoint.FILE).write_bytes((other / checkpoint.FILE).read_bytes())
+    (run / checkpoint.CHECKPOINT_FILE).write_bytes(
+        (other / checkpoint.CHECKPOINT_FILE).read_bytes()
+    )
     told = command("run", write(run.parent), "--out", run, "--resume")
     assert told.code == 2
     assert "the checkpoint does not belong to this experiment" in told.err

@@ -16,7 +16,7 @@ from fedhp.cluster.history import History
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import load, to_tables
 from fedhp.record.reader import RunReader
-from fedhp.record.store import FILE
+from fedhp.record.store import RECORD_FILE
 from net.clusters import tiny, until
 from net.etcd_support import needs_etcd, running_etcd
 from net.leaders import (
@@ -70,7 +70,7 @@ def test_two_leaders_make_one_whole_record(tmp_path: Path) -> None:
         "experiment.toml",
         "history-c0.jsonl",
         "history-c1.jsonl",
-        FILE,
+        RECORD_FILE,
     ]
 
 

@@ -18,7 +18,7 @@ from fedhp.cluster.history import History
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import FedhpError, RunError, StorageFull
 from fedhp.record.reader import find_runs
-from fedhp.record.store import FILE
+from fedhp.record.store import RECORD_FILE
 from net.clusters import tiny
 from net.leaders import ROUNDS, Leader, files_below, two_leaders
 
@@ -40,19 +40,19 @@ def test_missing_rounds_are_named_with_who_led_then(tmp_path: Path) -> None:
         gather([second.folder, third.folder], out)
     with pytest.raises(RunError, match=r"rounds 1 to 4, .*before c2 \(epoch 9\)"):
         gather([third.folder], out)
-    (second.folder / FILE).unlink()
+    (second.folder / RECORD_FILE).unlink()
     with pytest.raises(RunError) as caught:
         gather([first.folder, second.folder, third.folder], out)
     assert caught.value.problem == (
         "the folders do not have all rounds: rounds 3 to 4, led by c1 (epoch 5), "
-        f"not in {second.folder / FILE}"
+        f"not in {second.folder / RECORD_FILE}"
     )
     assert not out.exists()
 
 
 def test_a_record_that_lost_rounds_is_not_filled_with_anothers(tmp_path: Path) -> None:
     first, second = two_leaders(tmp_path)
-    with sqlite3.connect(second.folder / FILE) as connection:
+    with sqlite3.connect(second.folder / RECORD_FILE) as connection:
         connection.execute("DELETE FROM rounds WHERE round IN (4, 6)")
     connection.close()
     with pytest.raises(RunError, match=r"round 4, led by c1 .*; round 6, led by c1"):
@@ -93,7 +93,7 @@ def another_experiment(folder: Path) -> list[Path]:
 
 def another_record(folder: Path) -> list[Path]:
     Leader(folder / "x", "x").lead(3, run="b" * 32).end()
-    shutil.copy(folder / "x" / FILE, folder / "c1" / FILE)
+    shutil.copy(folder / "x" / RECORD_FILE, folder / "c1" / RECORD_FILE)
     return [folder / "c0", folder / "c1"]
 
 
@@ -116,7 +116,7 @@ def no_folder(folder: Path) -> list[Path]:
 
 
 def a_file(folder: Path) -> list[Path]:
-    return [folder / "c0", folder / "c1" / FILE]
+    return [folder / "c0", folder / "c1" / RECORD_FILE]
 
 
 def no_history(folder: Path) -> list[Path]:
@@ -130,13 +130,13 @@ def nobody_led(folder: Path) -> list[Path]:
 
 
 def no_record(folder: Path) -> list[Path]:
-    (folder / "c0" / FILE).unlink()
+    (folder / "c0" / RECORD_FILE).unlink()
     return [folder / "c0"]
 
 
 def no_record_of_one_without_rounds(folder: Path) -> list[Path]:
     Leader(folder / "c2", "c2").lead(11, Attempt(8, 6, 1)).end()
-    (folder / "c2" / FILE).unlink()
+    (folder / "c2" / RECORD_FILE).unlink()
     return [folder / "c0", folder / "c1", folder / "c2"]
 
 
@@ -154,13 +154,13 @@ def a_round_beyond_the_end(folder: Path) -> list[Path]:
 
 
 def a_damaged_record(folder: Path) -> list[Path]:
-    content = (folder / "c1" / FILE).read_bytes()
-    (folder / "c1" / FILE).write_bytes(content[:5000])
+    content = (folder / "c1" / RECORD_FILE).read_bytes()
+    (folder / "c1" / RECORD_FILE).write_bytes(content[:5000])
     return [folder / "c0", folder / "c1"]
 
 
 def no_experiment(folder: Path) -> list[Path]:
-    with sqlite3.connect(folder / "c1" / FILE) as connection:
+    with sqlite3.connect(folder / "c1" / RECORD_FILE) as connection:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'experiment'")
     connection.close()
     return [folder / "c0", folder / "c1"]

@@ -1,7 +1,6 @@
-"""Checkpoints: everything needed to go on bit-exactly, in one safetensors file.
+"""Checkpoints: everything needed to resume bit for bit, in one safetensors file with a checksum.
 
-Written beside the old one, synced, checksummed and renamed into place, so that a kill at any
-instant leaves either the old or the new checkpoint whole.
+A kill at any instant leaves the old or the new checkpoint whole.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from fedhp.errors import RunError
 from fedhp.files import write_parts
 from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
 
-FILE = "checkpoint.safetensors"
-VERSION = 1
+CHECKPOINT_FILE = "checkpoint.safetensors"
+CHECKPOINT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +29,31 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the run's checkpoint; the arrays are written from where they are."""
+    """Replace the run's checkpoint; the arrays are written from where they are in memory."""
     index, scalars = str(checkpoint.round_index), json.dumps(checkpoint.scalars)
     metadata = {
-        "version": str(VERSION),
+        "version": str(CHECKPOINT_VERSION),
         "round": index,
         "crc": str(_crc(checkpoint.arrays, index + scalars)),
         "scalars": scalars,
     }
-    write_parts(folder / FILE, tensor_parts(checkpoint.arrays, metadata))
+    write_parts(folder / CHECKPOINT_FILE, tensor_parts(checkpoint.arrays, metadata))
 
 
 def read_checkpoint(folder: Path, *, mapped: bool = False) -> Checkpoint | None:
     """The run's checkpoint, or None before the first.
 
-    `mapped` arrays are read only and stay in the file: for those who look at them once.
+    `mapped` arrays are read only and stay in the file: for reading them once.
     """
-    path = folder / FILE
+    path = folder / CHECKPOINT_FILE
     if not path.exists():
         return None
     try:
         arrays, metadata = read_tensors(path, mapped=mapped)
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
-    if metadata.get("version") != str(VERSION):
-        raise _damaged(path, f"its version is {metadata.get('version')}, not {VERSION}")
+    if metadata.get("version") != str(CHECKPOINT_VERSION):
+        raise _damaged(path, f"its version is {metadata.get('version')}, not {CHECKPOINT_VERSION}")
     index, scalars = metadata.get("round", ""), metadata.get("scalars", "")
     if metadata.get("crc") != str(_crc(arrays, index + scalars)):
         raise _damaged(path, "its checksum does not match")
@@ -70,9 +69,9 @@ def _crc(arrays: Arrays, text: str) -> int:
     return value
 
 
-def _damaged(path: Path, why: str) -> RunError:
+def _damaged(path: Path, reason: str) -> RunError:
     return RunError(
-        f"{path}: the checkpoint is damaged: {why}",
-        allowed="a checkpoint this program wrote, unchanged",
-        fix="delete that file: with --resume the run begins anew and gives the same numbers",
+        f"{path}: the checkpoint is damaged: {reason}",
+        allowed="a checkpoint that fedhp wrote, unchanged",
+        fix="delete that file: with --resume the run starts over and gives the same numbers",
     )

@@ -1,8 +1,8 @@
-"""Which link rows of a round are kept: all of them, or a selection where they are very many.
+"""Which links of a round are recorded: all of them, or a selection if there are very many.
 
-A full mesh has N^2/2 links; the record would grow with them. Above LINKS_PER_WORKER * N rows it
-keeps those that tell the reasons: what sets each worker's time, what was cut, what had to stay.
-The counts per verdict are of all links in every case.
+A full mesh has N^2/2 links, and the record would grow with them. Above LINKS_PER_WORKER * N links
+it has those that explain the round: the ones that set each worker's time, that were cut, and that
+had to stay. The counts per verdict always cover all links.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fedhp.types import BoolArray, FloatArray, IntArray, LinkVerdict, RoundRecor
 
 Columns = list[Sequence[Any]]
 
-LINKS_PER_WORKER = 64  # rows up to which a round's links are recorded one and all
-SELECTED_PER_WORKER = 4  # rows per worker of a selection, about: slowest, fastest, cut, bridges
-NAMED = 4  # slowest links of each verdict that a selection holds, to be named in sentences
+LINKS_PER_WORKER = 64  # up to which all links of a round are recorded
+SELECTED_PER_WORKER = 4  # links of a selection, about: slowest, fastest, cut, bridges
+NAMED_LINKS = 4  # slowest links of each verdict in a selection, which reports name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LinkTable:
         return LinkTable(**arrays, directed=self.directed)
 
     def columns(self) -> Columns:
-        """As the links table has them, without the round."""
+        """The columns of the table `links`, without the round."""
         verdicts: list[int | None] = self.verdict.tolist()
         if (self.verdict < 0).any():
             verdicts = [None if verdict == -1 else verdict for verdict in verdicts]
@@ -63,15 +63,15 @@ class LinkTable:
         ]
 
     def verdict_columns(self) -> Columns:
-        """Every verdict that was given, how many links got it, and how many of these are used."""
+        """Each verdict that occurs, how many links have it, and how many of these are used."""
         judged = self.verdict >= 0
         links = np.bincount(self.verdict[judged])
         used = np.bincount(self.verdict[judged & self.used], minlength=len(links))
-        given = np.flatnonzero(links)
-        return [given.tolist(), links[given].tolist(), used[given].tolist()]
+        verdicts = np.flatnonzero(links)
+        return [verdicts.tolist(), links[verdicts].tolist(), used[verdicts].tolist()]
 
     def peers(self, workers: int) -> IntArray:
-        """With how many others each worker exchanged a model, either way, [N]."""
+        """With how many other workers each one exchanged a model, in either direction, [N]."""
         low, high = np.minimum(self.a, self.b)[self.used], np.maximum(self.a, self.b)[self.used]
         if self.directed:
             low, high = np.divmod(np.unique(low * workers + high), workers)
@@ -85,11 +85,11 @@ def link_table(record: RoundRecord) -> LinkTable:
     used, considered = _keys(record.links, workers), _keys(decision.links, workers)
     keys = np.sort(np.concatenate([used, considered]), kind="stable")  # two sorted runs: a merge
     keys = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
-    mine, theirs = np.searchsorted(keys, used), np.searchsorted(keys, considered)
+    used_rows, considered_rows = np.searchsorted(keys, used), np.searchsorted(keys, considered)
 
-    def spread(places: IntArray, values: Any, missing: Any) -> Any:
+    def spread(rows: IntArray, values: Any, missing: Any) -> Any:
         column = np.full(len(keys), missing)
-        column[places] = values
+        column[rows] = values
         return column
 
     estimated = np.nan if decision.distance is None else decision.distance
@@ -97,19 +97,19 @@ def link_table(record: RoundRecord) -> LinkTable:
     return LinkTable(
         a=a,
         b=b,
-        used=spread(mine, True, False),
-        size=spread(mine, record.link_bytes, 0),
-        link_time=spread(mine, record.link_time, np.nan),
-        distance=spread(mine, record.link_distance, np.nan),
-        verdict=spread(theirs, decision.verdicts, -1),
-        planned=spread(theirs, decision.link_time, np.nan),
-        estimated=spread(theirs, estimated, np.nan),
+        used=spread(used_rows, True, False),
+        size=spread(used_rows, record.link_bytes, 0),
+        link_time=spread(used_rows, record.link_time, np.nan),
+        distance=spread(used_rows, record.link_distance, np.nan),
+        verdict=spread(considered_rows, decision.verdicts, -1),
+        planned=spread(considered_rows, decision.link_time, np.nan),
+        estimated=spread(considered_rows, estimated, np.nan),
         directed=bool((record.links[:, 0] > record.links[:, 1]).any()),
     )
 
 
 def to_record(table: LinkTable, workers: int, *, pace_setter: int | None = None) -> LinkTable:
-    """The rows to keep: all up to LINKS_PER_WORKER * N, else the selection."""
+    """The links to record: all up to LINKS_PER_WORKER * N, else the selection."""
     if len(table) <= LINKS_PER_WORKER * workers:
         return table
     return table.take(_selection(table, workers, pace_setter))
@@ -122,29 +122,29 @@ def round_bytes(workers: int, links: int) -> int:
 
 
 def _selection(table: LinkTable, workers: int, pace_setter: int | None) -> IntArray:
-    # A time that is unknown counts as none, as the readers take it.
+    # An unknown time counts as 0, as in the reports.
     times, planned = np.nan_to_num(table.link_time), np.nan_to_num(table.planned)
     used = np.flatnonzero(table.used)
     cut = np.flatnonzero(~table.used & (table.verdict == LinkVerdict.CUT))
     waiting = (table.a,) if table.directed else (table.a, table.b)
-    kept = [
+    selected = [
         _extremes(used, times, waiting, workers),
         _extremes(used, -times, waiting, workers),
         _extremes(cut, planned, (table.a, table.b), workers),
         np.flatnonzero(table.verdict == LinkVerdict.KEPT_BRIDGE),
     ]
     for verdict in LinkVerdict:
-        kept.append(_largest(np.flatnonzero(table.verdict == verdict), planned))
+        selected.append(_largest(np.flatnonzero(table.verdict == verdict), planned))
     if pace_setter is not None:
-        mine = np.any([end[used] == pace_setter for end in waiting], axis=0)
-        kept.append(_largest(used[mine], planned)[:1])
-    return np.unique(np.concatenate(kept))
+        its_own = np.any([end[used] == pace_setter for end in waiting], axis=0)
+        selected.append(_largest(used[its_own], planned)[:1])
+    return np.unique(np.concatenate(selected))
 
 
 def _extremes(
     rows: IntArray, value: FloatArray, ends: tuple[IntArray, ...], workers: int
 ) -> IntArray:
-    """Of these rows the one with the largest value at each worker, the first among equals."""
+    """At each worker the row with the largest value, the first of equal ones."""
     best = np.full(workers, -np.inf)
     for end in ends:
         np.maximum.at(best, end[rows], value[rows])
@@ -156,13 +156,13 @@ def _extremes(
 
 
 def _largest(rows: IntArray, value: FloatArray) -> IntArray:
-    """The NAMED rows of largest value, largest first, then in order."""
-    if len(rows) <= NAMED:
+    """The NAMED_LINKS rows with the largest values, largest first, then in order."""
+    if len(rows) <= NAMED_LINKS:
         return rows[np.argsort(-value[rows], kind="stable")]
-    least = np.partition(value[rows], -NAMED)[-NAMED]
+    least = np.partition(value[rows], -NAMED_LINKS)[-NAMED_LINKS]
     above, equal = rows[value[rows] > least], rows[value[rows] == least]
     above = above[np.argsort(-value[above], kind="stable")]
-    return np.concatenate([above, equal[: NAMED - len(above)]])
+    return np.concatenate([above, equal[: NAMED_LINKS - len(above)]])
 
 
 def _keys(links: IntArray, workers: int) -> IntArray:

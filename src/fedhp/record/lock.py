@@ -9,8 +9,8 @@ from filelock import FileLock, Timeout
 from fedhp.errors import RunError
 from fedhp.files import storage_errors
 
-FILE = "lock"
-PATIENCE = 3.0  # s: a job whose parent was just killed needs a moment to notice and let go
+LOCK_FILE = "lock"
+LOCK_PATIENCE = 3.0  # s: a job whose parent was just killed needs a moment to notice and let go
 
 
 class FolderLock:
@@ -20,7 +20,7 @@ class FolderLock:
         self._folder = folder
         # Any thread may release it. A soft lock would outlive a process that is killed.
         self._lock = FileLock(
-            folder / FILE, timeout=PATIENCE, thread_local=False, fallback_to_soft=False
+            folder / LOCK_FILE, timeout=LOCK_PATIENCE, thread_local=False, fallback_to_soft=False
         )
 
     def __enter__(self) -> FolderLock:

@@ -1,7 +1,7 @@
 """What a run measured, round by round: all that a replay of its rounds can know.
 
-Distances of pairs that a round did not measure are estimated as FedHP's coordinator does
-(distance.py): moved towards the shortest path over the pairs that it did.
+Distances of pairs that a round did not measure are estimated as FedHP's coordinator does it
+(distance.py): moved towards the shortest path over the measured pairs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fedhp.types import BoolArray, FloatArray, IntArray, Topology
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What rounds came to, recorded or replayed: one entry per round in every array."""
+    """The results of rounds, recorded or replayed: one entry per round in every array."""
 
     clock: FloatArray  # [R] at the end of each round, s
     round_time: FloatArray  # [R]
     waiting_time: FloatArray  # [R] mean over the workers that took part
-    mean_steps: FloatArray  # [R] as well
+    mean_steps: FloatArray  # [R] likewise
     local_steps: IntArray  # [R, N]
     links: IntArray  # [R]
 
     def first_difference(self, other: Rounds) -> int | None:
-        """The first round in which any number differs by any bit; none: all are the same."""
+        """The first round in which any number differs in any bit; None: all are equal."""
         same: BoolArray = np.ones(len(self.clock), dtype=np.bool_)
         for name in ("clock", "round_time", "waiting_time", "links"):
             same &= getattr(self, name) == getattr(other, name)
@@ -38,7 +38,7 @@ class Rounds:
 
 
 class Measured:
-    """The measurements of a run, [R, N] each where they are per worker; NaN: none."""
+    """The measurements of a run, [R, N] where they are per worker; NaN: not measured."""
 
     def __init__(self, run: RunReader) -> None:
         self._run = run
@@ -53,11 +53,11 @@ class Measured:
         self.gradient_variance = self._of_workers("gradient_variance")
         self.initial_loss = self._initial_loss()
         recorded, known = run.links_kept()
-        self.all_links = recorded == known  # else the record holds a selection of them
+        self.all_links = recorded == known  # else the record has a selection of them
         self._links: tuple[int, IntArray, FloatArray] | None = None  # of the round asked for last
 
     def outcome(self) -> Rounds:
-        """What the rounds came to."""
+        """The results of the rounds."""
 
         def of_rounds(column: str) -> FloatArray:
             return self._run.array("rounds", column)[: self.rounds]
@@ -90,7 +90,7 @@ class Measured:
 
     def kept_peers(self) -> IntArray | None:
         """PENS: how often each worker kept each peer in the first stage, [2E], from the
-        checkpoint; none if there is no checkpoint after that stage."""
+        checkpoint; None if there is no checkpoint after that stage."""
         saved = read_checkpoint(self._run.folder, mapped=True)
         if saved is None or "state.kept" not in saved.arrays:
             return None
@@ -101,7 +101,7 @@ class Measured:
         return self._run.array("workers", column)[: self.rounds]
 
     def _initial_loss(self) -> float:
-        """FedHP keeps the mean over the workers among the facts of its rounds."""
+        """FedHP records the mean over the workers among the facts of its rounds."""
         facts = self._run.table("facts")
         values = [
             value
@@ -114,7 +114,7 @@ class Measured:
 class Distances:
     """Distances between workers after each round's training: measured, else estimated.
 
-    Estimates follow the links of a base topology; rounds are to be asked for in rising order.
+    Estimates follow the links of a base topology; rounds must be asked for in rising order.
     """
 
     def __init__(self, measured: Measured, base: Topology, *, smoothing: float) -> None:
@@ -124,25 +124,25 @@ class Distances:
         self._keys = _keys(base.links, base.workers)
         self._order = np.array([base.workers, 1])  # links times this are sorted as links are
         self._estimate = np.full(len(base.links), np.nan)
-        self._done = 0  # rounds that the estimate has taken in
+        self._done = 0  # the last round that is part of the estimate
 
     def of(self, links: IntArray, round_index: int) -> tuple[FloatArray, BoolArray]:
         """The distance on each of these links [E], NaN where nothing is known, and whether it
         was measured in that very round."""
         wanted = _keys(links, self._base.workers)
         pairs, values = self._measured.distances(round_index)
-        distance, found = _look_up(wanted, _keys(pairs, self._base.workers), values)
+        distance, is_measured = _look_up(wanted, _keys(pairs, self._base.workers), values)
         # Where models are pulled both ends measure, and their last bits may differ.
-        used, apart = self._measured.transfers(round_index)
-        own, there = _look_up(links @ self._order, used @ self._order, apart)
-        distance = np.where(there, own, distance)
-        if not found.all():
-            self._take_in(round_index)
+        used, used_distance = self._measured.transfers(round_index)
+        own, is_own = _look_up(links @ self._order, used @ self._order, used_distance)
+        distance = np.where(is_own, own, distance)
+        if not is_measured.all():
+            self._update(round_index)
             estimated, _ = _look_up(wanted, self._keys, self._estimate)
-            distance = np.where(found, distance, estimated)
-        return distance, found
+            distance = np.where(is_measured, distance, estimated)
+        return distance, is_measured
 
-    def _take_in(self, round_index: int) -> None:
+    def _update(self, round_index: int) -> None:
         nobody = np.empty(0, dtype=np.int64)
         for index in range(self._done + 1, round_index + 1):
             pairs, values = self._measured.distances(index)
@@ -159,15 +159,15 @@ class Distances:
 
 
 def _keys(links: IntArray, workers: int) -> IntArray:
-    """One number per pair, whichever way round."""
+    """One number per pair, the same in both directions."""
     low, high = np.minimum(links[:, 0], links[:, 1]), np.maximum(links[:, 0], links[:, 1])
     return low * workers + high
 
 
 def _look_up(wanted: IntArray, keys: IntArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """The values of these keys, which are sorted; NaN and false where one is not there."""
+    """The values of the wanted keys, and whether they exist; `keys` are sorted."""
     if not len(keys):
         return np.full(len(wanted), np.nan), np.zeros(len(wanted), dtype=np.bool_)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    found = keys[place] == wanted
-    return np.where(found, values[place], np.nan), found
+    index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    exists = keys[index] == wanted
+    return np.where(exists, values[index], np.nan), exists

@@ -1,4 +1,4 @@
-"""Reading a finished or unfinished run: arrays, tables, and the numbers that sum it up."""
+"""Reading a finished or unfinished run: arrays, tables, and a summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import read_checkpoint
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray
 
 Columns = dict[str, list[Any]]
@@ -49,15 +49,15 @@ class RunReader:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
-        final_evaluations, final_worker_evaluations, verdicts, wall.
-        Of very many links only a selection is there: see `links_kept`.
+        final_evaluations, final_worker_evaluations, wall.
+        Of very many links only a selection is recorded: see `links_kept`.
         """
         if round_index is None:
             return self._store.columns(name)
         return self._store.columns(name, where="round = ?", values=(round_index,))
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a table, some at a time, its header first: for tables that are large."""
+        """The rows of a table, some at a time, after its header: for large tables."""
         return self._store.blocks(name)
 
     def column_types(self, name: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ class RunReader:
         return self._store.types(name)
 
     def links_kept(self, round_index: int | None = None) -> tuple[int, int]:
-        """How many links the table `links` has, and how many there were, in a round or in all."""
+        """How many links are recorded, and how many there were, in a round or in all."""
         table = self.table("rounds", round_index=round_index)
         return sum(table["links_recorded"]), sum(table["links_known"])
 
@@ -76,7 +76,7 @@ class RunReader:
             raise RunError(
                 f"the table {table!r} has no column {column!r}",
                 allowed=", ".join(names),
-                fix="ask for one of these",
+                fix="choose one of these",
             )
         values = np.array(self._store.columns(table, names=(column,))[column], dtype=np.float64)
         if table in ("workers", "worker_evaluations"):
@@ -94,7 +94,7 @@ class RunReader:
         return self._store.digest(None if saved is None else saved.arrays["models"])
 
     def summary(self) -> RunSummary:
-        """The numbers that sum the run up."""
+        """The run in a few numbers."""
         return summarize(self)
 
 
@@ -104,13 +104,13 @@ class RunSummary:
 
     algorithm: str
     seed: int
-    metric: str  # what "accuracy" is: accuracy, or the metric of a task of one's own
+    metric: str  # what "accuracy" means: accuracy, or the metric of the user's own task
     status: str
     rounds: int
     final_accuracy: float | None
     best_accuracy: float | None
     mean_model_accuracy: float | None
-    whole_test_accuracy: float | None  # of the last models, where a part was used on the way
+    whole_test_accuracy: float | None  # of the last models, if rounds used a part of the test set
     completion_time: float
     round_time: float | None
     mean_waiting_time: float | None
@@ -120,7 +120,7 @@ class RunSummary:
     digest: str
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; what is no number is null, as strict JSON wants it."""
+        """Plain values; NaN and infinity become null, since JSON has no such numbers."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
 
@@ -156,7 +156,7 @@ def summarize(run: RunReader) -> RunSummary:
 
 
 def target_key(target: float) -> str:
-    """How a target is written: two decimals, or more where it has them."""
+    """A target as text: two decimals, or more where it has them."""
     short = f"{target:.2f}"
     return short if float(short) == target else repr(float(target))
 
@@ -170,7 +170,7 @@ def time_to(target: float, tests: Columns) -> float | None:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are there."""
+    """The mean of the values that are not None."""
     present = [value for value in values if value is not None]
     return float(np.mean(present)) if present else None
 
@@ -178,13 +178,14 @@ def mean(values: Iterable[float | None]) -> float | None:
 def find_runs(folder: str | Path) -> list[Path]:
     """The run folders at or below a folder, sorted."""
     top = Path(folder)
-    if (top / FILE).is_file():
+    if (top / RECORD_FILE).is_file():
         return [top]
-    found = sorted(path.parent for path in top.glob(f"**/{FILE}") if UNFINISHED not in path.parts)
-    if not found:
+    records = top.glob(f"**/{RECORD_FILE}")
+    runs = sorted(record.parent for record in records if UNFINISHED not in record.parts)
+    if not runs:
         raise RunError(
             f"{top} holds no run",
             allowed="a run folder, or a folder with runs in it",
             fix="check the path; `fedhp run` prints where it writes",
         )
-    return found
+    return runs

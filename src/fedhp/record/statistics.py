@@ -25,7 +25,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and its 95 % interval (Student's t over the seeds); none from a single value."""
+    """A mean and its 95 % interval (Student's t over the seeds); a single value has none."""
 
     mean: float
     low: float | None
@@ -56,23 +56,24 @@ def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
     """
     summary: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(run.algorithm for run in runs):
-        mine = [run for run in runs if run.algorithm == label]
-        entry: dict[str, Any] = {"seeds": [run.seed for run in mine]}
+        group = [run for run in runs if run.algorithm == label]
+        entry: dict[str, Any] = {"seeds": [run.seed for run in group]}
         for field in FIELDS:
-            found = interval([v for run in mine if (v := getattr(run, field)) is not None])
-            entry[field] = found.as_json() if found else None
+            values = [value for run in group if (value := getattr(run, field)) is not None]
+            spread = interval(values)
+            entry[field] = spread.as_json() if spread else None
         entry["time_to_target"] = {
-            target: _target(target, mine) for target in mine[0].time_to_target
+            target: _target(target, group) for target in group[0].time_to_target
         }
         summary[label] = entry
     return summary
 
 
 def _target(target: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
-    times = [t for run in runs if (t := run.time_to_target.get(target)) is not None]
-    found = interval(times)
+    times = [time for run in runs if (time := run.time_to_target.get(target)) is not None]
+    spread = interval(times)
     return {
-        **(found.as_json() if found else {"mean": None, "low": None, "high": None}),
+        **(spread.as_json() if spread else {"mean": None, "low": None, "high": None}),
         "count": len(times),
         "reached": f"{len(times)}/{len(runs)}",
     }

@@ -1,7 +1,7 @@
-"""The record of a run in SQLite (WAL): committing a round here is the round's end.
+"""The record of a run in SQLite (WAL): a round ends when it is committed here.
 
-Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations are the result
-(they repeat with the seed); wall holds real seconds and is no part of it.
+The tables in RESULT_TABLES are the result, which repeats with the seed; `wall` holds real seconds
+and does not belong to it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from fedhp import __version__
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
-from fedhp.record.rows import round_columns
+from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
 from fedhp.types import RoundRecord
 
-FILE = "record.sqlite"
-VERSION = 2  # 2: counts per verdict, and a selection of very many links
+RECORD_FILE = "record.sqlite"
+RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
 
-SCHEMA = """
+RECORD_SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, clock REAL NOT NULL, round_time REAL NOT NULL,
@@ -78,7 +78,7 @@ CREATE TABLE wall (
 ) WITHOUT ROWID;
 """
 
-# The tables that make up the result, in the order the digest reads them.
+# The tables of the result, in the order in which the digest reads them.
 RESULT_TABLES = (
     "rounds",
     "workers",
@@ -104,9 +104,9 @@ KEYS = {
     "final_worker_evaluations": "round, worker",
     "wall": "round, phase",
 }
-BLOCK = 1000  # rows read at a time: few enough for the processor's cache
-WAL_PAGES = 250  # 1 MB of log before it is folded in: a small run stays small on disk, too
-CACHE = 64 * 1024  # KiB; a round of 10,000 workers fits, and is written once
+BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
+WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
+CACHE_KIB = 64 * 1024  # a round of 10,000 workers fits, and is written once
 
 
 class Store:
@@ -119,24 +119,24 @@ class Store:
     @classmethod
     def create(cls, folder: Path) -> Store:
         """A new, empty record."""
-        path = folder / FILE
+        path = folder / RECORD_FILE
         with _clear_errors(path):
             connection = _connect(path, "rwc")
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(SCHEMA)
+            connection.executescript(RECORD_SCHEMA)
         store = cls(connection, path)
-        store.set_meta("version", VERSION)
+        store.set_meta("version", RECORD_VERSION)
         return store
 
     @classmethod
     def open(cls, folder: Path, *, write: bool = False) -> Store:
         """An existing record."""
-        path = folder / FILE
+        path = folder / RECORD_FILE
         if not path.is_file():
             raise RunError(
-                f"{folder} is not a run folder: it has no {FILE}",
+                f"{folder} is not a run folder: it has no {RECORD_FILE}",
                 allowed="a folder made by `fedhp run`, or one of the runs inside a comparison",
-                fix="check the path; `ls` the folder to see the runs in it",
+                fix="check the path; list the folder to see the runs in it",
             )
         with _clear_errors(path):
             connection = _connect(path, "rw" if write else "ro")
@@ -144,9 +144,9 @@ class Store:
             version = store.meta("version")
             if write:
                 connection.execute("PRAGMA journal_mode=WAL")
-        if version != VERSION:
+        if version != RECORD_VERSION:
             raise RunError(
-                f"{path}: the record has version {version}, this program reads {VERSION}",
+                f"{path}: the record has version {version}, but this fedhp reads {RECORD_VERSION}",
                 fix="read it with the version of fedhp that wrote it",
             )
         return store
@@ -156,12 +156,12 @@ class Store:
         self._connection.close()
 
     def leave_wal_mode(self) -> None:
-        """Leave one plain file behind, readable from a read-only folder, if nobody reads now."""
+        """Make it one plain file, readable in a read-only folder, unless someone reads it now."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA journal_mode=DELETE")
 
     def meta(self, key: str) -> Any:
-        """A value of the run's own description, None if absent."""
+        """A value of the run's description, None if absent."""
         with _clear_errors(self.path):
             row = self._connection.execute(
                 "SELECT value FROM meta WHERE key = ?", (key,)
@@ -172,7 +172,7 @@ class Store:
             raise _damaged(self.path, f"{key}: {error}") from None
 
     def set_meta(self, key: str, value: Any) -> None:
-        """Set a value, at once durable."""
+        """Set a value, durably."""
         with _clear_errors(self.path), self._transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
@@ -190,11 +190,11 @@ class Store:
                 )
 
     def copy_rounds(self, source: Store, *, first: int, last: int) -> None:
-        """Append rounds of another record, with all their tables: all of them or nothing."""
+        """Append rounds of another record, in all tables: all of them or nothing."""
         marks = {table: ", ".join("?" for _ in self.names(table)) for table in ROUND_TABLES}
         for table in ROUND_TABLES:
             if source.names(table) != self.names(table):
-                raise _damaged(source.path, f"the table {table} has other columns")
+                raise _damaged(source.path, f"its table {table} has other columns")
         with _clear_errors(self.path), self._transaction():
             self._delete_from(first)
             for table in ROUND_TABLES:
@@ -206,7 +206,7 @@ class Store:
                     )
 
     def truncate(self, last_round: int) -> None:
-        """Forget the rounds after this one (they will run again, bit for bit)."""
+        """Delete the rounds after this one (they will run again, bit for bit)."""
         with _clear_errors(self.path), self._transaction():
             self._delete_from(last_round + 1)
 
@@ -227,20 +227,20 @@ class Store:
         """A table as columns (all, or those named), ordered by its key: for pandas or numpy."""
         with _clear_errors(self.path):
             cursor = self._select(table, names=names, where=where, values=values)
-            found = [column[0] for column in cursor.description]
+            header = [column[0] for column in cursor.description]
             rows = cursor.fetchall()
-        parts = zip(*rows, strict=True) if rows else ((),) * len(found)
-        return {name: list(part) for name, part in zip(found, parts, strict=True)}
+        columns = zip(*rows, strict=True) if rows else ((),) * len(header)
+        return {name: list(column) for name, column in zip(header, columns, strict=True)}
 
     def names(self, table: str) -> list[str]:
-        """The columns that a table has."""
+        """The names of a table's columns."""
         with _clear_errors(self.path):
             cursor = self._select(table, where="0")
             return [column[0] for column in cursor.description]
 
     def types(self, table: str) -> dict[str, str]:
         """The type of every column of a table, as the schema declares it."""
-        self.names(table)  # refuses a table that is none
+        self.names(table)  # refuses an unknown table
         with _clear_errors(self.path):
             rows = self._connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
             return dict(rows.fetchall())
@@ -252,7 +252,7 @@ class Store:
         with _clear_errors(self.path):
             cursor = self._select(table, where=where, values=values)
             yield [tuple(column[0] for column in cursor.description)]
-            while rows := cursor.fetchmany(BLOCK):
+            while rows := cursor.fetchmany(BLOCK_ROWS):
                 yield rows
 
     def digest(self, models: np.ndarray[Any, Any] | None = None) -> str:
@@ -278,14 +278,14 @@ class Store:
     ) -> sqlite3.Cursor:
         if table not in KEYS:
             raise RunError(
-                f"there is no table {table!r}",
+                f"unknown table {table!r}",
                 allowed=", ".join(ROUND_TABLES),
-                fix="ask for one of these",
+                fix="choose one of these",
             )
-        what = ", ".join(names) or "*"
+        selected = ", ".join(names) or "*"
         condition = f"WHERE {where}" if where else ""
         return self._connection.execute(
-            f"SELECT {what} FROM {table} {condition} ORDER BY {KEYS[table]}", values
+            f"SELECT {selected} FROM {table} {condition} ORDER BY {KEYS[table]}", values
         )
 
     def _delete_from(self, round_index: int) -> None:
@@ -299,32 +299,104 @@ class Store:
             yield
             self._connection.execute("COMMIT")
         except BaseException:
-            # The first error is the one to tell; a failed rollback adds nothing.
+            # The first error is the one to report; a failed rollback adds nothing.
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             raise
 
 
+def round_columns(record: RoundRecord) -> dict[str, Columns]:
+    """A round as columns of every table that gets rows, in the order of the schema, without the
+    round itself. NaN marks a missing value: SQLite stores it as NULL."""
+    timing, decision = record.timing, record.decision
+    workers = len(record.local_steps)
+    losses = record.train_loss[np.isfinite(record.train_loss)]
+    links = link_table(record)
+    kept = to_record(links, workers, pace_setter=decision.pace_setter)
+    facts, wall = sorted(decision.facts.items()), sorted(record.wall.items())
+    columns: dict[str, Columns] = {
+        "rounds": _single(
+            record.clock,
+            timing.round_time,
+            timing.mean_waiting_time,
+            record.mean_local_steps,
+            record.learning_rate,
+            len(record.links),
+            record.bytes_sent,
+            float(losses.mean()) if losses.size else None,
+            str(decision.rule),
+            decision.pace_setter,
+            int(links.directed),
+            len(links),
+            len(kept),
+        ),
+        "workers": [
+            range(workers),
+            record.local_steps.tolist(),
+            *(
+                array.tolist()
+                for array in (
+                    record.step_time,
+                    timing.compute_time,
+                    timing.communication_time,
+                    timing.worker_time,
+                    timing.waiting_time,
+                    record.train_loss,
+                    record.update_norm,
+                    record.smoothness,
+                    record.gradient_variance,
+                    record.bandwidth,
+                )
+            ),
+            links.peers(workers).tolist(),
+        ],
+        "links": kept.columns(),
+        "verdicts": links.verdict_columns(),
+        "facts": [[name for name, _ in facts], [float(value) for _, value in facts]],
+        "wall": [[phase for phase, _ in wall], [seconds for _, seconds in wall]],
+    }
+    for prefix, tested in (("", record.evaluation), ("final_", record.final_evaluation)):
+        if tested is None:
+            continue
+        known = np.isfinite(tested.accuracy)  # on a real network some workers may be absent
+        columns[f"{prefix}evaluations"] = _single(
+            record.clock,
+            tested.mean_accuracy,
+            tested.mean_model_accuracy,
+            tested.images,
+            float(tested.standard_error),
+        )
+        columns[f"{prefix}worker_evaluations"] = [
+            np.flatnonzero(known).tolist(),
+            tested.accuracy[known].tolist(),
+        ]
+    return columns
+
+
+def _single(*values: float | str | None) -> Columns:
+    return [[value] for value in values]
+
+
 def hash_rows(digest: Any, rows: Sequence[Sequence[Any]]) -> None:
-    """Take in a block of rows column by column, kinds and bits of all values."""
+    """Add a block of rows to a hash, column by column: types and bits of all values."""
     digest.update(f"{len(rows)} rows ".encode())
     for column in zip(*rows, strict=True):
-        kinds = set(map(type, column))
-        if kinds <= {float, type(None)}:
+        types = set(map(type, column))
+        if types <= {float, type(None)}:
             numbers = np.array(column, dtype="<f8")  # NULL becomes NaN, which SQLite cannot hold
-            digest.update(b"float" if float in kinds else b"null")
+            digest.update(b"float" if float in types else b"null")
             digest.update(numbers)
-        elif kinds == {int}:
+        elif types == {int}:
             digest.update(b"int")
             digest.update(np.array(column, dtype="<i8"))
         else:
-            # repr tells 1 from 1.0, 0.0 from -0.0 and None from all of them, and keeps all bits.
+            # repr distinguishes 1, 1.0, 0.0, -0.0 and None, and keeps all bits.
             digest.update(b"any")
             digest.update("\0".join(map(repr, column)).encode())
 
 
 def description(experiment: Experiment, *, label: str, asynchronous: bool) -> dict[str, Any]:
-    """What the record of any run says of itself."""
+    """The description that the record of any run begins with."""
     return {
         "status": "created",
         "label": label,
@@ -344,7 +416,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
     # FULL: a round that was reported as done survives a power cut.
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(f"PRAGMA cache_size=-{CACHE}")
+    connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     return connection
 
@@ -356,24 +428,24 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if "full" in str(error) or "disk I/O" in str(error):
             raise StorageFull(
-                f"{path}: cannot be written: {error}",
-                allowed="enough space for the record",
-                fix="free some space and go on with --resume; earlier rounds are kept",
+                f"{path}: the record cannot be written: {error}",
+                allowed="enough space for the record, on a disk that works",
+                fix="free some space and resume the run with --resume; earlier rounds are kept",
             ) from None
         if "no such" in str(error):
             raise _damaged(path, str(error)) from None
         raise RunError(
-            f"{path}: cannot be used: {error}",
+            f"{path}: the record cannot be used: {error}",
             allowed="a record that this user can read and write, used by one run at a time",
-            fix="check the folder's permissions and that no other run uses it",
+            fix="check the permissions of the folder, and that no other run uses it",
         ) from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of damaged text
         raise _damaged(path, str(error)) from None
 
 
-def _damaged(path: Path, why: str) -> RunError:
+def _damaged(path: Path, reason: str) -> RunError:
     return RunError(
-        f"{path}: the record is damaged: {why}",
-        allowed="a record this program wrote, unchanged",
-        fix="start the run anew in another folder",
+        f"{path}: the record is damaged: {reason}",
+        allowed="a record that fedhp wrote, unchanged",
+        fix="start the run again in another folder",
     )

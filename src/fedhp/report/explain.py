@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedhp.algorithms.fedhp import FedHP
-from fedhp.record.links import NAMED
+from fedhp.record.links import NAMED_LINKS
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import (
     count,
@@ -104,12 +104,12 @@ def _steps(view: RoundView) -> str:
     if view.asynchronous and idle:
         away = ", or the worker may be away" if view.absences else ""
         sentences.append(
-            f"No turn of {listed(idle, most=NAMED)} ended in this round: a turn may span several "
+            f"No turn of {listed(idle, most=NAMED_LINKS)} ended in this round: a turn may span several "
             f"rounds{away}."
         )
     single = [worker.name for worker in view.workers if worker.local_steps == 1]
     if "deadline" in view.facts and single:
-        sentences.append(f"Only one step fits for {listed(single, most=NAMED)}.")
+        sentences.append(f"Only one step fits for {listed(single, most=NAMED_LINKS)}.")
     return " ".join(sentences)
 
 
@@ -286,10 +286,10 @@ def _planned_links(view: RoundView) -> str:
             f"{number(link.estimated_distance)})"
             for link in cut
         )
-        first = "; the slowest" if all_cut > NAMED else ""
+        first = "; the slowest" if all_cut > NAMED_LINKS else ""
         sentences.append(
             f"Cut, because the objective is lower without them{first}: "
-            f"{listed(named, most=NAMED, total=all_cut)}."
+            f"{listed(named, most=NAMED_LINKS, total=all_cut)}."
         )
     sentences += _bridge_words(view)
     for verdict, reason in (
@@ -323,7 +323,7 @@ def _bridge_words(view: RoundView) -> list[str]:
     ):
         named = [f"{link.name} ({seconds(link.planned_link_time)})" for link in links]
         if named:
-            sentences.append(f"{reason}: {listed(named, most=NAMED)}.")
+            sentences.append(f"{reason}: {listed(named, most=NAMED_LINKS)}.")
     return sentences
 
 
@@ -403,7 +403,7 @@ def _away(view: RoundView) -> str:
     if not view.away:
         return ""
     pronoun = "it" if len(view.away) == 1 else "them"
-    return f"{sentence(listed(view.away, most=2 * NAMED))} The plan does without {pronoun}."
+    return f"{sentence(listed(view.away, most=2 * NAMED_LINKS))} The plan does without {pronoun}."
 
 
 def _other_end(link: Link, worker: int) -> int:

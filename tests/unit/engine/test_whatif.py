@@ -18,7 +18,7 @@ from fedhp.engine.replay.whatif import PLANNERS, whatif
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader
-from fedhp.record.rows import round_columns
+from fedhp.record.store import round_columns
 from fedhp.report.export import trace_csv
 from fedhp.types import RoundRecord
 from unit.engine.whatif_runs import OWN, ROUNDS, WORLDS, recorded, settings_of

@@ -10,7 +10,7 @@ import pytest
 
 from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import RunError
-from fedhp.record.store import FILE
+from fedhp.record.store import RECORD_FILE
 from fedhp.report.whatif import whatif_words
 from unit.engine.whatif_runs import recorded
 
@@ -40,7 +40,7 @@ def test_a_selection_of_links_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("column", ["step_time", "bandwidth"])
 def test_another_world_than_recorded_is_refused(column: str, tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", "dpsgd", rounds=2)
-    with closing(sqlite3.connect(folder / FILE)) as connection:
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as connection:
         connection.execute(
             f"UPDATE workers SET {column} = {column} * 1.001 WHERE round = 2 AND worker = 3"
         )

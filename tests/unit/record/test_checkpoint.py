@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from fedhp.errors import RunError
 from fedhp.files import write_parts
 from fedhp.record.checkpoint import (
-    FILE,
+    CHECKPOINT_FILE,
     Checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -65,7 +65,7 @@ def test_the_file_is_one_that_the_library_reads(tmp_path: Path) -> None:
         "number": np.array(7),
     }
     write_checkpoint(tmp_path, Checkpoint(1, arrays, {}))
-    with safe_open(tmp_path / FILE, framework="np") as file:
+    with safe_open(tmp_path / CHECKPOINT_FILE, framework="np") as file:
         assert file.metadata()["round"] == "1"
         assert set(file.keys()) == set(arrays)
         for name, array in arrays.items():
@@ -83,9 +83,9 @@ def test_the_file_is_one_that_the_library_reads(tmp_path: Path) -> None:
 def test_a_file_of_the_library_is_read(tmp_path: Path) -> None:
     """As the checkpoints were written at first."""
     write_checkpoint(tmp_path, sample())
-    with safe_open(tmp_path / FILE, framework="np") as file:
+    with safe_open(tmp_path / CHECKPOINT_FILE, framework="np") as file:
         metadata = file.metadata()
-    (tmp_path / FILE).write_bytes(save(sample().arrays, metadata=metadata))
+    (tmp_path / CHECKPOINT_FILE).write_bytes(save(sample().arrays, metadata=metadata))
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.arrays["models"].tobytes() == sample().arrays["models"].tobytes()
@@ -96,7 +96,7 @@ def test_kinds_of_numbers_without_a_place_are_refused(tmp_path: Path) -> None:
     for array in (np.zeros(2, dtype=np.complex128), np.zeros(2, dtype=">f8"), np.array(["x"])):
         with pytest.raises(RunError, match="the array odd holds"):
             write_checkpoint(tmp_path, Checkpoint(2, {"odd": array}, {}))
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
 
 
 MEMORY = """
@@ -148,7 +148,7 @@ def test_a_new_one_replaces_the_old_and_leaves_nothing_beside_it(tmp_path: Path)
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 2
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
 
 
 def outcome(folder: Path) -> Checkpoint | RunError:
@@ -163,7 +163,7 @@ def outcome(folder: Path) -> Checkpoint | RunError:
 
 def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, sample())
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / CHECKPOINT_FILE).read_bytes()
     rng = random.Random(1)
     broken = [whole[:size] for size in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1)]
     for _ in range(300):
@@ -173,11 +173,11 @@ def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         broken.append(bytes(changed))
     unnoticed = 0
     for content in broken:
-        (tmp_path / FILE).write_bytes(content)
+        (tmp_path / CHECKPOINT_FILE).write_bytes(content)
         found = outcome(tmp_path)
         if isinstance(found, RunError):
             assert "the checkpoint is damaged" in found.problem
-            assert FILE in found.problem
+            assert CHECKPOINT_FILE in found.problem
             assert "--resume" in found.fix
             continue
         # Only a change that means nothing may pass: blanks that pad the header.
@@ -193,11 +193,11 @@ def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    save_file({"models": np.zeros(3, dtype=np.float32)}, tmp_path / FILE)
+    save_file({"models": np.zeros(3, dtype=np.float32)}, tmp_path / CHECKPOINT_FILE)
     with pytest.raises(RunError, match="its version is None, not 1"):
         read_checkpoint(tmp_path)
-    (tmp_path / FILE).unlink()
-    (tmp_path / FILE).mkdir()
+    (tmp_path / CHECKPOINT_FILE).unlink()
+    (tmp_path / CHECKPOINT_FILE).mkdir()
     with pytest.raises(RunError, match="damaged"):
         read_checkpoint(tmp_path)
 
@@ -208,7 +208,7 @@ def test_kinds_of_numbers_that_nobody_wrote_are_refused(dtype: str, tmp_path: Pa
     entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
     header = json.dumps({"models": entry}).encode()
     content = len(header).to_bytes(8, "little") + header + bytes(3 * size)
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / CHECKPOINT_FILE).write_bytes(content)
     for mapped in (False, True):
         with pytest.raises(RunError, match=f"the checkpoint is damaged: .*{dtype}"):
             read_checkpoint(tmp_path, mapped=mapped)
@@ -257,21 +257,21 @@ def test_a_failed_write_keeps_the_old_one(
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 1
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
 
 
 def test_a_write_that_fails_halfway_keeps_the_old_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, sample(1))
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / CHECKPOINT_FILE).read_bytes()
 
     def parts() -> Iterator[bytes]:
         yield b"x" * 100_000
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        write_parts(tmp_path / FILE, parts())
-    assert (tmp_path / FILE).read_bytes() == whole
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+        write_parts(tmp_path / CHECKPOINT_FILE, parts())
+    assert (tmp_path / CHECKPOINT_FILE).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
 
 
 def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
@@ -281,13 +281,15 @@ def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
         "parts = lambda: (yield b'x' * 100_000) or os._exit(9)\n"
         "files.write_parts(Path(sys.argv[1]), parts())"
     )
-    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / FILE)], check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / CHECKPOINT_FILE)], check=False
+    )
     assert told.returncode == 9
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 1
     write_checkpoint(tmp_path, sample(2))
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
 
 
 @dataclass

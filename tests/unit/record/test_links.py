@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from fedhp.record.links import (
     LINKS_PER_WORKER,
-    NAMED,
+    NAMED_LINKS,
     LinkTable,
     link_table,
     round_bytes,
     to_record,
 )
 from fedhp.record.reader import RunReader
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import LinkVerdict, RoundRecord
 from unit.record.rounds import mesh, planned_round
 
@@ -139,7 +139,7 @@ def test_a_selection_tells_the_reasons(
     assert (kept.verdict == LinkVerdict.KEPT_BRIDGE).sum() == bridges.sum()
     for verdict in LinkVerdict:
         mine = np.flatnonzero(whole.verdict == verdict)
-        slowest = mine[np.lexsort((mine, -planned[mine]))][:NAMED]
+        slowest = mine[np.lexsort((mine, -planned[mine]))][:NAMED_LINKS]
         assert keys(whole.take(slowest)) <= found
 
 
@@ -183,7 +183,7 @@ def test_a_full_mesh_of_a_thousand_takes_less_than_a_megabyte_a_round(tmp_path: 
         store.commit(planned_round(1000, links, round_index=index))
     store.leave_wal_mode()
     store.close()
-    each = (tmp_path / FILE).stat().st_size / 3
+    each = (tmp_path / RECORD_FILE).stat().st_size / 3
     assert each < 1e6
     assert 0.5 * each < round_bytes(1000, len(links)) < 2 * each
 
@@ -196,7 +196,7 @@ def test_the_estimate_of_a_round_is_near(workers: int, links: int, tmp_path: Pat
         store.commit(planned_round(workers, mesh(workers)[chosen], round_index=index))
     store.leave_wal_mode()
     store.close()
-    each = (tmp_path / FILE).stat().st_size / 20
+    each = (tmp_path / RECORD_FILE).stat().st_size / 20
     assert 0.6 * each < round_bytes(workers, links) < 1.7 * each
 
 

@@ -15,14 +15,14 @@ import pytest
 
 from fedhp.errors import RunError, StorageFull
 from fedhp.record import lock
-from fedhp.record.lock import FILE, FolderLock
+from fedhp.record.lock import LOCK_FILE, FolderLock
 from subprocesses import ended_after
 
 
 def test_a_second_holder_is_refused_and_a_later_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "LOCK_PATIENCE", 0.0)
     with FolderLock(tmp_path), pytest.raises(RunError, match="another process") as caught:
         FolderLock(tmp_path).__enter__()
     assert str(tmp_path) in str(caught.value)
@@ -32,7 +32,7 @@ def test_a_second_holder_is_refused_and_a_later_one_is_not(
 
 
 def test_a_lock_left_behind_by_a_dead_process_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("")
+    (tmp_path / LOCK_FILE).write_text("")
     with FolderLock(tmp_path):
         pass
 
@@ -60,7 +60,7 @@ def test_another_process_is_refused_until_it_is_killed(
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
         with monkeypatch.context() as hurry:
-            hurry.setattr(lock, "PATIENCE", 0.0)
+            hurry.setattr(lock, "LOCK_PATIENCE", 0.0)
             with pytest.raises(RunError, match="another process"):
                 FolderLock(tmp_path).__enter__()
         child.kill()
@@ -69,7 +69,7 @@ def test_another_process_is_refused_until_it_is_killed(
 
 
 def test_another_thread_may_release_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "LOCK_PATIENCE", 0.0)
     held = FolderLock(tmp_path).__enter__()
     thread = threading.Thread(target=held.__exit__)
     thread.start()

@@ -13,7 +13,7 @@ import pytest
 from fedhp.errors import RunError, StorageFull
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.statistics import interval
-from fedhp.record.store import FILE, Store, hash_rows
+from fedhp.record.store import RECORD_FILE, Store, hash_rows
 from fedhp.types import Decision, Evaluation, LinkVerdict, RoundRecord, Timing
 
 
@@ -98,7 +98,7 @@ def test_a_round_that_is_committed_again_replaces_it_and_all_after_it(folder: Pa
 
 def test_the_real_seconds_are_no_part_of_the_result(folder: Path) -> None:
     whole = digest_of(folder)
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / RECORD_FILE)
     connection.execute("UPDATE wall SET seconds = 99")
     connection.commit()
     assert digest_of(folder) == whole
@@ -127,7 +127,7 @@ def test_the_real_seconds_are_no_part_of_the_result(folder: Path) -> None:
 )
 def test_the_digest_sees_every_change(change: str, folder: Path) -> None:
     whole = digest_of(folder)
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / RECORD_FILE)
     changed = connection.execute(change)
     assert changed.rowcount > 0
     connection.commit()
@@ -137,7 +137,7 @@ def test_the_digest_sees_every_change(change: str, folder: Path) -> None:
 
 def test_the_digest_does_not_depend_on_the_order_of_writing(folder: Path) -> None:
     whole = digest_of(folder)
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / RECORD_FILE)
     for table in ("rounds", "evaluations"):
         rows = connection.execute(f"SELECT * FROM {table}").fetchall()
         connection.execute(f"DELETE FROM {table}")
@@ -180,7 +180,7 @@ def test_models_are_part_of_the_digest(folder: Path) -> None:
 
 def test_wrong_questions_are_answered_with_what_there_is(folder: Path) -> None:
     with RunReader(folder) as run:
-        with pytest.raises(RunError, match="no table 'round'") as caught:
+        with pytest.raises(RunError, match="unknown table 'round'") as caught:
             run.table("round")
         assert "rounds" in caught.value.allowed
         with pytest.raises(RunError, match="no column 'speed'") as caught:
@@ -203,24 +203,24 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("write", [False, True])
 def test_a_record_that_is_none_is_damaged(content: bytes, write: bool, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / RECORD_FILE).write_bytes(content)
     with pytest.raises(RunError, match="the record is damaged") as caught:
         Store.open(tmp_path, write=write)
-    assert str(tmp_path / FILE) in str(caught.value)
+    assert str(tmp_path / RECORD_FILE) in str(caught.value)
     assert caught.value.fix
 
 
 def test_a_cut_record_is_damaged_and_not_a_traceback(folder: Path) -> None:
-    content = (folder / FILE).read_bytes()
+    content = (folder / RECORD_FILE).read_bytes()
     assert len(content) > 8192
     for size in (4096, 8192, len(content) // 2):
-        (folder / FILE).write_bytes(content[:size])
+        (folder / RECORD_FILE).write_bytes(content[:size])
         with pytest.raises(RunError, match=r"damaged|cannot be used"):
             digest_of(folder)
 
 
 def test_strange_values_in_the_description_are_damage(folder: Path) -> None:
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / RECORD_FILE)
     connection.execute("UPDATE meta SET value = '{' WHERE key = 'seed'")
     connection.commit()
     with RunReader(folder) as run, pytest.raises(RunError, match="the record is damaged: seed"):
@@ -228,7 +228,7 @@ def test_strange_values_in_the_description_are_damage(folder: Path) -> None:
     connection.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     connection.commit()
     connection.close()
-    with pytest.raises(RunError, match="version 99, this program reads 2"):
+    with pytest.raises(RunError, match="version 99, but this fedhp reads 2"):
         RunReader(folder)
 
 
@@ -298,13 +298,13 @@ def test_rounds_are_copied_whole_or_not_at_all(after: int, folder: Path, tmp_pat
 
 
 def test_rounds_of_other_columns_are_not_copied(folder: Path, tmp_path: Path) -> None:
-    connection = sqlite3.connect(folder / FILE)
+    connection = sqlite3.connect(folder / RECORD_FILE)
     connection.execute("ALTER TABLE facts ADD COLUMN more REAL")
     connection.close()
     target = tmp_path / "copy"
     target.mkdir()
     source, store = Store.open(folder), Store.create(target)
-    with pytest.raises(RunError, match=r"record.sqlite: the record is damaged: the table facts"):
+    with pytest.raises(RunError, match=r"record.sqlite: the record is damaged: its table facts"):
         store.copy_rounds(source, first=1, last=3)
     assert store.last_round() == 0
     store.close()

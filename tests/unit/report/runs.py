@@ -9,7 +9,7 @@ from typing import Any
 
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from unit.record.rounds import mesh, planned_round
 
 WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
@@ -70,5 +70,5 @@ def set_status(folder: Path, status: str) -> None:
 
 def query(folder: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """Read the record without any of the code under test."""
-    with closing(sqlite3.connect(folder / FILE)) as connection:
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as connection:
         return connection.execute(sql, values).fetchall()

@@ -23,7 +23,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, storage_errors, write_file
-from fedhp.record.store import FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"
 FOLDERS = "the --out folders of `fedhp coordinator`, workers/NAME/coordinator of a standby"
@@ -86,7 +86,7 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
         records: dict[Path, Store] = {}
         # In the order in which each led last: what the last one says about the run counts.
         for folder in reversed(dict.fromkeys(term.folder for term in reversed(terms))):
-            if (folder / FILE).is_file():
+            if (folder / RECORD_FILE).is_file():
                 records[folder] = Store.open(folder)
                 stack.callback(records[folder].close)
         return _gather(terms, histories, records, out=out)
@@ -207,19 +207,19 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
     for folder, meta in metas.items():
         if meta.get("run") != run:
             raise RunError(
-                f"{folder / FILE} belongs to another run ({meta.get('run')}) than the history "
-                f"next to it ({run})",
+                f"{folder / RECORD_FILE} belongs to another run ({meta.get('run')}) than the "
+                f"history next to it ({run})",
                 allowed=AS_WRITTEN,
                 fix=COPY_AGAIN,
             )
         tables = meta.get("experiment")
         if not isinstance(tables, dict):
             raise RunError(
-                f"{folder / FILE}: the record is damaged: it has no experiment",
+                f"{folder / RECORD_FILE}: the record is damaged: it has no experiment",
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(parse(tables, source=str(folder / FILE)))
+        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE)))
         changed = differences(previous[1], experiment) if previous else []
         if previous and changed:
             key, old, new = changed[0]
@@ -333,7 +333,7 @@ def _missing_rounds(
     for gap in gaps:
         term = led.get(gap[0])
         if term is not None:
-            leader = f"{term.coordinator} (epoch {term.epoch}), not in {term.folder / FILE}"
+            leader = f"{term.coordinator} (epoch {term.epoch}), not in {term.folder / RECORD_FILE}"
         else:
             hints = _hints(gap, epochs, terms, led=led)
             leader = f"a coordinator whose folder is not given{hints}"
@@ -341,7 +341,7 @@ def _missing_rounds(
     return RunError(
         f"the folders do not have all rounds: {'; '.join(descriptions)}",
         allowed=f"the folders of all coordinators that led a round: {FOLDERS}",
-        fix=f"add the missing folder, or {COPY_AGAIN} (also {FILE}-wal)",
+        fix=f"add the missing folder, or {COPY_AGAIN} (also {RECORD_FILE}-wal)",
     )
 
 
@@ -379,7 +379,7 @@ def _gather(
     if not records:
         folders = dict.fromkeys(term.folder for term in terms)
         raise RunError(
-            f"{_comma_separated(folders)}: there is no {FILE}",
+            f"{_comma_separated(folders)}: there is no {RECORD_FILE}",
             allowed="folders with the records and the histories",
             fix="copy the folders again with all their files",
         )
@@ -397,7 +397,7 @@ def _gather(
     for term in terms:
         if term.folder not in records:
             raise RunError(
-                f"{term.folder} has the history of {term.coordinator}, but no {FILE}",
+                f"{term.folder} has the history of {term.coordinator}, but no {RECORD_FILE}",
                 allowed=AS_WRITTEN,
                 fix=COPY_AGAIN,
             )

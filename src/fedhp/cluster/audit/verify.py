@@ -19,7 +19,7 @@ from fedhp.cluster.audit.timeline import RunTimeline, read_timeline
 from fedhp.config import parse, to_tables
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.record.store import FILE
+from fedhp.record.store import RECORD_FILE
 from fedhp.types import FloatArray
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
@@ -108,9 +108,9 @@ def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
 def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
     """The experiment as TOML; RunError where a simulation cannot repeat it."""
     term = timeline.terms[0]
-    if not (term.folder / FILE).is_file():
+    if not (term.folder / RECORD_FILE).is_file():
         raise RunError(
-            f"{term.folder}: there is no {FILE} next to the history of {term.coordinator}",
+            f"{term.folder}: there is no {RECORD_FILE} next to the history of {term.coordinator}",
             allowed="a folder as its coordinator wrote it",
             fix="copy the folder again with all its files",
         )

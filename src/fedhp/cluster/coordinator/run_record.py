@@ -15,7 +15,7 @@ from fedhp.config import to_tables
 from fedhp.engine.memory import peak_memory
 from fedhp.errors import RunError
 from fedhp.record.lock import FolderLock
-from fedhp.record.store import FILE, Store, description
+from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -43,7 +43,7 @@ class RunRecordWriter:
         lock = FolderLock(folder)
         lock.__enter__()
         try:
-            if (folder / FILE).is_file():
+            if (folder / RECORD_FILE).is_file():
                 store = Store.open(folder, write=True)
                 _check_run(store, committed, folder)
                 store.truncate(committed.attempt.round_index)

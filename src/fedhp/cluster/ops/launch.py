@@ -34,7 +34,7 @@ from fedhp.config import Experiment, differences, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
-from fedhp.record.store import FILE
+from fedhp.record.store import RECORD_FILE
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
@@ -202,7 +202,7 @@ class Cluster:
     def is_over(self) -> bool:
         """Whether the folder holds this very run, finished: there is nothing to start."""
         folder = self.record_folder(self.coordinators[0])
-        if not (folder / FILE).is_file():
+        if not (folder / RECORD_FILE).is_file():
             return False
         with RunReader(folder) as run:
             same = not differences(run.meta("experiment"), to_tables(self.experiment))
@@ -268,7 +268,7 @@ class Cluster:
         rounds: dict[int, RoundFacts] = {}
         for name in self.coordinators:
             folder = self.record_folder(name)
-            if (folder / FILE).is_file():
+            if (folder / RECORD_FILE).is_file():
                 rounds |= {facts.round_index: facts for facts in read_rounds(folder, after=after)}
         yield from (rounds[index] for index in sorted(rounds))
 
