@@ -104,8 +104,8 @@ def _steps(view: RoundView) -> str:
     if view.asynchronous and idle:
         away = ", or the worker may be away" if view.absences else ""
         sentences.append(
-            f"No turn of {listed(idle, most=NAMED_LINKS)} ended in this round: a turn may span several "
-            f"rounds{away}."
+            f"No turn of {listed(idle, most=NAMED_LINKS)} ended in this round: a turn may span "
+            f"several rounds{away}."
         )
     single = [worker.name for worker in view.workers if worker.local_steps == 1]
     if "deadline" in view.facts and single:
