@@ -5,14 +5,12 @@ A figure (record_property("figure: ...", text)) appears in the summary.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
-import tempfile
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 # Read by numerical libraries when they are loaded, also in processes that a test starts: several
 # tests share few cores, and threads that wait for each other there waste most of the time.
@@ -41,12 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tests marked alone take turns, whichever process of pytest-xdist they are in."""
-    session = getattr(item.config, "workerinput", {}).get("testrunuid")
-    if session is None or item.get_closest_marker("alone") is None:
+    """While a test marked alone runs, the other processes of pytest-xdist wait."""
+    if not hasattr(item.config, "workerinput") or item.config.cache is None:
         return (yield)
-    lock = Path(tempfile.gettempdir()) / f"fedhp-tests-{session}.lock"
-    with FileLock(lock, timeout=CAMPAIGN_SECONDS):
+    kind = fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX
+    folder = item.config.cache.mkdir("alone")
+    with (folder / "turnstile").open("w") as turnstile, (folder / "room").open("w") as room:
+        fcntl.flock(turnstile, kind)  # so that who wants to be alone comes in at all
+        fcntl.flock(room, kind)
+        if kind == fcntl.LOCK_SH:
+            fcntl.flock(turnstile, fcntl.LOCK_UN)
         return (yield)
 
 

@@ -17,7 +17,7 @@ from fedhp.record.reader import RunReader
 from subprocesses import ended_after
 from waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ def test_a_fault_breaks_no_promise(name: str, tmp_path: Path, record_property: o
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @needs_etcd
 def test_every_case(case: FaultCase, tmp_path: Path, record_property: object) -> None:
@@ -49,7 +48,6 @@ def test_every_case(case: FaultCase, tmp_path: Path, record_property: object) ->
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("case", PARTITIONS, ids=lambda case: case.name)
 def test_every_partition(case: FaultCase, tmp_path: Path, record_property: object) -> None:
     needs_namespaces()

@@ -15,7 +15,7 @@ from fedhp.record.reader import RunReader, summarize
 ROUNDS = 40
 LEAST_SAVED = {"fp16": 1.9, "int8": 3.6, "topk": 4.0}  # times fewer bytes than without
 CLOSE = 0.05
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 def ran(folder: Path, compression: str) -> tuple[float, int]:

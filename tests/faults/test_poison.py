@@ -15,7 +15,7 @@ from fedhp.record.reader import RunReader
 
 POISONED = frozenset({2, 7})
 CLOSE = 0.03
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 def settings(robust: str) -> Experiment:

@@ -20,7 +20,7 @@ from fedhp.errors import ConfigError
 from net.clusters import ENDLESS, round_of, status_of, tiny, until
 from net.etcd_support import needs_etcd, running_etcd
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 def epoch_of(cluster: Cluster) -> int:
