@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.config import Experiment, load, parse, to_tables
-from fedhp.console.campaign import run_shown
+from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.runs.run import Run, start_run
 from fedhp.record.reader import RunReader
@@ -71,7 +71,7 @@ def compare(
         source=source,
     )
     check_cells(cells, resume=resume, source=source)
-    runner = run_shown if progress else run_cells
+    runner = run_with_progress if progress else run_cells
     errors = runner(cells, source=source, jobs=jobs)
     if errors:
         raise errors[0]

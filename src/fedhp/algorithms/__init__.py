@@ -1,7 +1,9 @@
 """One file per algorithm: pure decisions, (state, observation, reports) -> (state, plan).
 
-No tensors, no files, no clock. A user's own algorithm is named by dotted path and runs the
-same way; its settings are the fields (or keyword-only parameters) of its class.
+No tensors, no files, no clock. A user's algorithm is named by its dotted path and runs the same
+way; its settings are the fields (or keyword-only parameters) of its class. Read first: base.py
+(the protocol), then dpsgd.py. fedhp.py plans with pace.py (steps) and search.py (topology), which
+asks walk.py which links may go; walk.py keeps a spanning forest (forest.py).
 """
 
 from fedhp.algorithms.base import (

@@ -34,7 +34,7 @@ class ADPSGD(Settings):
     neighbors: Literal["base", "ring"] = "base"
 
     def start(self, federation: Federation) -> ADState:
-        """Nothing to learn: only the graph and the steps."""
+        """The graph and the steps; nothing changes later."""
         order = ring_order(federation)
         start, neighbors = neighbor_lists(federation.base_topology)
         return ADState(
@@ -49,7 +49,7 @@ class ADPSGD(Settings):
     def act(
         self, state: ADState, worker: int, observation: Observation, *, turn: int
     ) -> tuple[ADState, Action]:
-        """Train, then pick one of the neighbors that are there."""
+        """Train, then pick one of the available neighbors."""
         peers = self._peers(state, worker, observation.available)
         if not len(peers):
             return state, Action(state.steps, None)
@@ -57,7 +57,7 @@ class ADPSGD(Settings):
         return state, Action(state.steps, int(peers[rng.integers(len(peers))]))
 
     def _peers(self, state: ADState, worker: int, available: BoolArray) -> IntArray:
-        """Its neighbors that are there, ascending."""
+        """The available neighbors, ascending."""
         if self.neighbors == "ring":
             return _ring_peers(state, worker, available)
         peers = state.neighbors[state.start[worker] : state.start[worker + 1]]
@@ -65,12 +65,12 @@ class ADPSGD(Settings):
 
 
 def _ring_peers(state: ADState, worker: int, available: BoolArray) -> IntArray:
-    """The next ones that are there, both ways round: the ring closes over those away."""
-    count, here = len(state.order), int(state.place[worker])
+    """The next available worker in both directions: the ring skips those that are away."""
+    count, position = len(state.order), int(state.place[worker])
     peers: set[int] = set()
-    for way in (1, -1) if available[worker] else ():
+    for direction in (1, -1) if available[worker] else ():
         for distance in range(1, count):
-            peer = int(state.order[(here + way * distance) % count])
+            peer = int(state.order[(position + direction * distance) % count])
             if available[peer]:
                 peers.add(peer)
                 break

@@ -1,4 +1,4 @@
-"""The protocol behind which every algorithm stands, and what it may know."""
+"""The protocol that every algorithm implements, and what an algorithm knows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Federation:
     workers: int
     rounds: int
     seed: int
-    local_steps: int  # the number the fixed-step algorithms use
+    local_steps: int  # of the algorithms with fixed steps
     base_topology: Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the coordinator sees at the start of a round."""
+    """What the coordinator knows at the start of a round."""
 
     round_index: int  # from 1
     clock: float  # virtual time, s
@@ -57,7 +57,7 @@ class Algorithm(Protocol):
 
 @runtime_checkable
 class AsyncAlgorithm(Protocol):
-    """An asynchronous algorithm: asked worker by worker, whenever one is free."""
+    """An asynchronous algorithm: asked for one worker at a time, whenever it is free."""
 
     def start(self, federation: Federation) -> Any:
         """The state before the first action."""
@@ -69,7 +69,7 @@ class AsyncAlgorithm(Protocol):
 
 
 class Settings(BaseModel):
-    """Base of the built-in algorithms: their settings are their fields."""
+    """Base of the built-in algorithms, whose settings are their fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -77,12 +77,12 @@ class Settings(BaseModel):
 def load_algorithm(
     name: str, settings: Mapping[str, Any], *, source: str = ""
 ) -> Algorithm | AsyncAlgorithm:
-    """The algorithm of this name or dotted path, its settings checked."""
+    """The algorithm of this name or dotted path, with its settings checked."""
     part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
     algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
     if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
         raise ConfigError(
-            f"{name!r} is not an algorithm: it has no plan() or act() beside start()",
+            f"{name!r} is not an algorithm: it needs start() and plan(), or start() and act()",
             key="algorithm.name",
             source=source,
             allowed="a class with start(federation) and plan(state, observation, reports)",

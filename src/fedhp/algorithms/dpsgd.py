@@ -1,4 +1,4 @@
-"""D-PSGD (Lian et al., 2017): a fixed ring, the same number of steps for everyone."""
+"""D-PSGD (Lian et al., 2017): a fixed ring, the same number of steps for every worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedhp.types import (
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """The order in which the ring visits the workers, and the steps of a round."""
+    """The order of the workers on the ring, and the steps of a round."""
 
     order: IntArray  # [N]
     steps: int
@@ -61,7 +61,7 @@ def ring_order(federation: Federation) -> IntArray:
 def ring_plan(
     order: IntArray, observation: Observation, *, steps: int, weights: str, rule: StepReason
 ) -> Plan:
-    """A plan on the ring of those present: it closes over a worker that is away."""
+    """A plan on the ring of the available workers: it skips those that are away."""
     topology = present_ring(order, observation.available)
     links = topology.links
     return Plan(

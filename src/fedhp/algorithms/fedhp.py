@@ -1,7 +1,7 @@
-"""FedHP, the coordinator's side (Algorithm 2): take in the reports, then plan.
+"""FedHP, the coordinator's side (Algorithm 2): learn from the reports, then plan.
 
-pace.py holds the step rules, search.py Algorithm 3. Defaults are as settled in this
-project; the paper's own readings stay selectable: planner, pace, bound.
+pace.py has the step rules, search.py Algorithm 3. The defaults are this project's reading of the
+paper; the paper's own can be selected: planner, pace, bound.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from fedhp.types import (
     Topology,
 )
 
-# Up to so many workers the distances of all pairs are kept, [N, N]; beyond, some rows of them.
+# Up to this many workers the distances of all pairs are kept, [N, N]; above, only some rows.
 ALL_PAIRS = 2_000
 SAMPLED_SOURCES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class FedHPState:
-    """What the coordinator keeps between rounds; NaN stands for not measured yet."""
+    """What the coordinator keeps between rounds; NaN means not measured yet."""
 
     workers: int
     rounds: int
     initial_steps: int
     base_links: IntArray  # [E, 2]
     step_time: FloatArray  # [N] s
-    probe_order: IntArray  # [N] in which order workers take turns at measuring
-    sources: IntArray  # [K] the workers whose distance to everyone is kept, ascending
+    probe_order: IntArray  # [N] the order in which workers take turns at measuring
+    sources: IntArray  # [K] the workers whose distances to all others are kept, ascending
     distance: FloatArray  # [K, N] of the sources
     link_distance: FloatArray  # [E] of the base links
     distance_bound: float
     smoothness: float
     gradient_variance: float
     initial_loss: float
-    learning_rate: float  # of the round planned last
+    learning_rate: float  # of the last planned round
     first_raw_pace: float
 
 
@@ -80,14 +80,14 @@ class FedHP(Settings):
     bound_scale: Annotated[float, Field(ge=0)] = 0.5  # the paper: bound "gradient", scale 1.0
     waiting_tolerance: Annotated[float, Field(ge=0, le=1)] | None = None  # share of the round
     estimate_every: Annotated[int, Field(ge=1)] = 2  # rounds
-    # How many workers measure in an estimating round after the first; none: everyone.
+    # How many workers measure in an estimating round after the first; none: all.
     probe_workers: Annotated[int, Field(ge=1)] | None = 10
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5  # of step times and estimates
-    # Of how many workers the distances are followed; none: of all up to 2,000, else of 256.
+    # Of how many workers the distances are kept; none: of all up to 2,000, otherwise of 256.
     distance_sources: Annotated[int, Field(ge=1)] | None = None
 
     def start(self, federation: Federation) -> FedHPState:
-        """Nothing is known but the base topology."""
+        """Only the base topology is known."""
         nan = float("nan")
         sources = self._sources(federation)
         probe_order = generator(federation.seed, Purpose.ALGORITHM, 4).permutation(
@@ -112,7 +112,7 @@ class FedHP(Settings):
         )
 
     def _sources(self, federation: Federation) -> IntArray:
-        """All workers, or a sample drawn once: then the distances are estimates."""
+        """All workers, or a sample drawn once, whose distances are then estimates."""
         workers = federation.workers
         count = self.distance_sources or (workers if workers <= ALL_PAIRS else SAMPLED_SOURCES)
         if count >= workers:
@@ -131,13 +131,13 @@ class FedHP(Settings):
         step_time = state.step_time[present]
         base, link_distance = Topology(state.workers, state.base_links), state.link_distance
         if not present.all():
-            both_there = present[base.links[:, 0]] & present[base.links[:, 1]]
-            base, link_distance = base.keep(both_there), link_distance[both_there]
+            usable = present[base.links[:, 0]] & present[base.links[:, 1]]
+            base, link_distance = base.keep(usable), link_distance[usable]
         farthest = farthest_known(state.distance, link_distance)
         link_distance = complete(link_distance, farthest)
         first = reports.round_index == 0
         bound = np.inf if self.bound == "none" else state.distance_bound
-        found = search(
+        result = search(
             base,
             network=observation.network,
             link_distance=link_distance,
@@ -151,13 +151,13 @@ class FedHP(Settings):
             ),
         )
         local_steps = np.zeros(state.workers, dtype=np.int64)
-        local_steps[present] = found.assignment.local_steps
+        local_steps[present] = result.assignment.local_steps
         return state, Plan(
-            exchange=NeighborMixing(found.topology, self.weights),
+            exchange=NeighborMixing(result.topology, self.weights),
             local_steps=local_steps,
-            deadline=found.assignment.deadline,
+            deadline=result.assignment.deadline,
             decision=self._decision(
-                state, observation, found, link_distance, local_steps, pace_steps
+                state, observation, result, link_distance, local_steps, pace_steps
             ),
             estimate=self._estimating(state, observation.round_index, present),
         )
@@ -165,8 +165,8 @@ class FedHP(Settings):
     def _estimating(
         self, state: FedHPState, round_index: int, present: BoolArray
     ) -> BoolArray | None:
-        """Who measures smoothness and variance: everyone in round 1, raw(1) being what later
-        rounds are compared with; then some at a time, in turn."""
+        """Which workers measure smoothness and variance: all in round 1, because raw(1) is the
+        reference of later rounds; then a few at a time, in turn."""
         turn, rest = divmod(round_index - 1, self.estimate_every)
         if rest:
             return None
@@ -251,7 +251,7 @@ class FedHP(Settings):
             return literal(
                 step_time, communication_time, pace_steps=pace_steps, max_steps=self.max_steps
             )
-        # A worker on its own waits for nobody: every deadline costs the same per step.
+        # A single worker never waits: every deadline costs the same per step.
         if self.deadline == "fill" or len(step_time) == 1:
             return fill(
                 step_time,
@@ -271,44 +271,44 @@ class FedHP(Settings):
         self,
         state: FedHPState,
         observation: Observation,
-        found: SearchResult,
+        result: SearchResult,
         link_distance: FloatArray,
         local_steps: IntArray,
         pace_steps: float,
     ) -> Decision:
-        communication = observation.network.communication_time(found.topology)
+        communication = observation.network.communication_time(result.topology)
         planned = np.where(
             observation.available, local_steps * state.step_time + communication, -np.inf
         )
-        links = found.base_links
+        links = result.base_links
         sampled = len(state.sources) < state.workers
         return Decision(
             links=links,
-            verdicts=found.verdicts,
-            link_time=observation.network.link_time(links, found.topology.degrees),
+            verdicts=result.verdicts,
+            link_time=observation.network.link_time(links, result.topology.degrees),
             distance=link_distance,
-            rule=found.assignment.rule,
+            rule=result.assignment.rule,
             pace_setter=int(np.argmax(planned)),
             facts={
-                "deadline": found.assignment.deadline,
-                "planned_round_time": found.assignment.round_time,
-                "objective": found.assignment.objective,
-                "base_objective": found.base_objective,
+                "deadline": result.assignment.deadline,
+                "planned_round_time": result.assignment.round_time,
+                "objective": result.assignment.objective,
+                "base_objective": result.base_objective,
                 "pace_steps": pace_steps,
                 "raw_pace": self._raw_pace(state),
                 "distance_bound": state.distance_bound,
-                "mean_distance": found.mean_distance,
+                "mean_distance": result.mean_distance,
                 "smoothness": state.smoothness,
                 "gradient_variance": state.gradient_variance,
                 "initial_loss": state.initial_loss,
-                "iterations": float(found.iterations),
+                "iterations": float(result.iterations),
                 **({"distance_sources": float(len(state.sources))} if sampled else {}),
             },
         )
 
 
 def _average(old: FloatArray, new: FloatArray, smoothing: float) -> FloatArray:
-    """Element-wise moving average; a missing value leaves the other."""
+    """Element-wise moving average; where one value is missing, the other is taken."""
     blended = np.where(np.isnan(old), new, (1 - smoothing) * old + smoothing * new)
     return np.where(np.isfinite(new), blended, old)
 

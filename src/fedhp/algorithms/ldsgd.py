@@ -16,7 +16,7 @@ from fedhp.types import Plan, Reports, StepReason, StepRule
 
 
 class LDSGD(Settings):
-    """Alternates local and communicating phases."""
+    """Local and communicating phases in turn."""
 
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
@@ -30,7 +30,7 @@ class LDSGD(Settings):
     def plan(
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
-        """A long round first, then short ones, and again."""
+        """A long round first, then short ones, then again."""
         phase = (observation.round_index - 1) % self.communications
         steps = state.steps + 1 if phase == 0 else 1
         rule = (

@@ -1,4 +1,4 @@
-"""How many steps: the pace (the bound's optimal tau), deadlines, and the objective J.
+"""How many local steps: the pace (the bound's optimal tau), deadlines, and the objective J.
 
 Remark 2 of the paper gives sqrt(N f / (L H eta^2 sigma^2)); `fill` and `opt` are the two
 deadline rules; `literal` is Algorithm 3 as printed (lines 2-3 and 15-16, Eq. tau_max).
@@ -19,7 +19,7 @@ PENALTY = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Steps for a given topology, what they cost, and which rule set the deadline."""
+    """The steps for a given topology, what they cost, and the rule that set the deadline."""
 
     local_steps: IntArray  # [N]
     deadline: float
@@ -64,8 +64,8 @@ def fill(
     max_steps: int,
     waiting_tolerance: float | None = None,
 ) -> Assignment:
-    """T = max(min_i(pace mu_i + b_i), max_i(b_i + mu_i)): the slowest needs one step anyway,
-    so everyone else fills the time."""
+    """T = max(min_i(pace mu_i + b_i), max_i(b_i + mu_i)): the slowest worker needs time for one
+    step anyway, so the others fill it."""
     paced = float((pace_steps * step_time + communication_time).min())
     needed = float((communication_time + step_time).max())
     rule = StepReason(StepRule.FILL_PACE if paced >= needed else StepRule.FILL_ONE_STEP)
@@ -81,7 +81,7 @@ def opt(
     max_steps: int,
     waiting_tolerance: float | None = None,
 ) -> Assignment:
-    """The deadline, of 25 between the least and the most useful one, with the least J."""
+    """The deadline with the least J, of 25 between the shortest and the longest useful one."""
     low = float((communication_time + step_time).max())
     high = float((communication_time + max_steps * step_time).max())
     deadlines = np.linspace(low, high, DEADLINE_POINTS)
@@ -101,8 +101,8 @@ def literal(
     pace_steps: float,
     max_steps: int,
 ) -> Assignment:
-    """The paper as printed: all at the formula's tau, the fastest worker's time T_l is what
-    is minimised, and the others get the steps that fit T_l."""
+    """The paper as printed: with the formula's tau for all, the fastest worker's time T_l is
+    minimised, and the others get the steps that fit into T_l."""
     tau = max(1, int(pace_steps))
     fastest = float((tau * step_time + communication_time).min())
     steps = steps_within(fastest, step_time, communication_time, max_steps=max_steps)

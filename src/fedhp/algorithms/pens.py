@@ -1,7 +1,7 @@
-"""PENS (Onoszko et al., 2021): talk to peers whose models do well on your own data.
+"""PENS (Onoszko et al., 2021): average with peers whose models do well on a worker's own data.
 
-First stage: score random peers, average the best. Then: random ones of the peers that were
-kept more often than by chance. Directed, so the mixing is row-stochastic.
+First stage: score random peers, average the best. Second stage: random peers of those that were
+kept more often than by chance. Exchanges are directed, so the mixing is row-stochastic.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PENS(Settings):
     symmetric: bool = False  # average along both directions instead of pulling
 
     def start(self, federation: Federation) -> PENSState:
-        """Nobody is known yet."""
+        """No peer has been scored yet."""
         start, peers = neighbor_lists(federation.base_topology)
         return PENSState(
             seed=federation.seed,
@@ -70,18 +70,18 @@ class PENS(Settings):
     def plan(
         self, state: PENSState, observation: Observation, reports: Reports
     ) -> tuple[PENSState, Plan]:
-        """Score peers in the first stage, then draw from those that proved good."""
+        """Score peers in the first stage, then draw from those that were kept often."""
         state = replace(state, kept=_count(state, reports.selected))
         scoring = observation.round_index <= state.stage_rounds
         available = observation.available
         owner = np.repeat(np.arange(len(available)), np.diff(state.start))  # [2E]
         allowed = available[owner] & available[state.peers]
         if not scoring:
-            allowed &= self._proved(state, owner, allowed)
+            allowed &= self._often_kept(state, owner, allowed)
         sources = _draw(
             owner[allowed],
             state.peers[allowed],
-            # One number per directed link, whoever is there.
+            # One number per directed link, so that absences do not change the others' draws.
             generator(state.seed, Purpose.ALGORITHM, 2, observation.round_index).random(len(owner))[
                 allowed
             ],
@@ -127,21 +127,21 @@ class PENS(Settings):
             return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN, rule
         return DirectedMixing(sources), LinkVerdict.DRAWN, rule
 
-    def _proved(self, state: PENSState, owner: IntArray, allowed: BoolArray) -> BoolArray:
-        """Peers kept more often than by chance; all of them for a worker that has none."""
+    def _often_kept(self, state: PENSState, owner: IntArray, allowed: BoolArray) -> BoolArray:
+        """Peers kept more often than by chance; all peers for a worker that has no such peer."""
         choices = np.maximum(np.diff(state.start), 1)
         by_chance = state.stage_rounds * np.minimum(self.keep / choices, 1.0)
-        proved: BoolArray = state.kept > by_chance[owner]
-        left = np.bincount(owner[proved & allowed], minlength=len(choices))
-        proved |= (left == 0)[owner]
-        return proved
+        often: BoolArray = state.kept > by_chance[owner]
+        candidates = np.bincount(owner[often & allowed], minlength=len(choices))
+        often |= (candidates == 0)[owner]
+        return often
 
 
 def _count(state: PENSState, selected: IntArray) -> IntArray:
-    """The counts with one more for every peer that was kept."""
+    """The counts, plus one for every peer that was kept."""
     workers = len(state.start) - 1
     receivers, columns = np.nonzero(selected >= 0)
-    # Worker by worker and ascending: with the worker in front the peers are one sorted list.
+    # Worker by worker and ascending: with the worker as first digit the peers are sorted.
     owner = np.repeat(np.arange(workers), np.diff(state.start))
     wanted = receivers * workers + selected[receivers, columns]
     kept = state.kept.copy()
@@ -152,8 +152,8 @@ def _count(state: PENSState, selected: IntArray) -> IntArray:
 def _draw(
     owner: IntArray, peers: IntArray, draws: FloatArray, *, workers: int, count: int
 ) -> IntArray:
-    """The `count` allowed peers of every worker with the least draws, -1 where there are
-    fewer, [N, M]; owner, peers and draws are of the allowed directed links, worker by worker."""
+    """For every worker the `count` allowed peers with the smallest draws, -1 where there are
+    fewer, [N, M]; owner, peers and draws are those of the allowed links, worker by worker."""
     order = np.lexsort((draws, owner))
     sizes = np.bincount(owner, minlength=workers)
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

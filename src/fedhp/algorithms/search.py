@@ -1,8 +1,8 @@
-"""The planner's search over topologies: Algorithm 3 of the paper, as settled.
+"""The planner's search over topologies: Algorithm 3 of the paper, with this project's objective.
 
 Start from the base topology; drop the slowest links a batch at a time while the graph stays
-connected and within the distance bound; accept a batch if the objective falls. Every link
-leaves with the reason why it was cut or kept. walk.py says which links may go.
+connected and within the distance bound; accept a batch if the objective falls. Every link gets
+a verdict: why it was cut or kept. walk.py decides which links may go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedhp.types import FloatArray, IntArray, LinkVerdict, Topology
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The topology that was found, its steps, and why each base link is in or out."""
+    """The topology that was found, its steps, and why each base link is cut or kept."""
 
     topology: Topology
     base_links: IntArray  # [E, 2]
@@ -46,7 +46,7 @@ def search(
     assign: Assign,
 ) -> SearchResult:
     """Algorithm 3. link_distance is [E], of the base links; absent_distance the sum over the
-    ordered pairs without a base link; members the N of the bound; no bound, no cut."""
+    ordered pairs without a base link; members the N of the bound. Without a bound, no cut."""
     links = base.links
     verdicts = np.full(len(links), LinkVerdict.KEPT_UNTRIED, dtype=np.int64)
     link_time = network.link_time(links, base.degrees)
@@ -67,7 +67,7 @@ def search(
     )
     improved, search_step, iterations = True, 0, 0
     while True:
-        # Ordered pairs count each link twice: 870 for a full graph of 30, so 29 at first.
+        # Ordered pairs count each link twice: 870 for a full graph of 30 workers, so 29 at first.
         search_step = isqrt(2 * walk.links_left) if improved else search_step // 2
         if search_step == 0:
             break
@@ -83,8 +83,8 @@ def search(
             communication = walk.slowest(search_step)
         trial = assign(communication)
         improved = len(look.removed) > 0 and trial.objective < best.objective
-        # What had to stay on the way to a rejected topology need not stay in the result;
-        # but at the last and smallest step it is the result.
+        # A link that was needed on the way to a rejected topology may not be needed in the
+        # result; only the last and smallest step shows the result.
         if improved or search_step == 1:
             verdicts[look.stayed] = look.reasons
         if improved:
@@ -109,5 +109,5 @@ def search(
 
 
 def _depth(links: int) -> int:
-    """How many links the next look is likely to need, bridges and far ones included."""
+    """How many links the next look will probably need, including bridges and far ones."""
     return 2 * isqrt(2 * links) + 64

@@ -1,9 +1,8 @@
-"""Which links may go: the slowest first, if the graph stays connected and near enough.
+"""Which links may go: the slowest first, if the graph stays connected and within the bound.
 
-A link may be removed if its ends stay joined by links that are kept for good or by faster
-ones. A spanning forest that prefers exactly these (kept ones, then fastest first) knows the
-answer at once: a link outside the forest may go, one inside may not (forest.py). So a whole
-search costs about one pass over the links instead of a graph search per link.
+A link may be removed if its ends stay joined by links that are kept for good or by faster ones.
+A spanning forest that prefers exactly these (forest.py) has the answer at once: a link outside
+the forest may go, one inside may not. So a whole search costs about one pass over the links.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from fedhp.algorithms.forest import Forest
 from fedhp.types import BoolArray, FloatArray, IntArray, LinkVerdict, Topology
 
 _NOTHING = np.empty(0, dtype=np.int64)
-_RUN = 256  # links looked at first when the next one within the bound is sought
+_RUN = 256  # links examined first when the next one within the bound is searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +37,19 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What removing some more links would mean. Links count in the base topology."""
+    """The outcome of removing more links, not yet decided; links by their index in the base."""
 
     removed: IntArray
-    stayed: IntArray  # links on the way that had to stay
+    stayed: IntArray  # links passed on the way that could not be removed
     reasons: IntArray  # why: LinkVerdict of each
 
 
 class Walk:
     """A pass over the links from slowest to fastest, ties by smaller distance.
 
-    Everything inside counts in places of this order: 0 is the slowest link. Where every
-    removal changes the order (reorder), only its beginning is made: depth links, or as many
-    as it takes.
+    A place is a position in this order: 0 is the slowest link. look() shows what the next
+    removals would be, commit() makes them. Where every removal changes the order (reorder), only
+    its beginning is computed: depth links, or as many as needed.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class Walk:
 
     @property
     def absent_distance(self) -> float:
-        """Of the links removed so far and those that never were, over ordered pairs."""
+        """The sum of the distances of all ordered pairs without a link."""
         return self._here.total
 
     def reorder(self, link_time: FloatArray, depth: int) -> None:
-        """Start again from the slowest of the links that are left, by their times [E left]."""
+        """Start again from the slowest of the remaining links, by their times [E left]."""
         self._start(link_time, self._here.total, depth)
 
     def _start(self, link_time: FloatArray, total: float, depth: int | None) -> None:
@@ -85,7 +84,7 @@ class Walk:
         self._link_time, self._depth = link_time, depth
         merged, workers, group = False, self.workers, None
         if depth is not None and 2 * depth < len(left):
-            # Also all that are as slow as the last one: ties go by distance.
+            # Include all links as slow as the last one: ties are ordered by distance.
             among_slowest = link_time >= np.partition(link_time, -depth)[-depth]
             rest = self._ends[left[~among_slowest]]
             left, link_time = left[among_slowest], link_time[among_slowest]
@@ -97,7 +96,7 @@ class Walk:
         order = left[chosen]
         ends = self._ends[order]
         self._order = order
-        self._time = np.append(link_time[chosen], 0.0)  # the place after the last: no link
+        self._time = np.append(link_time[chosen], 0.0)  # the place after the last means no link
         self._kept = np.full(self.workers, len(order))  # [N] each worker's slowest kept link
         self._index: _Index | None = None
         twice = 2 * self._link_distance[order]
@@ -106,20 +105,20 @@ class Walk:
         self._ahead: _Scan | None = None
 
     def look(self, count: int) -> Look:
-        """Try to remove up to `count` more links; nothing is decided by that."""
+        """What removing up to `count` more links would do; nothing is decided by that."""
         removed, stayed, reasons, _ = self._look(count)
         return Look(self._order[removed], self._order[stayed], reasons)
 
     def _look(self, count: int) -> tuple[IntArray, IntArray, IntArray, int]:
         while True:
             ahead = self._ahead
-            # Fewer links than in the last look: its beginning is the same walk.
+            # Fewer links than in the last look: they are its beginning.
             if ahead is None or not (ahead.at_end or ahead.removals >= count):
                 ahead = self._ahead = self._here.twin()
                 ahead.advance(count)
             if ahead.removals >= count or not self._partial:
                 return ahead.since_twin(count)
-            # Nothing is decided yet in this order: make more of it.
+            # Nothing is decided yet in this order: compute more of it.
             depth = 4 * (self._depth or 1)
             self._start(self._link_time, self._here.total, depth)
 
@@ -135,7 +134,7 @@ class Walk:
         return times
 
     def commit(self, count: int) -> None:
-        """Take what look(count) showed."""
+        """Remove what look(count) showed."""
         ahead = self._ahead
         if ahead is None or ahead.place != ahead.since_twin(count)[3]:
             ahead = self._here.twin()
@@ -155,21 +154,21 @@ class _Index:
         counts = np.bincount(flat, minlength=workers)
         everyone = np.arange(workers)
         self._places = np.argsort(flat.astype(_small(workers)), kind="stable") // 2
-        # With the worker in front the places are one sorted list, so that one bisection
-        # finds everyone's next link.
+        # With the worker as first digit the places are one sorted list, so that one bisection
+        # finds every worker's next link.
         self._keys = np.repeat(everyone, counts) * size + self._places
         self._first = everyone * size
         self._stop = np.cumsum(counts)
 
     def lower(self, slowest: IntArray, place: int) -> None:
-        """Let each worker's first link from this place on count, in place."""
-        found = np.searchsorted(self._keys, self._first + place)
-        some = found < self._stop
-        slowest[some] = np.minimum(slowest[some], self._places[found[some]])
+        """Lower each worker's slowest link to its first one from this place on, in place."""
+        next_link = np.searchsorted(self._keys, self._first + place)
+        some = next_link < self._stop
+        slowest[some] = np.minimum(slowest[some], self._places[next_link[some]])
 
 
 class _Scan:
-    """How far a walk has come, and since its twin what it removed and kept, in places."""
+    """How far a walk has come, and what it removed and kept since its twin was made, in places."""
 
     def __init__(
         self, ends: IntArray, twice: FloatArray, total: float, bound: Bound, forest: Forest
@@ -197,16 +196,16 @@ class _Scan:
 
     @property
     def at_end(self) -> bool:
-        """Whether every link has had its turn."""
+        """Whether every link is decided."""
         return self.place == len(self.ends)
 
     def advance(self, count: int) -> None:
-        """Go on until `count` links are removed or all have had their turn."""
+        """Continue until `count` links are removed or all links are decided."""
         while self.removals < count and not self.at_end:
             self._stretch(count - self.removals)
 
     def since_twin(self, count: int) -> tuple[IntArray, IntArray, IntArray, int]:
-        """Up to `count` removed links, those that stayed on the way and why, the place then."""
+        """Up to `count` removed links, those that stayed and why, and the place reached."""
         removed, stayed, reasons = (
             np.concatenate([_NOTHING, *parts])
             for parts in (self._removed, self._stayed, self._reasons)
@@ -219,7 +218,7 @@ class _Scan:
         return removed, stayed[:on_the_way], reasons[:on_the_way], place
 
     def _stretch(self, most: int) -> None:
-        """The next links, as long as each of them could go as far as the bound goes."""
+        """Decide the next links, up to the first one that the bound does not allow to remove."""
         first, stop = self.place, min(self.place + 2 * most + 64, len(self.ends))
         bridge = self._forest.inside(first, stop)
         step = self._twice[first:stop]
@@ -241,10 +240,10 @@ class _Scan:
         self.total = float(totals[length])
         self.place = first + length
         if len(free) < most and self.place < stop:
-            self._pass_by()
+            self._keep_far_ones()
 
-    def _pass_by(self) -> None:
-        """Keep the links that are too far apart, up to the next that is not."""
+    def _keep_far_ones(self) -> None:
+        """Keep the links whose removal would break the bound, up to the next that may go."""
         first = place = self.place
         width = _RUN
         while place < len(self.ends):
@@ -266,8 +265,8 @@ class _Scan:
 def slowest_first(link_time: FloatArray, distance: FloatArray) -> IntArray:
     """The order of the links: slowest first, ties by smaller distance, then as given.
 
-    As np.lexsort((distance, -link_time)), at a fraction of its time: distance counts only
-    where times are equal, and the few times of a per-worker bandwidth sort by counting.
+    The same as np.lexsort((distance, -link_time)) in a fraction of its time: distance matters
+    only where times are equal, and the few times of a per-worker bandwidth sort by counting.
     """
     order = np.argsort(-link_time)
     times = link_time[order]
@@ -277,20 +276,20 @@ def slowest_first(link_time: FloatArray, distance: FloatArray) -> IntArray:
         return order
     rank = np.empty(len(order), dtype=_small(groups))
     rank[order] = np.cumsum(new)
-    near = np.argsort(distance)
-    apart = distance[near]
-    if (apart[1:] == apart[:-1]).any():
-        near = np.argsort(distance, kind="stable")
-    return near[np.argsort(rank[near], kind="stable")]
+    nearest = np.argsort(distance)
+    sorted_distance = distance[nearest]
+    if (sorted_distance[1:] == sorted_distance[:-1]).any():
+        nearest = np.argsort(distance, kind="stable")
+    return nearest[np.argsort(rank[nearest], kind="stable")]
 
 
 def _joined(links: IntArray, workers: int) -> IntArray:
-    """Which group each worker is in, if these links are there, [N]."""
-    # Of many links a few nearly always do: then nobody is apart.
+    """Which group of connected workers each worker is in, with these links, [N]."""
+    # Of many links a few nearly always suffice to connect all workers.
     for step in (max(1, len(links) // (16 * workers)), 1):
         left, right = links[::step].T
-        there = np.ones(len(left), dtype=np.int8)
-        graph = csr_array((there, (left, right)), shape=(workers, workers))
+        weights = np.ones(len(left), dtype=np.int8)
+        graph = csr_array((weights, (left, right)), shape=(workers, workers))
         count, group = connected_components(graph, directed=False)
         if count == 1 or step == 1:
             break
@@ -298,11 +297,11 @@ def _joined(links: IntArray, workers: int) -> IntArray:
 
 
 def _small(count: int) -> np.dtype[Any]:
-    """The smallest integers that hold 0 to count: numpy sorts 16 bits by counting."""
+    """The smallest integer type that holds 0 to count: numpy sorts 16 bits by counting."""
     return np.min_scalar_type(count)
 
 
 def _lower(slowest: IntArray, ends: IntArray, places: IntArray) -> None:
-    """Let these places count at both of their ends, in place."""
+    """Lower the slowest link of both ends of these places, in place."""
     np.minimum.at(slowest, ends[places, 0], places)
     np.minimum.at(slowest, ends[places, 1], places)

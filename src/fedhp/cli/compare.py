@@ -52,7 +52,7 @@ def compare(
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     from fedhp.cli.stopping import StopRequest
-    from fedhp.console.campaign import run_shown
+    from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.campaign import check_cells, plan_cells
     from fedhp.engine.runs.variants import split_algorithms
 
@@ -68,7 +68,7 @@ def compare(
     with redirect_user_prints(as_json):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
-        errors = run_shown(cells, source=str(experiment), jobs=jobs, stop=stop)
+        errors = run_with_progress(cells, source=str(experiment), jobs=jobs, stop=stop)
     _finish(cells, folder, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)

@@ -16,7 +16,7 @@ def export(
         typer.Option(
             metavar="NAME",
             help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
-            "worker_evaluations or wall.",
+            "worker_evaluations, final_evaluations, final_worker_evaluations or wall.",
         ),
     ] = None,
     out: Annotated[

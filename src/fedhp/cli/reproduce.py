@@ -56,7 +56,7 @@ def reproduce(
     Finished runs are never repeated: after an interruption, run the same command again.
     """
     from fedhp.cli.stopping import StopRequest
-    from fedhp.console.campaign import run_shown
+    from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.suite import check_suite, read_suite
     from fedhp.report.figures.paper import read_figure_texts
     from fedhp.report.pages.reproduction import save_reproduction
@@ -77,7 +77,7 @@ def reproduce(
     cells = suite.cells()
     run_names = {each.cell.folder: each.name for each in cells}
     with StopRequest() as stop:
-        errors = run_shown(
+        errors = run_with_progress(
             [each.cell for each in cells],
             jobs=jobs,
             stop=stop,

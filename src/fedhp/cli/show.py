@@ -71,9 +71,8 @@ def _show_run(console: Console, run: RunReader) -> None:
     console.print()
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
     _print_facts(console, numbers)
-    console.print(
-        f"explain a round: fedhp explain {run.folder} --round 2", soft_wrap=True, markup=False
-    )
+    command = f"fedhp explain {run.folder} --round {run.rounds_done}"
+    console.print(f"explain a round: {command}", soft_wrap=True, markup=False)
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:

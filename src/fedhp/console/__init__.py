@@ -1,4 +1,8 @@
-"""Live progress in the terminal: bars where a person watches, plain lines elsewhere."""
+"""Live progress in the terminal: bars for a person, plain lines in a file or pipe.
+
+progress.py shows runs, campaign.py many of them with a forecast.py of the time left, cluster.py a
+run over the network.
+"""
 
 from fedhp.console.progress import CampaignProgress, RunProgress
 

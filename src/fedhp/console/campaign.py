@@ -1,4 +1,4 @@
-"""A campaign with its live display and the time it still takes."""
+"""A campaign of runs with a live display and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhp.console.forecast import Forecast, in_words
+from fedhp.console.forecast import Forecast, duration
 from fedhp.console.progress import CampaignProgress
 from fedhp.engine.prepare import cores
 from fedhp.engine.runs.campaign import Cell, run_cells
 from fedhp.errors import FedhpError
 
 
-def plain_name(cell: Cell) -> str:
-    """How a run is called in the display."""
+def cell_name(cell: Cell) -> str:
+    """The name of a run in the display."""
     return f"{cell.label} seed {cell.seed}"
 
 
-def run_shown(
+def run_with_progress(
     cells: Sequence[Cell],
     *,
     source: str = "",
     jobs: int | None = None,
     stop: Callable[[], bool] = lambda: False,
-    name_of: Callable[[Cell], str] = plain_name,
+    name_of: Callable[[Cell], str] = cell_name,
 ) -> list[FedhpError]:
-    """Run the cells, a bar for each; the errors of runs that failed."""
+    """Run the cells with a progress bar for each; returns the errors of runs that failed."""
     forecast = Forecast(cells, jobs=jobs or cores(), clock=time.monotonic)
     with CampaignProgress(total=len(cells)) as display:
         started: set[Path] = set()
 
-        def tell(cell: Cell, event: dict[str, Any]) -> None:
+        def show(cell: Cell, event: dict[str, Any]) -> None:
             name = name_of(cell)
             if event["event"] != "round":
                 forecast.end(cell)
                 left = forecast.seconds_left()
-                # The first line now; all of it comes at the end.
+                # Only the first line here: the whole message is printed at the end.
                 outcome = event.get("message", event["event"]).splitlines()[0]
-                known = "" if not left else f"; about {in_words(left)} left"
-                display.end(name, outcome + known)
+                time_left = "" if not left else f"; about {duration(left)} left"
+                display.end(name, outcome + time_left)
                 return
             forecast.round(cell, event["round"])
             if cell.folder not in started:
@@ -48,4 +48,4 @@ def run_shown(
                 display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
             display.update(name, event)
 
-        return run_cells(cells, source=source, jobs=jobs, report=tell, stop=stop)
+        return run_cells(cells, source=source, jobs=jobs, report=show, stop=stop)

@@ -1,7 +1,7 @@
-"""One bar per run: round, accuracy, virtual time, waiting, time left.
+"""One progress bar per run: round, accuracy, virtual time, waiting, time left.
 
-Goes to standard error, so that standard output holds results alone. Without a terminal,
-a line now and then instead of bars.
+It goes to standard error, so that standard output has only results. Without a terminal, a line
+now and then instead of bars.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
+        TextColumn("{task.fields[numbers]}"),
         TimeRemainingColumn(compact=True),
         console=console,
         transient=False,
@@ -33,11 +33,11 @@ def _bars(console: Console) -> Progress:
     )
 
 
-def facts(event: dict[str, Any], accuracy: float | None) -> str:
-    """The live numbers of a run in a few words."""
-    known = "   -  " if accuracy is None else f"{accuracy:6.3f}"
+def live_numbers(event: dict[str, Any], accuracy: float | None) -> str:
+    """The numbers of a run's last round in one line."""
+    shown = "   -  " if accuracy is None else f"{accuracy:6.3f}"
     return (
-        f"accuracy {known}  clock {event['clock']:8.1f} s  "
+        f"accuracy {shown}  clock {event['clock']:8.1f} s  "
         f"waiting {event['waiting']:5.2f} s  steps {event['steps']:5.1f}"
     )
 
@@ -63,7 +63,7 @@ class RunProgress:
 
 
 class CampaignProgress:
-    """The display of many runs side by side."""
+    """The display of many runs at the same time."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True)
@@ -85,13 +85,13 @@ class CampaignProgress:
             self._bars.stop()
 
     def begin(self, label: str, rounds: int, *, done: int = 0) -> None:
-        """A run starts, or goes on after `done` rounds."""
+        """A run starts, or resumes after `done` rounds."""
         with self._lock:
             self._rounds[label] = rounds
             self._accuracy[label] = None
             if self._live:
                 self._tasks[label] = self._bars.add_task(
-                    f"{label:<28}", total=rounds, completed=done, facts=""
+                    f"{label:<28}", total=rounds, completed=done, numbers=""
                 )
 
     def update(self, label: str, event: dict[str, Any]) -> None:
@@ -99,9 +99,9 @@ class CampaignProgress:
         with self._lock:
             if event["accuracy"] is not None:
                 self._accuracy[label] = event["accuracy"]
-            text = facts(event, self._accuracy[label])
+            text = live_numbers(event, self._accuracy[label])
             if self._live:
-                self._bars.update(self._tasks[label], completed=event["round"], facts=text)
+                self._bars.update(self._tasks[label], completed=event["round"], numbers=text)
             elif event["round"] % max(1, self._rounds[label] // 5) == 0:
                 self._console.print(
                     f"{label}  round {event['round']}/{self._rounds[label]}  {text}",
@@ -110,7 +110,7 @@ class CampaignProgress:
                 )
 
     def end(self, label: str, outcome: str) -> None:
-        """A run has ended; its bar gives way to a line."""
+        """A run has ended; a line replaces its bar."""
         with self._lock:
             self._ended += 1
             if self._live and label in self._tasks:

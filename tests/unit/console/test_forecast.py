@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhp.config import parse
-from fedhp.console.forecast import Forecast, in_words, kind, work_of_round
+from fedhp.console.forecast import Forecast, cost_kind, duration, round_work
 from fedhp.engine.runs.campaign import Cell
 
 
@@ -59,7 +59,7 @@ def test_two_jobs_share_the_work_until_one_run_is_left() -> None:
 def test_each_kind_has_its_own_pace() -> None:
     clock = Clock()
     small, large = cell("small"), cell("large", model="cnn")
-    assert kind(small) != kind(large)
+    assert cost_kind(small) != cost_kind(large)
     forecast = Forecast([small, large], jobs=1, clock=clock)
     for each, pace in ((small, 1.0), (large, 9.0)):
         forecast.round(each, 1)
@@ -69,12 +69,12 @@ def test_each_kind_has_its_own_pace() -> None:
 
 
 def test_work_follows_the_steps() -> None:
-    base = work_of_round(cell("a"))
-    assert work_of_round(cell("b", algorithm="ldsgd")) < base
-    assert work_of_round(cell("c", algorithm="fedhp")) > base
+    base = round_work(cell("a"))
+    assert round_work(cell("b", algorithm="ldsgd")) < base
+    assert round_work(cell("c", algorithm="fedhp")) > base
 
 
 def test_words() -> None:
-    assert in_words(3900) == "1 h 05 min"
-    assert in_words(600) == "10 min"
-    assert in_words(45) == "45 s"
+    assert duration(3900) == "1 h 05 min"
+    assert duration(600) == "10 min"
+    assert duration(45) == "45 s"
