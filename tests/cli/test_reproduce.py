@@ -104,7 +104,7 @@ def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> 
         (["fig9"], "'fig9' is not a figure of the paper"),
         (["fig1", "--profile", "fast"], "unknown profile 'fast'"),
         (["fig1", "--set", "rounds=-1"], "rounds"),
-        (["all", "--files", "nowhere"], "nowhere describes no figure"),
+        (["all", "--files", "nowhere"], "nowhere has no file of a figure"),
     ],
 )
 def test_bad_input_is_refused(command: Command, words: list[str], said: str) -> None:

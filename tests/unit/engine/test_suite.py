@@ -29,7 +29,7 @@ def suite_of(folder: Path, *names: str, overrides: tuple[str, ...] = ()) -> Suit
 
 
 def places(suite: Suite) -> set[Path]:
-    return {each.cell.folder for each in suite.cells()}
+    return {run.cell.folder for run in suite.cells()}
 
 
 def test_figures_share_their_runs(folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_missing_data_set_is_left_out_and_said(
     suite = check_suite(suite_of(folder, "fig2"))
     assert list(suite.missing) == ["mnist"]
     assert "train-images" in suite.missing["mnist"]
-    assert {each.data for each in suite.cells()} == {"emnist"}
+    assert {run.data for run in suite.cells()} == {"emnist"}
 
 
 def test_finished_runs_are_shown_without_their_data(
@@ -72,12 +72,12 @@ def test_finished_runs_are_shown_without_their_data(
     monkeypatch.setattr("fedhp.engine.runs.suite.is_finished", lambda place: "mnist-" in str(place))
     suite = check_suite(suite_of(folder, "fig2"))
     assert not suite.missing
-    assert {each.data for each in suite.cells()} == {"emnist", "mnist"}
+    assert {run.data for run in suite.cells()} == {"emnist", "mnist"}
 
 
 def test_an_unknown_set_is_refused(folder: Path) -> None:
     (folder / "fig2.toml").write_text(FIGURE.replace("emnist", "third"))
-    with pytest.raises(ConfigError, match="'third' is no data set"):
+    with pytest.raises(ConfigError, match="unknown data set 'third'"):
         suite_of(folder, "fig2")
 
 
@@ -94,7 +94,7 @@ def test_the_papers_own_files_are_whole(profile: str, tmp_path: Path) -> None:
     for figure in suite.figures:
         assert figure.cells
     # The text's numbers need no run that the figures lack.
-    figures = {each.cell.folder for figure in suite.figures[:-1] for each in figure.cells}
+    figures = {run.cell.folder for figure in suite.figures[:-1] for run in figure.cells}
     assert places(suite) == figures
 
 
@@ -103,8 +103,8 @@ def test_quick_has_three_seeds_where_verdicts_need_them(tmp_path: Path) -> None:
     for data in ("emnist", "cifar10"):
         for skew in (0.1, 0.8):
             seeds = {
-                each.cell.seed
-                for each in suite.cells()
-                if (each.data, each.skew, each.cell.label) == (data, skew, "fedhp:deadline=fill")
+                run.cell.seed
+                for run in suite.cells()
+                if (run.data, run.skew, run.cell.label) == (data, skew, "fedhp:deadline=fill")
             }
             assert len(seeds) >= 3

@@ -1,7 +1,8 @@
 """The paper's figures as one campaign: which runs each figure needs, in a profile.
 
-experiments/paper/ has one TOML per figure and one per data set. A run's folder is named by
-its experiment, so that figures share it, a changed setting runs anew, and nothing runs twice.
+experiments/paper/ has one TOML file per figure and one per data set. A run's folder is named for
+its experiment, so that figures share it, a changed setting makes a new run, and nothing runs
+twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedhp.errors import ConfigError, DataMissing
 from fedhp.tables import COMMAND_LINE, merge_tables, read_toml
 
 PROFILES = ("quick", "standard", "paper")
-SETS = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
+SET_ORDER = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "tables")
 Kind = TypeVar("Kind", bound=BaseModel)
 # Settings that never change a number of a simulation.
@@ -32,7 +33,7 @@ NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "cluster", "compar
 
 
 class SetProfile(BaseModel):
-    """What a profile makes of a data set: its name in the figures, and changed settings."""
+    """A data set in one profile: its name in the figures, and changed settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +55,7 @@ class SetFile(BaseModel):
 
 
 class FigureProfile(BaseModel):
-    """The seeds of each data set (none: the set is not in this figure), and changes of lists."""
+    """The seeds of each data set (none: the set is not in the figure), and changed lists."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,7 +83,7 @@ class FigureFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PaperSet:
-    """A data set of the reproduction, as this profile has it."""
+    """A data set of the reproduction, in one profile."""
 
     key: str
     title: str
@@ -106,7 +107,7 @@ class PaperCell:
 
     @property
     def name(self) -> str:
-        """How the run is called in the display."""
+        """The name of the run in the display."""
         return f"{self.data} p={self.skew:g} {self.cell.label} seed {self.cell.seed}"
 
 
@@ -123,7 +124,7 @@ class PaperFigure:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Everything asked for; `missing` names the data sets that are not here, and why."""
+    """Figures and their runs; `missing` names the data sets that were not found, and why."""
 
     profile: str
     sets: Mapping[str, PaperSet]
@@ -131,14 +132,14 @@ class Suite:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> list[PaperCell]:
-        """Every run once, those of one data set together; without what is missing."""
-        found: dict[Path, PaperCell] = {}
+        """Every run once, those of one data set together; without missing data sets."""
+        by_folder: dict[Path, PaperCell] = {}
         for figure in self.figures:
-            for each in figure.cells:
-                if each.data not in self.missing:
-                    found.setdefault(each.cell.folder, each)
-        places = {key: place for place, key in enumerate(self.sets)}
-        return sorted(found.values(), key=lambda each: places[each.data])
+            for run in figure.cells:
+                if run.data not in self.missing:
+                    by_folder.setdefault(run.cell.folder, run)
+        order = {key: index for index, key in enumerate(self.sets)}
+        return sorted(by_folder.values(), key=lambda run: order[run.data])
 
 
 def paper_folder() -> Path:
@@ -150,16 +151,16 @@ def paper_folder() -> Path:
 
 def figures_in(folder: Path) -> tuple[str, ...]:
     """The figures that a folder describes."""
-    found = tuple(sorted(path.stem for path in folder.glob("*.toml")))
-    if not found:
+    names = tuple(sorted(path.stem for path in folder.glob("*.toml")))
+    if not names:
         raise ConfigError(
-            f"{folder} describes no figure",
+            f"{folder} has no file of a figure",
             key="--files",
             source=COMMAND_LINE,
-            allowed="a folder with fig1.toml, ... and sets/NAME.toml, as experiments/paper",
-            fix="check the path, or leave it out for the paper's own",
+            allowed="a folder with fig1.toml, ... and sets/NAME.toml, such as experiments/paper",
+            fix="check the path, or omit --files for the paper's own files",
         )
-    return found
+    return names
 
 
 def read_suite(
@@ -172,9 +173,12 @@ def read_suite(
 ) -> Suite:
     """The suite of these figures; every configuration is checked."""
     folder = folder or paper_folder()
-    found = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
-    files = {key: found[key] for key in dict.fromkeys((*SETS, *found)) if key in found}
-    sets = {key: _read_set(key, path, profile, overrides) for key, path in files.items()}
+    set_files = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    sets = {
+        key: _read_set(key, set_files[key], profile, overrides)
+        for key in dict.fromkeys((*SET_ORDER, *set_files))
+        if key in set_files
+    }
     figures = tuple(
         _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out) for name in names
     )
@@ -184,56 +188,52 @@ def read_suite(
 
 def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> PaperSet:
     file = read_checked(SetFile, path)
-    mine: SetProfile = getattr(file, profile)
-    tables = merge_tables(file.experiment, mine.experiment)
+    settings: SetProfile = getattr(file, profile)
+    tables = merge_tables(file.experiment, settings.experiment)
     experiment = parse(tables, overrides, source=str(path), folder=path.parent)
     changed = f"changed: {', '.join(overrides)}" if overrides else ""
-    note = "; ".join(filter(None, [mine.note, changed]))
-    return PaperSet(key, mine.title, file.stands_for, note, experiment)
+    note = "; ".join(filter(None, [settings.note, changed]))
+    return PaperSet(key, settings.title, file.stands_for, note, experiment)
 
 
 def _read_figure(
     path: Path, sets: Mapping[str, PaperSet], *, profile: str, out: Path
 ) -> PaperFigure:
     file = read_checked(FigureFile, path)
-    mine: FigureProfile = getattr(file, profile)
-    unknown = [key for key in mine.seeds if key not in sets]
+    settings: FigureProfile = getattr(file, profile)
+    unknown = [key for key in settings.seeds if key not in sets]
     if unknown:
         raise ConfigError(
-            f"{unknown[0]!r} is no data set",
+            f"unknown data set {unknown[0]!r}",
             key=f"{profile}.seeds",
             source=str(path),
             allowed=", ".join(sets),
-            fix=f"name one of these, or add sets/{unknown[0]}.toml",
+            fix=f"use one of these, or add sets/{unknown[0]}.toml",
         )
-    algorithms = mine.algorithms or file.algorithms
-    skews = mine.skews or file.skews
-    left_out = mine.without
+    algorithms = settings.algorithms or file.algorithms
+    skews = settings.skews or file.skews
     cells: list[PaperCell] = []
-    for key in (key for key in sets if mine.seeds.get(key)):  # in the sets' own order
+    for key in (key for key in sets if settings.seeds.get(key)):  # in the order of the sets
+        without = settings.without.get(key, ())
         for skew in skews:
             tables = merge_tables(to_tables(sets[key].experiment), {"data": {"skew": skew}})
             planned = plan_cells(
                 tables,
                 overrides=(),
-                algorithms=[each for each in algorithms if each not in left_out.get(key, ())],
-                seeds=mine.seeds[key],
+                algorithms=[label for label in algorithms if label not in without],
+                seeds=settings.seeds[key],
                 out=out,
                 source=str(path),
             )
-            cells += [PaperCell(key, skew, _placed(key, skew, cell, out)) for cell in planned]
-    used = dict.fromkeys(each.data for each in cells)
-    return PaperFigure(
-        path.stem,
-        tuple(used),
-        tuple(skews),
-        tuple(algorithms),
-        tuple(cells),
-    )
+            cells += [
+                PaperCell(key, skew, _in_own_folder(key, skew, cell, out)) for cell in planned
+            ]
+    used = dict.fromkeys(run.data for run in cells)
+    return PaperFigure(path.stem, tuple(used), tuple(skews), tuple(algorithms), tuple(cells))
 
 
-def _placed(key: str, skew: float, cell: Cell, out: Path) -> Cell:
-    """The cell with a folder that its experiment alone decides."""
+def _in_own_folder(key: str, skew: float, cell: Cell, out: Path) -> Cell:
+    """The cell with a folder that depends on its experiment alone."""
     tables = {k: v for k, v in to_tables(cell.experiment).items() if k not in NOT_COUNTED}
     content = json.dumps([cell.label, tables], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
@@ -242,30 +242,31 @@ def _placed(key: str, skew: float, cell: Cell, out: Path) -> Cell:
 
 
 def check_suite(suite: Suite) -> Suite:
-    """Find every mistake before the first run; data sets that are not here become `missing`.
+    """Find every mistake before the first run; data sets that are not found become `missing`.
 
     Every data set with work left is read and its model tried once, and every algorithm once.
     """
     missing: dict[str, str] = {}
     tried: set[str] = set()
     for key in suite.sets:
-        for each in (each for each in suite.cells() if each.data == key):
-            check_folder(each.cell.experiment, each.cell.folder, resume=True)
-            if key in missing or (key in tried and each.cell.label in tried):
+        for run in (run for run in suite.cells() if run.data == key):
+            cell = run.cell
+            check_folder(cell.experiment, cell.folder, resume=True)
+            if key in missing or (key in tried and cell.label in tried):
                 continue
-            if is_finished(each.cell.folder):
-                continue  # it can be shown where its data is not at hand any more
-            tried |= {key, each.cell.label}
+            if is_finished(cell.folder):
+                continue  # it can be shown even if its data is not available any more
+            tried |= {key, cell.label}
             try:
-                try_algorithm(prepare(each.cell.experiment, source=each.name), source=each.name)
+                try_algorithm(prepare(cell.experiment, source=run.name), source=run.name)
             except DataMissing as error:
                 missing[key] = f"{error.problem}; {error.allowed}. {error.fix}"
     return replace(suite, missing=missing)
 
 
 def finished_cells(cells: Iterable[PaperCell]) -> list[PaperCell]:
-    """Those whose run is there and whole."""
-    return [each for each in cells if is_finished(each.cell.folder)]
+    """Those whose run is finished."""
+    return [run for run in cells if is_finished(run.cell.folder)]
 
 
 def read_checked(kind: type[Kind], path: Path) -> Kind:
@@ -278,6 +279,6 @@ def read_checked(kind: type[Kind], path: Path) -> Kind:
             first["msg"],
             key=".".join(map(str, first["loc"])),
             source=str(path),
-            allowed="the keys of the files beside it",
+            allowed="the keys of the other files in its folder",
             fix="compare it with experiments/paper/fig2.toml and sets/mnist.toml",
         ) from None
