@@ -21,25 +21,14 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNFINISHED = ".tmp"  # the name of a folder that is not complete yet: nobody takes it for a run
 
 
-def write_file(
-    path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
-) -> None:
-    """Write a file that is whole or absent, and durable when this returns.
+@contextlib.contextmanager
+def new_file(
+    path: Path, *, mode: int = 0o666, replace: bool = True, shared: bool = False
+) -> Iterator[Path]:
+    """An empty file to write: it appears as `path`, whole and durable, when the block ends.
 
-    Not `replace`: FileExistsError if it exists. `shared`: other processes may write it right now.
+    Not `replace`: FileExistsError if `path` exists. `shared`: other processes may write it, too.
     """
-    write_parts(path, [content], mode=mode, replace=replace, shared=shared)
-
-
-def write_parts(
-    path: Path,
-    parts: Iterable[bytes | memoryview],
-    *,
-    mode: int = 0o666,
-    replace: bool = True,
-    shared: bool = False,
-) -> None:
-    """The same for content that comes piece by piece and is never whole in memory."""
     # One fixed name: processes that were killed leave at most one unfinished file behind.
     temporary = path.with_name(path.name + ".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -47,11 +36,12 @@ def write_parts(
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         flags |= os.O_EXCL
     try:
-        with open(os.open(temporary, flags, mode), "wb") as stream:
-            for part in parts:
-                stream.write(part)
-            stream.flush()
-            os.fsync(stream.fileno())
+        handle = os.open(temporary, flags, mode)
+        try:
+            yield temporary
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         if replace:
             os.replace(temporary, path)
         else:
@@ -62,6 +52,30 @@ def write_parts(
             temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_parts(
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    *,
+    mode: int = 0o666,
+    replace: bool = True,
+    shared: bool = False,
+) -> None:
+    """Write a `new_file` whose content comes piece by piece and is never whole in memory."""
+    with (
+        new_file(path, mode=mode, replace=replace, shared=shared) as temporary,
+        temporary.open("wb") as stream,
+    ):
+        for part in parts:
+            stream.write(part)
+
+
+def write_file(
+    path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
+) -> None:
+    """Write a `new_file` with this content."""
+    write_parts(path, [content], mode=mode, replace=replace, shared=shared)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedhp.errors import FedhpError, RunError
-from fedhp.files import storage_error, storage_errors, write_parts
+from fedhp.files import new_file, storage_errors, write_parts
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
@@ -188,20 +187,18 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
 
     kinds = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in types.items()])
-    temporary = path.with_name(path.name + ".new")
-    try:
-        with pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
-            for rows in _row_groups(blocks):
-                columns = zip(*rows, strict=True)
-                arrays = [
-                    pyarrow.array(column, type=field.type)
-                    for column, field in zip(columns, schema, strict=True)
-                ]
-                writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise storage_error(error, path, option="--out") from None
+    with (
+        storage_errors(path, option="--out"),
+        new_file(path) as temporary,
+        pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        for rows in _row_groups(blocks):
+            columns = zip(*rows, strict=True)
+            arrays = [
+                pyarrow.array(column, type=field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
     return path
 
 

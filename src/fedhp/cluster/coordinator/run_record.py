@@ -14,6 +14,7 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.config import to_tables
 from fedhp.engine.memory import peak_memory
 from fedhp.errors import RunError
+from fedhp.files import write_file
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.types import RoundRecord
@@ -51,7 +52,7 @@ class RunRecordWriter:
                 store = Store.create(folder)
                 for key, value in _description(committed, asynchronous).items():
                     store.set_meta(key, value)
-                (folder / EXPERIMENT).write_text(text, encoding="utf-8")
+                write_file(folder / EXPERIMENT, text.encode())
             store.set_meta("status", "running")
         except BaseException:
             lock.__exit__(None, None, None)
