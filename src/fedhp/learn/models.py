@@ -67,20 +67,7 @@ def cnn(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Modul
 
     1,690,046 parameters for one channel and 62 classes.
     """
-    channels, height, side = _image("cnn", shape, least=4)
-    first, second, hidden = (_scaled(size, width) for size in (32, 64, 512))
-    return _network(
-        conv1=nn.Conv2d(channels, first, 5, padding=2),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(first, second, 5, padding=2),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        dense1=nn.Linear(second * (height // 4) * (side // 4), hidden),
-        relu3=nn.ReLU(),
-        output=nn.Linear(hidden, classes),
-    )
+    return _two_convolutions("cnn", shape, classes, kernel=5, sizes=(32, 64, 512), width=width)
 
 
 def alexnet(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:
@@ -158,13 +145,26 @@ def vgg16(
 
 def small_cnn(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:
     """For small images (8x8 digits, 16x16 colour): two 3x3 convolutions (16, 32), dense 64."""
-    channels, height, side = _image("small_cnn", shape, least=4)
-    first, second, hidden = (_scaled(size, width) for size in (16, 32, 64))
+    return _two_convolutions("small_cnn", shape, classes, kernel=3, sizes=(16, 32, 64), width=width)
+
+
+def _two_convolutions(
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    kernel: int,
+    sizes: tuple[int, int, int],
+    width: float,
+) -> nn.Module:
+    """Two convolutions, each pooled, and two dense layers; sizes of all but the last layer."""
+    channels, height, side = _image(name, shape, least=4)
+    first, second, hidden = (_scaled(size, width) for size in sizes)
     return _network(
-        conv1=nn.Conv2d(channels, first, 3, padding=1),
+        conv1=nn.Conv2d(channels, first, kernel, padding=kernel // 2),
         pool1=nn.MaxPool2d(2),
         relu1=nn.ReLU(),
-        conv2=nn.Conv2d(first, second, 3, padding=1),
+        conv2=nn.Conv2d(first, second, kernel, padding=kernel // 2),
         pool2=nn.MaxPool2d(2),
         relu2=nn.ReLU(),
         flatten=nn.Flatten(),

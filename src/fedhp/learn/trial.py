@@ -32,7 +32,6 @@ class TaskFacts:
 
     parameters: int  # numbers in all parameters
     stochastic: bool  # training draws from torch's default generator (dropout, say)
-    buffers: int  # numbers in all float buffers (BatchNorm's running statistics, say)
 
 
 def task_data(task: Task, *, source: str = "") -> Dataset:
@@ -75,7 +74,6 @@ class _Trial:
         return TaskFacts(
             parameters=sum(tensor.numel() for tensor in module.parameters()),
             stochastic=stochastic,
-            buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
         )
 
     def refuse(

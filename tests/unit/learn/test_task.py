@@ -44,7 +44,7 @@ class TestMakeTask:
         task = make_task(part("classification"), part("mlp", hidden=[3]), images)
         assert isinstance(task, Classification)
         facts = check_task(task, batch_size=32)
-        assert facts == TaskFacts(parameters=64 * 3 + 3 + 3 * 10 + 10, stochastic=False, buffers=0)
+        assert facts == TaskFacts(parameters=64 * 3 + 3 + 3 * 10 + 10, stochastic=False)
 
     def test_own_task_does_not_load_the_experiments_data(self) -> None:
         def never() -> Dataset:
@@ -85,7 +85,7 @@ class TestLoadTask:
         assert isinstance(task, Doubling)
         assert task.hidden == 7
         facts = check_task(task, batch_size=8)
-        assert facts == TaskFacts(parameters=22, stochastic=False, buffers=0)
+        assert facts == TaskFacts(parameters=22, stochastic=False)
 
     @pytest.mark.parametrize(
         ("settings", "key", "words"),
@@ -141,15 +141,6 @@ class TestFacts:
 
         assert check_task(Noisy(), batch_size=8).stochastic
 
-    def test_buffers_are_the_float_ones(self) -> None:
-        task = classify(
-            lambda: models.vgg16((3, 32, 32), 10, width=0.1), images((3, 32, 32), samples=16)
-        )
-        facts = check_task(task, batch_size=8)
-        assert not facts.stochastic
-        norms = [m for m in task.model().modules() if isinstance(m, nn.BatchNorm2d)]
-        assert facts.buffers == sum(2 * norm.num_features for norm in norms) > 0
-
     def test_the_check_leaves_the_random_state_alone(self) -> None:
         task = classify(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)))
         with torch.random.fork_rng(devices=[]):
@@ -191,7 +182,7 @@ class TestExamples:
         experiment = config.load(EXAMPLES / "own_model.toml")
         task = make_task(experiment.task, experiment.model, images)
         facts = check_task(task, batch_size=experiment.training.batch_size)
-        assert facts == TaskFacts(parameters=5498, stochastic=False, buffers=96)
+        assert facts == TaskFacts(parameters=5498, stochastic=False)
 
     def test_diabetes_learns(self) -> None:
         experiment = config.load(EXAMPLES / "diabetes.toml")

@@ -83,7 +83,7 @@ class TestCheckModel:
 
     def test_batch_norm_with_a_batch_of_one_names_the_batch_size(self) -> None:
         task = classify(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10)))
-        assert check_task(task, batch_size=2).buffers == 20
+        assert check_task(task, batch_size=2).parameters == 670
         error = refusal(task, batch_size=1)
         assert "Expected more than 1 value per channel" in str(error)
         assert "training.batch_size" in error.fix
