@@ -124,3 +124,15 @@ def test_no_forgotten_notes(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
     for word in ("TODO", "FIXME", "XXX", "breakpoint()"):
         assert word not in text
+
+
+def test_tests_sleep_in_one_place_alone() -> None:
+    """A test that sleeps waits too long on a quiet machine and not long enough on a busy one."""
+    tests = ROOT / "tests"
+    sleeping = {
+        str(module.relative_to(tests))
+        for module in tests.rglob("*.py")
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Call) and dotted(node.func) in ("time.sleep", "asyncio.sleep")
+    }
+    assert sleeping == {"waiting.py"}
