@@ -87,7 +87,7 @@ class Coordinator:
             with reserve_port(listen, key="--listen") as reserved:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
-                rounds = RoundLoop(state, self.ledger, self.settings.on_round)
+                rounds = CoordinatorRoundLoop(state, self.ledger, self.settings.on_round)
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
                 service = CoordinatorService(CoordinatorHandlers(state), self.settings.allowed)
@@ -174,7 +174,7 @@ class Coordinator:
             await state.wait_for_change(CHECK_SECONDS)
 
 
-class RoundLoop:
+class CoordinatorRoundLoop:
     """The rounds of a coordinator that leads: gather, survey, plan, order, collect, commit."""
 
     def __init__(
