@@ -1,4 +1,4 @@
-"""A small file system of a test's own, to fill up."""
+"""A small file system for one test, to fill up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def mounted(place: Path, size: str) -> Iterator[Path]:
-    """A new folder with room for so much (as mount writes it: 64k) and no more."""
+    """A new folder with this much space (as mount writes it: 64k) and no more."""
     place.mkdir()
     mounting = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],

@@ -1,4 +1,4 @@
-"""A full disk: one message, exit code 4, earlier rounds readable, --resume goes on bit for bit."""
+"""A full disk: one message, exit code 2, earlier rounds readable, and --resume works."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedhp.types import RoundRecord
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little room."""
+    """A separate file system with little space."""
     with mounted(tmp_path / "disk", "1500k") as place:
         yield place
 
 
 def fill(place: Path) -> Path:
-    """Use up all room."""
+    """Use up all space."""
     filler = place / "filler"
     with filler.open("wb", buffering=0) as stream:
         for size in (65536, 4096, 512, 1):
@@ -70,19 +70,19 @@ def test_a_disk_that_is_full_from_the_start(
     fill(small_disk)
     for what in ("run", "compare"):
         file = write(tmp_path, compare={"algorithms": ["dpsgd"]})
-        told = command(what, file, "--out", small_disk / "run")
-        assert told.code == 2
-        assert "full" in told.err or "MB are free" in told.err
-        assert "fix: free some space" in told.err
+        result = command(what, file, "--out", small_disk / "run")
+        assert result.code == 2
+        assert "full" in result.err or "MB are free" in result.err
+        assert "fix: free some space" in result.err
         assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
 def test_a_run_that_cannot_fit_is_refused(
     command: Command, small_disk: Path, tmp_path: Path
 ) -> None:
-    told = command("run", write(tmp_path), "rounds=1000000", "--out", small_disk / "run")
-    assert told.code == 2
-    assert "the run needs about" in told.err
+    result = command("run", write(tmp_path), "rounds=1000000", "--out", small_disk / "run")
+    assert result.code == 2
+    assert "the run needs about" in result.err
     assert list(small_disk.iterdir()) == []
 
 
@@ -104,10 +104,10 @@ def test_a_record_that_cannot_be_written(
         commit(self, record)
 
     monkeypatch.setattr(Store, "commit", full)
-    told = command("run", file, "--out", tmp_path / "r")
-    assert told.code == 2
-    assert "database or disk is full" in told.err
-    assert "fix: free some space and resume the run with --resume" in told.err
+    result = command("run", file, "--out", tmp_path / "r")
+    assert result.code == 2
+    assert "database or disk is full" in result.err
+    assert "fix: free some space and resume the run with --resume" in result.err
     monkeypatch.undo()
     with fedhp.open_run(tmp_path / "r") as run:
         assert run.rounds_done == 2
@@ -144,10 +144,10 @@ def test_a_checkpoint_that_cannot_be_written(
 
     monkeypatch.setattr(engine_run, "write_checkpoint", fail)
     monkeypatch.setattr(engine_run, "CHECKPOINT_SHARE", 1e9)
-    told = command("run", file, "--out", tmp_path / "r")
-    assert told.code == code
-    assert os.strerror(number) in told.err
-    assert "fix:" in told.err
+    result = command("run", file, "--out", tmp_path / "r")
+    assert result.code == code
+    assert os.strerror(number) in result.err
+    assert "fix:" in result.err
     monkeypatch.undo()
     with fedhp.open_run(tmp_path / "r") as run:
         assert run.rounds_done == 3

@@ -1,4 +1,4 @@
-"""Real etcd processes on loopback, and a process of its own that leads."""
+"""Real etcd processes on loopback, and a separate process that leads."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Leader:
-    """A process that leads a run and does as it is told, a line at a time."""
+    """A process that leads a run and follows commands, a line at a time."""
 
     def __init__(self, url: str, run: str, *, name: str) -> None:
         self._process = subprocess.Popen(

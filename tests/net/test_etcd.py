@@ -58,14 +58,14 @@ async def leading(url: str, run: str, *, lease: float = NEVER) -> AsyncIterator[
 async def keys_of(etcd: Etcd, run: str) -> list[str]:
     """The ends of all keys of a run."""
     client = EtcdClient(etcd.url, patience=PATIENCE)
-    found = await client.call("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "limit": "0"})
+    answer = await client.call("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "limit": "0"})
     await client.close()
-    names = [base64.b64decode(each["key"]).decode() for each in found.get("kvs", ())]
+    names = [base64.b64decode(each["key"]).decode() for each in answer.get("kvs", ())]
     return [name.partition(f"/{run}/")[2] for name in names if f"/{run}/" in name]
 
 
 async def depose(etcd: Etcd, run: str) -> None:
-    """Remove the leader's key, as an operator can; the leader has not heard of it yet."""
+    """Remove the leader's key, as an operator can; the leader does not know it yet."""
     client = EtcdClient(etcd.url, patience=PATIENCE)
     key = f"/test/{run}/leader"
     await client.transact([], [delete(key, f"{key}\0")])
@@ -140,7 +140,7 @@ def test_a_deposed_leader_does_not_read_either(one: Etcd, run: str) -> None:
     within(60, work())
 
 
-def test_a_leader_hears_that_its_key_was_removed(one: Etcd, run: str) -> None:
+def test_a_leader_notices_that_its_key_was_removed(one: Etcd, run: str) -> None:
     async def work() -> None:
         async with leading(one.url, run, lease=4 * LEASE) as ledger:
             await depose(one, run)
@@ -263,7 +263,7 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-def turns_the_pointer(request: bytes) -> bool:
+def changes_the_pointer(request: bytes) -> bool:
     return b"request_delete_range" in request
 
 
@@ -274,7 +274,7 @@ def test_a_commit_whose_answer_was_lost_is_made_once(one: Etcd, run: str, state:
             swallowed: list[bytes] = []
 
             def answer(request: bytes) -> bool:
-                if turns_the_pointer(request) and not swallowed:
+                if changes_the_pointer(request) and not swallowed:
                     swallowed.append(request)
                     return False
                 return True
@@ -325,7 +325,7 @@ def test_a_request_that_comes_again_much_later_changes_nothing(one: Etcd, run: s
 
 
 def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -> None:
-    """It takes away the parts that the next one has just written, and is told apart from it."""
+    """It deletes the parts that the next one has just written, and is distinguished from it."""
 
     async def work() -> None:
         async with Meddler(one) as between, leading(between.url, run) as ledger:
@@ -333,7 +333,7 @@ def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -
             kept: list[bytes] = []
 
             def hold(request: bytes) -> bool:
-                if turns_the_pointer(request):
+                if changes_the_pointer(request):
                     kept.append(request)
                     return False
                 return True
@@ -349,7 +349,7 @@ def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -
 
             async def send(request: bytes) -> bytes:
                 nonlocal sent
-                if turns_the_pointer(request) and not sent:
+                if changes_the_pointer(request) and not sent:
                     sent = True
                     assert b'"succeeded":true' in await plain_send(kept[0])
                 return await plain_send(request)
@@ -365,20 +365,23 @@ def test_a_commit_that_comes_late_does_not_spoil_the_next(one: Etcd, run: str) -
 @pytest.mark.slow
 def test_no_half_state_is_ever_seen(one: Etcd, run: str) -> None:
     """Leaders are killed in the middle of large commits."""
-    told = 0
+    acknowledged = 0
     for life in generator(7, Purpose.PROBE).integers(1, 6, 6):
         with etcd_support.Leader(one.url, run, name="c") as leader:
             assert leader.hear().startswith("leads ")
-            leader.tell(f"large {told + 1}")
+            leader.tell(f"large {acknowledged + 1}")
             for _ in range(life):
-                told = int(leader.hear())
+                acknowledged = int(leader.hear())
             leader.signal(signal.SIGKILL)
-            told = max([told, *(int(line) for line in leader.rest())])
-        found = asyncio.run(committed_state(one.url, run))
-        allowed = [hashlib.sha512(str(number).encode()).digest() for number in (told, told + 1)]
-        assert found is not None
-        assert found[:64] in allowed
-        assert len(found) == 64 * 20_000 + 1_000_000
+            acknowledged = max([acknowledged, *(int(line) for line in leader.rest())])
+        state = asyncio.run(committed_state(one.url, run))
+        allowed = [
+            hashlib.sha512(str(number).encode()).digest()
+            for number in (acknowledged, acknowledged + 1)
+        ]
+        assert state is not None
+        assert state[:64] in allowed
+        assert len(state) == 64 * 20_000 + 1_000_000
 
 
 async def committed_state(url: str, run: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""etcd's members killed, frozen, foreign, closed to us or full: told in words, never a hang."""
+"""etcd's members killed, frozen, foreign, locked or full: a clear error, never a hang."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def test_each_member_is_killed_in_turn(three: Etcd) -> None:
             for member in (0, 1, 2, 0, 1, 2):
                 await asyncio.to_thread(three.kill, member)
                 await ledger.commit(f"without {member}".encode())
-                found = await find_leader(three.url, "r")
-                assert found is not None
+                assert await find_leader(three.url, "r") is not None
                 await asyncio.to_thread(three.start, member)
             assert await ledger.committed() == b"without 2"
 
@@ -101,7 +100,7 @@ def test_a_member_that_is_frozen_is_passed_over(three: Etcd) -> None:
     within(60, work())
 
 
-def test_nobody_there_is_told_in_seconds() -> None:
+def test_an_etcd_that_is_not_there_is_an_error_within_seconds() -> None:
     async def work() -> None:
         first, second = free_ports(2)
         url = f"etcd://127.0.0.1:{first},127.0.0.1:{second}"
@@ -120,7 +119,7 @@ def test_nobody_there_is_told_in_seconds() -> None:
 
 @needs_etcd
 def test_two_etcds_are_not_one(tmp_path: Path) -> None:
-    """Each would make a leader of its own."""
+    """Each would elect its own leader."""
 
     async def work(first: Etcd, second: Etcd) -> None:
         hosts = ",".join(each.member_url(0).removeprefix("http://") for each in (first, second))
@@ -175,7 +174,7 @@ OLD = json.dumps({"header": {"cluster_id": "1"}, "version": "3.3.27", "leader": 
         (500, '{"error": {"code": "x"}}', "refuses: no reason given"),
     ],
 )
-def test_what_is_not_a_usable_etcd_is_told(status: int, body: str, words: str) -> None:
+def test_what_is_not_a_usable_etcd_is_refused(status: int, body: str, words: str) -> None:
     async def work() -> None:
         async with answering(status, body) as url:
             ledger = EtcdLedger(url, "r")
@@ -258,7 +257,7 @@ def test_tls_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 @needs_etcd
-def test_an_etcd_without_room_is_told(tmp_path: Path) -> None:
+def test_an_etcd_without_space_is_an_error(tmp_path: Path) -> None:
     noise = generator(8, Purpose.PROBE).bytes(400_000)
 
     async def fill(ledger: EtcdLedger) -> None:
@@ -286,8 +285,8 @@ def test_an_etcd_without_room_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_addresses(url: str, members: tuple[str, ...], prefix: str) -> None:
-    found = parse_etcd_url(url)
-    assert (found.members, found.prefix) == (members, prefix)
+    address = parse_etcd_url(url)
+    assert (address.members, address.prefix) == (members, prefix)
 
 
 @pytest.mark.parametrize(
@@ -297,13 +296,13 @@ def test_addresses(url: str, members: tuple[str, ...], prefix: str) -> None:
         *("etcd://user:secret@h:1", "etcd://h/a b", "etcd://h/a?b", "etcd:/h", "etcd://[::1"),
     ],
 )
-def test_addresses_that_are_none(url: str) -> None:
+def test_wrong_addresses(url: str) -> None:
     with pytest.raises(ConfigError, match="is not an address of etcd"):
         parse_etcd_url(url)
 
 
 @pytest.mark.parametrize("run", ["", "a/b", "a b", "../x"])
-def test_a_run_that_is_no_name(run: str) -> None:
+def test_a_run_name_that_cannot_be_a_key(run: str) -> None:
     with pytest.raises(ConfigError, match="cannot be part of a key"):
         EtcdLedger("etcd://h:1", run)
 

@@ -172,7 +172,7 @@ def test_a_ledger_removed_beneath_its_leader(tmp_path: Path) -> None:
     run_in(work())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     async def work() -> None:

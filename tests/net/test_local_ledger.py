@@ -472,6 +472,8 @@ class FailingDisk:
             raise error
         return self.inner.execute(text, *values)
 
+    in_transaction = False
+
     def close(self) -> None:
         self.inner.close()
 
@@ -552,6 +554,22 @@ def test_two_that_start_at_once_get_different_epochs(quick_disk: Path) -> None:
             assert sorted(epochs) == [1, 2, 3, 4]
             names = {path.name for path in folder.iterdir()}
             assert names <= {LEDGER_FILE, f"{LEDGER_FILE}-journal"}
+
+    run(work())
+
+
+def test_a_commit_during_the_close_is_made_or_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        ledger = LocalLedger(tmp_path)
+        await ledger.lead(name="c", address="")
+        before, closing = asyncio.create_task(ledger.commit(b"one")), ledger.close()
+        await asyncio.sleep(0)
+        after = asyncio.create_task(closing)
+        await asyncio.sleep(0)
+        with pytest.raises(NotLeader):
+            await ledger.commit(b"two")
+        await asyncio.gather(before, after)
+        assert await state_in(tmp_path) == b"one"
 
     run(work())
 

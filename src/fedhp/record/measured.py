@@ -42,7 +42,7 @@ class Measured:
 
     def __init__(self, run: RunReader) -> None:
         self._run = run
-        self.rounds = run.rounds_done  # a run that goes on may commit more while this is read
+        self.rounds = run.rounds_done  # an unfinished run may commit more meanwhile
         self.workers = int(run.meta("workers"))
         self.model_bytes = int(run.meta("model_bytes"))
         self.step_time = self._of_workers("step_time")

@@ -133,16 +133,16 @@ def test_no_second_copy_is_made(tmp_path: Path) -> None:
     """Memory beyond the arrays, as shares of their size: in a process of its own."""
     if not Path("/proc/self/status").exists():
         pytest.skip("the memory of a process is read from /proc")
-    told = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    write, read, mapped = map(float, told.stdout.split())
+    write, read, mapped = map(float, child.stdout.split())
     assert write < 0.1
     assert 0.9 < read < 1.1
     assert mapped < 0.1
 
 
-def test_a_new_one_replaces_the_old_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_new_one_replaces_the_old_and_leaves_nothing_else(tmp_path: Path) -> None:
     for round_index in (1, 2):
         write_checkpoint(tmp_path, sample(round_index))
     found = read_checkpoint(tmp_path)
@@ -281,10 +281,10 @@ def test_a_kill_halfway_keeps_the_old_one(tmp_path: Path) -> None:
         "parts = lambda: (yield b'x' * 100_000) or os._exit(9)\n"
         "files.write_parts(Path(sys.argv[1]), parts())"
     )
-    told = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / CHECKPOINT_FILE)], check=False
     )
-    assert told.returncode == 9
+    assert child.returncode == 9
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.round_index == 1

@@ -1,4 +1,4 @@
-"""The record of a run: all of a round or nothing, damage and full disks told in words."""
+"""The record of a run: all of a round or nothing, and clear errors for damage and full disks."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
     ids=["empty", "short", "text", "header only"],
 )
 @pytest.mark.parametrize("write", [False, True])
-def test_a_record_that_is_none_is_damaged(content: bytes, write: bool, tmp_path: Path) -> None:
+def test_another_file_is_a_damaged_record(content: bytes, write: bool, tmp_path: Path) -> None:
     (tmp_path / RECORD_FILE).write_bytes(content)
     with pytest.raises(RunError, match="the record is damaged") as caught:
         Store.open(tmp_path, write=write)

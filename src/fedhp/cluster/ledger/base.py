@@ -1,4 +1,4 @@
-"""Where the committed state of a run is stored: what any such place promises.
+"""Where the committed state of a run is stored: what every ledger promises.
 
 A ledger leads at most once: a process that lost the lead starts again with a new one. Commits of
 one ledger are made one after the other.
@@ -17,7 +17,7 @@ class NotLeader(FedhpError):
 
 
 class Unreachable(FedhpError):
-    """Whether the commit was made cannot be known now; the same one must be tried again."""
+    """It is not known whether the commit was made; the same commit must be tried again."""
 
 
 class LedgerDamaged(RunError):
@@ -25,7 +25,7 @@ class LedgerDamaged(RunError):
 
 
 class Ledger(Protocol):
-    """A place for one run's committed state, and for who may commit."""
+    """Stores the committed state of one run, and decides who may commit."""
 
     lost: asyncio.Event  # set when leadership is lost
 
@@ -34,7 +34,7 @@ class Ledger(Protocol):
         ...
 
     def leads(self) -> bool:
-        """Whether this process still leads, at this very moment: ask before giving orders."""
+        """Whether this process still leads right now: to be asked before orders are given."""
         ...
 
     async def committed(self) -> bytes | None:
@@ -46,5 +46,5 @@ class Ledger(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let the next one lead."""
+        """Let another process lead."""
         ...

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedhp.cluster.ledger.base import LedgerDamaged, NotLeader
-from fedhp.errors import RunError
+from fedhp.errors import FedhpError, RunError, StorageFull
 from fedhp.files import make_folder, storage_error, storage_errors, write_file
 
 LEDGER_FILE = "ledger.sqlite"
@@ -39,7 +39,7 @@ class _Busy(NotLeader):
 
 
 class LocalLedger:
-    """The ledger of one run; a missing one is made."""
+    """The ledger of one run; it is created if it does not exist."""
 
     def __init__(self, folder: Path) -> None:
         self.lost = asyncio.Event()
@@ -81,10 +81,10 @@ class LocalLedger:
             with _transaction(connection):
                 epoch, content = _read(connection, self._path)
                 _write(connection, epoch + 1, content)
-            found = os.stat(self._path)
+            file = os.stat(self._path)
             stack.pop_all()
         self._state = None if content is None else zlib.decompress(content)
-        self._inode = found.st_dev, found.st_ino
+        self._inode = file.st_dev, file.st_ino
         self._connection, self._epoch = connection, epoch + 1
         return self._epoch
 
@@ -93,8 +93,8 @@ class LocalLedger:
         if self._connection is None:
             return False
         try:
-            found = os.stat(self._path)
-            in_place = (found.st_dev, found.st_ino) == self._inode
+            file = os.stat(self._path)
+            in_place = (file.st_dev, file.st_ino) == self._inode
         except OSError:
             in_place = False
         if not in_place:
@@ -108,10 +108,13 @@ class LocalLedger:
 
     async def commit(self, state: bytes) -> None:
         """Replace the state."""
-        connection = self._check_leads()
-        await self._run(lambda: self._commit(connection, state))
+        self._check_leads()
+        await self._run(lambda: self._commit(state))
 
-    def _commit(self, connection: sqlite3.Connection, state: bytes) -> None:
+    def _commit(self, state: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            raise self._not_leader()  # it was closed meanwhile
         if self._broken:
             raise RunError(
                 f"{self._path}: the ledger cannot be used any more: {self._broken}",
@@ -121,21 +124,24 @@ class LocalLedger:
         try:
             with self._clear_errors(), _transaction(connection):
                 _write(connection, self._epoch, zlib.compress(state, 1))
-        except RunError as error:
+        except FedhpError as error:
             # A full disk changes nothing. After other errors, such as a failed sync, only
             # opening the database again shows what is on the disk.
-            self._broken = error.problem
+            if not isinstance(error, StorageFull) or connection.in_transaction:
+                self._broken = error.problem
             raise
         self._state = state
 
-    def _check_leads(self) -> sqlite3.Connection:
-        if self._connection is None or not self.leads():
-            raise NotLeader(
-                f"{self._folder}: this process does not hold the ledger",
-                allowed="commits of the process that leads",
-                fix="wait until the other coordinator ends, and do not change the folder's files",
-            )
-        return self._connection
+    def _check_leads(self) -> None:
+        if not self.leads():
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(
+            f"{self._folder}: this process does not hold the ledger",
+            allowed="commits of the process that leads",
+            fix="wait until the other coordinator ends, and do not change the folder's files",
+        )
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -179,7 +185,7 @@ class LocalLedger:
 
 
 def _create(path: Path) -> None:
-    """Make the database if it does not exist: whole, and only if no other process was faster."""
+    """Create the database if it does not exist: whole, and unless another process was faster."""
     if path.exists():
         return
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
@@ -252,9 +258,9 @@ def _refuse_journal(folder: Path) -> None:
         )
 
 
-def _damaged(path: Path, why: str) -> LedgerDamaged:
+def _damaged(path: Path, reason: str) -> LedgerDamaged:
     return LedgerDamaged(
-        f"{path}: the ledger is damaged: {why}",
+        f"{path}: the ledger is damaged: {reason}",
         allowed="a file that only fedhp wrote to",
-        fix="bring back a copy of the file, or start the run again with another --out",
+        fix="restore a copy of the file, or start the run again with another --out",
     )
