@@ -565,7 +565,7 @@ def test_a_commit_during_the_close_is_made_or_refused(tmp_path: Path) -> None:
         outcomes = await asyncio.gather(
             ledger.commit(b"one"), ledger.close(), ledger.commit(b"two"), return_exceptions=True
         )
-        assert outcomes[:2] == [None, None]
+        assert list(outcomes[:2]) == [None, None]
         assert isinstance(outcomes[2], NotLeader)
         assert await state_in(tmp_path) == b"one"
 
