@@ -87,9 +87,9 @@ class Forest:
     def _rebuild(self, first: int) -> None:
         """Build the forest from scratch: kept links that join groups, then the fastest first."""
         size = len(self._ends)
-        carrying = np.array(self._joining, dtype=np.int64)
-        places = np.concatenate([carrying, np.arange(size - 1, first - 1, -1)])
-        weights = np.concatenate([np.ones(len(carrying)), size + 1.0 - places[len(carrying) :]])
+        joining = np.array(self._joining, dtype=np.int64)
+        places = np.concatenate([joining, np.arange(size - 1, first - 1, -1)])
+        weights = np.concatenate([np.ones(len(joining)), size + 1.0 - places[len(joining) :]])
         if self._merged:
             # Of several links between the same two groups, the first is preferred.
             low, high = np.sort(self._ends[places], axis=1).T

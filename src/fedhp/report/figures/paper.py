@@ -83,8 +83,8 @@ class FigureText(BaseModel):
 
 def read_figure_texts(names: Iterable[str], folder: Path | None = None) -> dict[str, FigureText]:
     """The texts of these figures, from the folder of the paper's files or another one."""
-    place = folder or paper_folder()
-    return {name: read_checked(FigureText, place / f"{name}.toml") for name in names}
+    files = folder or paper_folder()
+    return {name: read_checked(FigureText, files / f"{name}.toml") for name in names}
 
 
 @dataclass(frozen=True, slots=True)

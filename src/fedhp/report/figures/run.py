@@ -247,10 +247,13 @@ def _markers(
     shown = np.zeros(len(devices), dtype=np.bool_)
     shown[spread_evenly(len(devices), MOST_MARKERS)] = True
     for kind, style in styles.items():
-        mine = shown & np.array([device == kind for device in devices])
+        of_kind = shown & np.array([device == kind for device in devices])
         # An edge would cover a marker this small.
         edge = INK if len(devices) <= MOST_MARKERS // 10 else style.color
-        for rows, face, line in ((mine & ~gone, style.color, edge), (mine & gone, "white", FAINT)):
+        for rows, face, line in (
+            (of_kind & ~gone, style.color, edge),
+            (of_kind & gone, "white", FAINT),
+        ):
             axes.scatter(
                 x[rows],
                 y[rows],
