@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> Told:
+def outcome(folder: Path) -> Told:
     """One comparison for the whole module: two seeds, four variants, one of which diverges."""
     file = write(folder, rounds=4, evaluation={"targets": [0.8, 0.0]}, model={"hidden": [16, 16]})
     out, err = io.StringIO(), io.StringIO()
@@ -79,9 +79,9 @@ def test_no_rounds_are_an_object_too(command: Command, tmp_path: Path) -> None:
     assert run["round_time"] is None
 
 
-def test_compare_prints_one_object_with_every_variant(told: Told) -> None:
-    assert told.out.count("\n") == 1
-    runs = told.json()["runs"]
+def test_compare_prints_one_object_with_every_variant(outcome: Told) -> None:
+    assert outcome.out.count("\n") == 1
+    runs = outcome.json()["runs"]
     assert [(run["algorithm"], run["seed"]) for run in runs] == [
         (label, seed) for label in VARIANTS for seed in SEEDS
     ]
@@ -94,8 +94,8 @@ def test_compare_prints_one_object_with_every_variant(told: Told) -> None:
     assert runs[4]["mean_waiting_time"] == 0
 
 
-def test_the_summary_has_means_and_intervals(told: Told) -> None:
-    result = told.json()
+def test_the_summary_has_means_and_intervals(outcome: Told) -> None:
+    result = outcome.json()
     assert list(result["summary"]) == VARIANTS
     for label in VARIANTS[:3]:
         mine = [run for run in result["runs"] if run["algorithm"] == label]
@@ -108,25 +108,27 @@ def test_the_summary_has_means_and_intervals(told: Told) -> None:
         assert result["summary"][label]["time_to_target"]["0.00"]["reached"] == "2/2"
 
 
-def test_a_variant_that_diverges_is_marked_and_the_others_finish(told: Told, folder: Path) -> None:
-    assert told.code == 3
-    assert told.err.count("diverged") >= 2
-    assert "2 runs failed" in told.err
+def test_a_variant_that_diverges_is_marked_and_the_others_finish(
+    outcome: Told, folder: Path
+) -> None:
+    assert outcome.code == 3
+    assert outcome.err.count("diverged") >= 2
+    assert "2 runs failed" in outcome.err
     bad = VARIANTS[3]
     for seed in SEEDS:
-        assert f"{bad}, seed {seed}: round" in told.err
+        assert f"{bad}, seed {seed}: round" in outcome.err
         with fedhp.open_run(cell(folder, bad, seed)) as run:
             assert run.meta("status") == "diverged"
-    runs = told.json()["runs"]
+    runs = outcome.json()["runs"]
     assert [run["status"] for run in runs] == ["finished"] * 6 + ["diverged"] * 2
-    assert "training.learning_rate" in told.err
+    assert "training.learning_rate" in outcome.err
     markdown = (folder / "out" / "comparison.md").read_text()
     assert "diverged" in markdown
-    assert json.loads((folder / "out" / "comparison.json").read_text()) == told.json()
+    assert json.loads((folder / "out" / "comparison.json").read_text()) == outcome.json()
 
 
-def test_one_seed_is_one_world(told: Told, folder: Path) -> None:
-    assert told.code == 3
+def test_one_seed_is_one_world(outcome: Told, folder: Path) -> None:
+    assert outcome.code == 3
 
     def world(label: str, seed: int) -> dict[str, Any]:
         with fedhp.open_run(cell(folder, label, seed)) as run:
@@ -144,20 +146,20 @@ def test_one_seed_is_one_world(told: Told, folder: Path) -> None:
     assert world(VARIANTS[0], 0) != world(VARIANTS[0], 3)
 
 
-def test_a_run_of_a_comparison_equals_the_run_alone(told: Told, folder: Path) -> None:
-    assert told.code == 3
+def test_a_run_of_a_comparison_equals_the_run_alone(outcome: Told, folder: Path) -> None:
+    assert outcome.code == 3
     experiment = fedhp.load_experiment(
         folder / "tiny.toml", "algorithm={name = 'fedhp', deadline = 'fill'}", seed=3
     )
     with fedhp.run(experiment, folder / "alone") as alone:
-        runs = told.json()["runs"]
+        runs = outcome.json()["runs"]
         assert alone.digest() == runs[3]["digest"]
 
 
-def test_a_finished_comparison_is_told_again(told: Told, folder: Path, capsys: Any) -> None:
+def test_a_finished_comparison_is_told_again(outcome: Told, folder: Path, capsys: Any) -> None:
     options = ["--algorithms", ",".join(VARIANTS[:3]), "--seeds", "0,3", "--no-figures"]
     again = caller(capsys)(
         "compare", folder / "tiny.toml", "--out", folder / "out", "--resume", "--json", *options
     )
     assert again.code == 0
-    assert again.json()["runs"] == told.json()["runs"][:6]
+    assert again.json()["runs"] == outcome.json()["runs"][:6]

@@ -23,13 +23,13 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_of_runs(command: Command, top: Path, tmp_path: Path) -> None:
-    told = command("report", top)
-    assert told.code == 0, told.err
-    assert told.err == ""
+    outcome = command("report", top)
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
     page = top / "report" / "report.html"
-    assert f"report: {page} (" in told.out
-    assert "2 runs" in told.out
-    assert f"figures: {top / 'report' / 'figures'} (" in told.out
+    assert f"report: {page} (" in outcome.out
+    assert "2 runs" in outcome.out
+    assert f"figures: {top / 'report' / 'figures'} (" in outcome.out
     check_page(page.read_text(encoding="utf-8"))
     check_json_names_every_file(command, top, tmp_path)  # a report inside the folder is no run
 
@@ -43,11 +43,11 @@ def test_one_run_gets_its_report_inside(command: Command, top: Path) -> None:
 
 
 def check_json_names_every_file(command: Command, top: Path, tmp_path: Path) -> None:
-    told = command(
+    outcome = command(
         "report", top / "fedhp", top / "dpsgd", top, "--out", tmp_path / "new" / "one", "--json"
     )
-    assert told.code == 0, told.err
-    paths = told.json()
+    assert outcome.code == 0, outcome.err
+    paths = outcome.json()
     assert set(paths) == {"report", "figures", "data"}
     assert paths["report"] == str(tmp_path / "new" / "one" / "report.html")
     every = [paths["report"], *paths["figures"], *paths["data"]]
@@ -56,7 +56,7 @@ def check_json_names_every_file(command: Command, top: Path, tmp_path: Path) -> 
     assert sorted(every) == sorted(map(str, written))
     page = Path(paths["report"]).read_text(encoding="utf-8")
     assert "2 runs: 2 algorithms, 1 seed, 6 workers, 3 rounds." in page, "given twice counts once"
-    assert json.loads(told.out) == paths
+    assert json.loads(outcome.out) == paths
 
 
 def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,31 +76,31 @@ def test_what_is_no_run(command: Command, tmp_path: Path, path: str, words: str)
     (tmp_path / "file").write_text("no run")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.sqlite").write_text("not a database, but long enough " * 10)
-    told = command("report", tmp_path / path)
-    assert told.code == 2
-    assert words in told.err
-    assert "fix:" in told.err
-    assert told.out == ""
+    outcome = command("report", tmp_path / path)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "fix:" in outcome.err
+    assert outcome.out == ""
     assert not (tmp_path / path / "report").exists()
 
 
 def test_a_run_without_rounds(command: Command, tmp_path: Path) -> None:
-    told = command("report", make_run(tmp_path / "run", "dpsgd", rounds=0))
-    assert told.code == 2
-    assert "no round is committed yet" in told.err
+    outcome = command("report", make_run(tmp_path / "run", "dpsgd", rounds=0))
+    assert outcome.code == 2
+    assert "no round is committed yet" in outcome.err
     assert not (tmp_path / "run" / "report").exists()
 
 
 def test_a_place_that_is_taken(command: Command, top: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    told = command("report", top, "--out", tmp_path / "file")
-    assert told.code == 2
-    assert "cannot be written" in told.err
-    assert "fix:" in told.err
+    outcome = command("report", top, "--out", tmp_path / "file")
+    assert outcome.code == 2
+    assert "cannot be written" in outcome.err
+    assert "fix:" in outcome.err
     assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_no_run_named(command: Command) -> None:
-    told = command("report")
-    assert told.code == 2
-    assert "RUN" in told.err
+    outcome = command("report")
+    assert outcome.code == 2
+    assert "RUN" in outcome.err

@@ -29,11 +29,11 @@ def runs(out: Path) -> dict[str, int]:
 
 def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = command("reproduce", "all", "--files", files, "--out", out)
-    assert told.code == 0, told.err
-    assert "4 runs for fig2, fig7, 0 of them finished" in told.err
-    assert "Digits: skipped." in told.err
-    assert "train-images" in told.err
+    outcome = command("reproduce", "all", "--files", files, "--out", out)
+    assert outcome.code == 0, outcome.err
+    assert "4 runs for fig2, fig7, 0 of them finished" in outcome.err
+    assert "Digits: skipped." in outcome.err
+    assert "train-images" in outcome.err
     page = (out / "report.html").read_text(encoding="utf-8")
     check_page(page)
     assert "Figure 2: A title" in page
@@ -77,8 +77,8 @@ def test_a_changed_setting_runs_only_its_own_cells(
     before = runs(out)
     text = (files / "fig2.toml").read_text()
     (files / "fig2.toml").write_text(text.replace('"dpsgd"', '"dpsgd:steps=1"'))
-    told = command("reproduce", "fig2", "--files", files, "--out", out)
-    assert "4 runs for fig2, 2 of them finished" in told.err
+    outcome = command("reproduce", "fig2", "--files", files, "--out", out)
+    assert "4 runs for fig2, 2 of them finished" in outcome.err
     after = runs(out)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 2
@@ -93,8 +93,8 @@ def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> 
     assert command(*words, whole).code == 0
     with ForkedCommand(*words, out):  # killed at the end
         wait_until(lambda: len(runs(out)) >= 2, "two runs have begun")
-    told = command(*words, out)
-    assert told.code == 0, told.err
+    outcome = command(*words, out)
+    assert outcome.code == 0, outcome.err
     assert (out / "data" / "runs.csv").read_text() == (whole / "data" / "runs.csv").read_text()
 
 
@@ -108,16 +108,16 @@ def test_goes_on_after_kill_9(files: Path, tmp_path: Path, command: Command) -> 
     ],
 )
 def test_bad_input_is_refused(command: Command, words: list[str], said: str) -> None:
-    told = command("reproduce", *words)
-    assert told.code == 2
-    assert said in told.err
-    assert "fix:" in told.err
+    outcome = command("reproduce", *words)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert "fix:" in outcome.err
 
 
 def test_nothing_to_report_is_said(command: Command, files: Path, tmp_path: Path) -> None:
     (files / "fig2.toml").write_text(
         FIGURE.replace("emnist = [0, 1], ", "").replace("DRAW", "accuracy")
     )
-    told = command("reproduce", "fig2", "--files", files, "--out", tmp_path / "out")
-    assert told.code == 2
-    assert "no run has finished" in told.err
+    outcome = command("reproduce", "fig2", "--files", files, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "no run has finished" in outcome.err

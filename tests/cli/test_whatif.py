@@ -39,16 +39,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_and_what_it_rests_on(command: Command, run: Path) -> None:
-    told = command("whatif", run)
-    assert told.code == 0, told.err
-    rows = {line.split()[0]: line.split() for line in told.out.splitlines() if line.strip()}
+    outcome = command("whatif", run)
+    assert outcome.code == 0, outcome.err
+    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines() if line.strip()}
     assert rows["fedhp"][1] == "6"
     assert rows["fedhp"][-1] == "recorded"
     assert rows["fedhp:deadline=fill"][-1] == "assumed"
     for planner in ("dpsgd", "ldsgd", "adpsgd", "adpsgd:steps=100"):
         assert rows[planner][-1] == "exact"
     assert rows["adpsgd"].count("0.00") + rows["adpsgd"].count("0.000") == 1  # it never waits
-    words = " ".join(told.out.split())
+    words = " ".join(outcome.out.split())
     assert "so do all 6 rounds of the run's own planner, replayed" in words
     assert re.search(r"The fastest is \S+: [\d.]+ local steps per second of virtual time", words)
     assert "Nothing was trained" in words
@@ -58,17 +58,21 @@ def test_the_table_and_what_it_rests_on(command: Command, run: Path) -> None:
 
 
 def test_planners_and_settings_of_ones_own(command: Command, run: Path) -> None:
-    told = command("whatif", run, "world.drift=0", "--planner", "dpsgd", "--planner", "ldsgd")
-    assert told.code == 0, told.err
-    assert "Changed: world.drift=0." in told.out
-    assert [line.split()[0] for line in told.out.splitlines()[3:6]] == ["fedhp", "dpsgd", "ldsgd"]
+    outcome = command("whatif", run, "world.drift=0", "--planner", "dpsgd", "--planner", "ldsgd")
+    assert outcome.code == 0, outcome.err
+    assert "Changed: world.drift=0." in outcome.out
+    assert [line.split()[0] for line in outcome.out.splitlines()[3:6]] == [
+        "fedhp",
+        "dpsgd",
+        "ldsgd",
+    ]
 
 
 def test_json_is_one_object(command: Command, run: Path) -> None:
-    told = command("whatif", run, "--json", "--planner", "fedhp,adpsgd:steps=4")
-    assert told.code == 0, told.err
-    assert told.out.count("\n") == 1
-    result = told.json()
+    outcome = command("whatif", run, "--json", "--planner", "fedhp,adpsgd:steps=4")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("\n") == 1
+    result = outcome.json()
     assert result["check"]["exact"]
     assert [each["planner"] for each in result["planners"]] == ["fedhp", "adpsgd:steps=4"]
     same, other = result["planners"]
@@ -90,12 +94,12 @@ def test_an_algorithm_of_ones_own(
     file = write(tmp_path, algorithm={"name": "replayed_part:Alone", "steps": 3})
     assert command("run", file, "--out", tmp_path / "run").code == 0
     planners = ("--planner", "replayed_part:Alone", "--planner", "replayed_part:Alone:steps=1")
-    told = command("whatif", tmp_path / "run", *planners, "--json")
-    assert told.code == 0, told.err
-    same, other = told.json()["planners"]
+    outcome = command("whatif", tmp_path / "run", *planners, "--json")
+    assert outcome.code == 0, outcome.err
+    same, other = outcome.json()["planners"]
     assert (same["sure"], same["mean_local_steps"]) == ("recorded", 3)
     assert (other["sure"], other["mean_local_steps"]) == ("assumed", 1)
-    assert "a part may print" in told.err
+    assert "a part may print" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -108,16 +112,16 @@ def test_an_algorithm_of_ones_own(
     ],
 )
 def test_mistakes(command: Command, run: Path, arguments: list[str], words: str) -> None:
-    told = command("whatif", run, *arguments)
-    assert told.code == 2
-    assert words in told.err
-    assert "allowed:" in told.err
-    assert "fix:" in told.err
-    assert told.out == ""
+    outcome = command("whatif", run, *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "allowed:" in outcome.err
+    assert "fix:" in outcome.err
+    assert outcome.out == ""
 
 
 def test_a_path_without_a_run(command: Command, tmp_path: Path) -> None:
-    told = command("whatif", tmp_path / "nothing")
-    assert told.code == 2
-    assert "is not a run folder" in told.err
-    assert "fix:" in told.err
+    outcome = command("whatif", tmp_path / "nothing")
+    assert outcome.code == 2
+    assert "is not a run folder" in outcome.err
+    assert "fix:" in outcome.err

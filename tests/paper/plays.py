@@ -13,7 +13,7 @@ from fedhp.graph import topology_from
 from fedhp.types import FloatArray, Plan, Reports
 from paper.instances import MEGABIT, network_of
 from paper.reference import Link, Wires
-from paper.reference_fedhp import Coordinator, Rules, Searched, Told
+from paper.reference_fedhp import Coordinator, ReportedNumbers, Rules, Searched
 
 NAN = float("nan")
 
@@ -23,19 +23,19 @@ def numbers(values: Sequence[float | None]) -> FloatArray:
     return np.array([NAN if value is None else value for value in values])
 
 
-def reports_of(told: Told, round_index: int) -> Reports:
+def reports_of(reported: ReportedNumbers, round_index: int) -> Reports:
     """The same report for fedhp."""
-    pairs = sorted(told.distance)
+    pairs = sorted(reported.distance)
     return Reports(
         round_index=round_index,
-        step_time=numbers(told.step_time),
-        update_norm=numbers(told.update_norm),
+        step_time=numbers(reported.step_time),
+        update_norm=numbers(reported.update_norm),
         links=np.array(pairs, dtype=np.int64).reshape(-1, 2),
-        distance=np.array([told.distance[pair] for pair in pairs]),
-        smoothness=numbers(told.smoothness),
-        gradient_variance=numbers(told.gradient_variance),
-        start_loss=numbers(told.start_loss),
-        selected=np.empty((len(told.step_time), 0), dtype=np.int64),
+        distance=np.array([reported.distance[pair] for pair in pairs]),
+        smoothness=numbers(reported.smoothness),
+        gradient_variance=numbers(reported.gradient_variance),
+        start_loss=numbers(reported.start_loss),
+        selected=np.empty((len(reported.step_time), 0), dtype=np.int64),
     )
 
 
@@ -80,7 +80,9 @@ class Play:
         )
         self.mean = rng.choice([0.03, 0.1, 0.3], workers)
         nothing: list[float | None] = [None] * workers
-        self.told = Told(self._step_times(range(workers)), nothing, {}, nothing, nothing, nothing)
+        self.reported = ReportedNumbers(
+            self._step_times(range(workers)), nothing, {}, nothing, nothing, nothing
+        )
         self.round_index = 0
 
     def _step_times(self, present: Sequence[int]) -> list[float | None]:
@@ -116,19 +118,19 @@ class Play:
         present = [i for i in range(self.workers) if there[i]]
         wires = self._wires()
         rate = 0.1 * 0.98 ** (self.round_index - 1)
-        self.reference.learn(self.told)
+        self.reference.learn(self.reported)
         expected = self.reference.plan(learning_rate=rate, present=present, wires=wires)
         observation = Observation(
             self.round_index, 0.0, rate, there, network_of(wires, self.workers)
         )
         self.state, plan = self.algorithm.plan(
-            self.state, observation, reports_of(self.told, self.round_index - 1)
+            self.state, observation, reports_of(self.reported, self.round_index - 1)
         )
         seen = Seen(self.round_index, expected, self.reference, self.state, plan)
         estimating = self.round_index % 2 == 1
         nothing: list[float | None] = [None] * self.workers
         scale = float(self.rng.uniform(0.2, 2))
-        self.told = Told(
+        self.reported = ReportedNumbers(
             step_time=self._step_times(present),
             update_norm=[
                 float(self.rng.uniform(0, 6)) if i in present else None for i in range(self.workers)

@@ -38,13 +38,13 @@ def neighbors(worker: int, links: Iterable[Link]) -> list[int]:
 
 def joined(start: int, goal: int, links: Iterable[Link]) -> bool:
     """Whether a path leads from one worker to the other."""
-    beside: dict[int, list[int]] = {}
+    neighbors: dict[int, list[int]] = {}
     for a, b in links:
-        beside.setdefault(a, []).append(b)
-        beside.setdefault(b, []).append(a)
+        neighbors.setdefault(a, []).append(b)
+        neighbors.setdefault(b, []).append(a)
     seen, waiting = {start}, [start]
     while waiting:
-        for other in beside.get(waiting.pop(), []):
+        for other in neighbors.get(waiting.pop(), []):
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)

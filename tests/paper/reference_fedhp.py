@@ -207,7 +207,7 @@ class Rules:
 
 
 @dataclass
-class Told:
+class ReportedNumbers:
     """What the workers report after a round; None where nothing was measured."""
 
     step_time: list[float | None]
@@ -246,17 +246,17 @@ class Coordinator:
             [0.0 if i == j else None for j in range(self.workers)] for i in range(self.workers)
         ]
 
-    def learn(self, told: Told) -> None:
+    def learn(self, reported: ReportedNumbers) -> None:
         """Lines 3-5 and the updates of SPEC 5."""
         rules = self.rules
-        for i, took in enumerate(told.step_time):
+        for i, took in enumerate(reported.step_time):
             if took is not None:
                 self.step_time[i] = moving_average(self.step_time[i], took, rules.smoothing)
-        if told.distance:
+        if reported.distance:
             self.distances = update_distances(
-                self.distances, told.distance, smoothing=rules.distance_smoothing
+                self.distances, reported.distance, smoothing=rules.distance_smoothing
             )
-        norms = finite(told.update_norm)
+        norms = finite(reported.update_norm)
         if norms and rules.bound == "gradient":
             assert self.learning_rate is not None
             norms = [value / self.learning_rate for value in norms]
@@ -264,14 +264,14 @@ class Coordinator:
             self.bound = distance_bound(
                 self.bound, norms, smoothing=rules.bound_smoothing, scale=rules.bound_scale
             )
-        bends = finite(told.smoothness)
+        bends = finite(reported.smoothness)
         if bends:
             self.smoothness = moving_average(self.smoothness, median(bends), rules.smoothing)
-        spreads = finite(told.gradient_variance)
+        spreads = finite(reported.gradient_variance)
         if spreads:
             mean = sum(spreads) / len(spreads)
             self.gradient_variance = moving_average(self.gradient_variance, mean, rules.smoothing)
-        losses = finite(told.start_loss)
+        losses = finite(reported.start_loss)
         if losses and self.initial_loss is None:
             self.initial_loss = sum(losses) / len(losses)
         if self.first_raw is None:

@@ -67,7 +67,7 @@ def adpsgd(
 
     A turn: snapshot; train(worker, turn, snapshot, events so far) gives the trained snapshot;
     compute() seconds later the change is added to the model of that moment; transfer() seconds
-    later both ends take the mean of their models of that moment. transfer() is told every
+    later both ends take the mean of their models of that moment. transfer() gets every
     transfer under way, its own included.
     """
     workers = len(models)

@@ -20,7 +20,7 @@ from paper.compare import leaves
 from paper.instances import as_links, connected_graphs, network_of, random_base
 from paper.plays import NAN, Play, Seen, numbers, reports_of
 from paper.reference import Wires
-from paper.reference_fedhp import Rules, Told
+from paper.reference_fedhp import ReportedNumbers, Rules
 
 
 def same(mine: float, theirs: float | None) -> None:
@@ -128,7 +128,7 @@ def test_alg2_line2_everyone_present_gets_steps_and_neighbors(play: Play) -> Non
 
 def test_alg2_line3_step_times_are_smoothed(play: Play) -> None:
     first = play.step().state.step_time
-    reported = numbers(play.told.step_time)
+    reported = numbers(play.reported.step_time)
     second = play.step().state.step_time
     np.testing.assert_allclose(second, 0.5 * first + 0.5 * reported, rtol=1e-12)
 
@@ -136,20 +136,20 @@ def test_alg2_line3_step_times_are_smoothed(play: Play) -> None:
 def test_alg2_line4_smoothness_is_the_median_smoothed(play: Play) -> None:
     """The paper's mean is replaced by the median (SPEC 6); then a moving average of 0.5."""
     play.step()
-    play.told.smoothness = [1.0, 2.0, 3.0, 4.0, 100.0, math.inf]
+    play.reported.smoothness = [1.0, 2.0, 3.0, 4.0, 100.0, math.inf]
     state = play.step().state
     assert state.smoothness == 3.0
-    play.told.smoothness = [5.0, 5.0, 5.0, None, None, None]
+    play.reported.smoothness = [5.0, 5.0, 5.0, None, None, None]
     assert play.step().state.smoothness == 0.5 * 3.0 + 0.5 * 5.0
 
 
 def test_alg2_line5_variance_is_the_mean_smoothed(play: Play) -> None:
     play.step()
-    play.told.gradient_variance = [1.0, 2.0, 3.0, 6.0, None, math.inf]
+    play.reported.gradient_variance = [1.0, 2.0, 3.0, 6.0, None, math.inf]
     assert play.step().state.gradient_variance == 3.0
-    play.told.gradient_variance = [5.0, 5.0, 5.0, None, None, None]
+    play.reported.gradient_variance = [5.0, 5.0, 5.0, None, None, None]
     assert play.step().state.gradient_variance == 4.0
-    play.told.gradient_variance = [None] * 6
+    play.reported.gradient_variance = [None] * 6
     assert play.step().state.gradient_variance == 4.0
 
 
@@ -166,9 +166,9 @@ def test_spec3_pace_is_the_ratio_to_round_1(play: Play) -> None:
     """Equal estimates: only the learning rate moves the ratio, by 1 / 0.98 per round."""
     play.step()
     for round_index in range(2, 6):
-        play.told.smoothness = [4.0] * 6
-        play.told.gradient_variance = [2.0] * 6
-        play.told.start_loss = [2.3] * 6
+        play.reported.smoothness = [4.0] * 6
+        play.reported.gradient_variance = [2.0] * 6
+        play.reported.start_loss = [2.3] * 6
         facts = play.step().plan.decision.facts
         assert facts["pace_steps"] == pytest.approx(30 / 0.98 ** (round_index - 1))
         raw = math.sqrt(6 * 2.3 / (4.0 * 20 * (0.1 * 0.98 ** (round_index - 1)) ** 2 * 2.0))
@@ -178,12 +178,12 @@ def test_spec3_pace_is_the_ratio_to_round_1(play: Play) -> None:
 @pytest.mark.parametrize(("variance", "pace"), [(1e-9, 100.0), (1e9, 1.0)])
 def test_spec3_pace_is_clipped(play: Play, variance: float, pace: float) -> None:
     play.step()
-    play.told.smoothness = [4.0] * 6
-    play.told.gradient_variance = [2.0] * 6
+    play.reported.smoothness = [4.0] * 6
+    play.reported.gradient_variance = [2.0] * 6
     play.step()
     for _ in range(3):
-        play.told.smoothness = [4.0 * variance] * 6
-        play.told.gradient_variance = [2.0 * variance] * 6
+        play.reported.smoothness = [4.0 * variance] * 6
+        play.reported.gradient_variance = [2.0 * variance] * 6
         facts = play.step().plan.decision.facts
     assert facts["pace_steps"] == pace
 
@@ -203,9 +203,9 @@ def test_spec3_the_pace_does_not_enter_opt() -> None:
 
 def test_spec5_bound_is_half_the_mean_update_norm_smoothed(play: Play) -> None:
     assert math.isnan(play.step().state.distance_bound)
-    play.told.update_norm = [2.0, 4.0, 6.0, 2.0, 4.0, 6.0]
+    play.reported.update_norm = [2.0, 4.0, 6.0, 2.0, 4.0, 6.0]
     assert play.step().state.distance_bound == 2.0
-    play.told.update_norm = [1.0, 1.0, None, 1.0, 1.0, 1.0]
+    play.reported.update_norm = [1.0, 1.0, None, 1.0, 1.0, 1.0]
     assert play.step().state.distance_bound == 0.5 * 2.0 + 0.5 * 0.5
 
 
@@ -214,9 +214,9 @@ def test_eq43_as_printed_divides_by_the_learning_rate_of_its_round() -> None:
     rules = Rules(bound="gradient", bound_scale=1.0)
     play = Play(np.random.default_rng(7), rules=rules, workers=4, base=full)
     play.step()
-    play.told.update_norm = [1.0, 2.0, 3.0, 4.0]
+    play.reported.update_norm = [1.0, 2.0, 3.0, 4.0]
     assert play.step().state.distance_bound == pytest.approx(2.5 / 0.1)
-    play.told.update_norm = [1.0] * 4
+    play.reported.update_norm = [1.0] * 4
     expected = 0.5 * 25.0 + 0.5 / (0.1 * 0.98)
     assert play.step().state.distance_bound == pytest.approx(expected)
 
@@ -229,10 +229,10 @@ def estimating(
     state = algorithm.start(Federation(workers, 99, 5, 17, base))
     available = np.isin(np.arange(workers), range(workers) if there is None else there)
     nothing: list[float | None] = [None] * workers
-    told = Told([0.1] * workers, nothing, {}, nothing, nothing, nothing)
+    reported = ReportedNumbers([0.1] * workers, nothing, {}, nothing, nothing, nothing)
     network = network_of(Wires(12e6, dict.fromkeys(range(workers), 1000000.0)), workers)
     observation = Observation(round_index, 0.0, 0.1, available, network)
-    asked = algorithm.plan(state, observation, reports_of(told, 0))[1].estimate
+    asked = algorithm.plan(state, observation, reports_of(reported, 0))[1].estimate
     return None if asked is None else set(np.flatnonzero(asked).tolist())
 
 
@@ -275,7 +275,7 @@ def test_spec5_sampled_sources_that_are_all_workers_change_nothing() -> None:
         links = np.empty((0, 2), dtype=np.int64)
         for round_index in range(1, 5):
             nothing = np.full(workers, NAN)
-            told = Reports(
+            reported = Reports(
                 round_index - 1,
                 draws.uniform(0.1, 0.3, workers),
                 draws.uniform(1, 2, workers),
@@ -291,7 +291,7 @@ def test_spec5_sampled_sources_that_are_all_workers_change_nothing() -> None:
             )
             everyone = np.ones(workers, dtype=np.bool_)
             seen = Observation(round_index, 0.0, 0.1, everyone, network)
-            state, plan = algorithm.plan(state, seen, told)
+            state, plan = algorithm.plan(state, seen, reported)
             assert isinstance(plan.exchange, NeighborMixing)
             links = plan.exchange.topology.links
             assert plan.decision.facts.get("distance_sources") == (12 if sources == 12 else None)

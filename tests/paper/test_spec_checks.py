@@ -153,12 +153,12 @@ def test_spec11_mean_steps_laptop_more_than_nx_more_than_tx2(deadline: Any, per:
         algorithm = FedHP(deadline=deadline)
         state = algorithm.start(Federation(30, 100, seed, 30, base))
         there = np.ones(30, dtype=np.bool_)
-        told = calibration(world)
+        reports_before = calibration(world)
         for round_index in (1, 2):
             state, plan = algorithm.plan(
-                state, Observation(round_index, 0.0, 0.1, there, world.network(0.0)), told
+                state, Observation(round_index, 0.0, 0.1, there, world.network(0.0)), reports_before
             )
-            told = reports(30, told.step_time, round_index=round_index)
+            reports_before = reports(30, reports_before.step_time, round_index=round_index)
         assert plan.local_steps is not None
         for kind, steps in totals.items():
             mine = [name == kind for name in world.devices.names]
@@ -286,11 +286,11 @@ def test_spec2_the_monitor_may_be_one_round_late(delay: int) -> None:
 
 def test_spec2_calibration_is_one_timed_step() -> None:
     world = build_world(WorldConfig(), workers=6, rounds=3, seed=5, model_bits=1e6)
-    told = calibration(world)
-    assert told.round_index == 0
-    assert not len(told.links)
+    reports_before = calibration(world)
+    assert reports_before.round_index == 0
+    assert not len(reports_before.links)
     expected = [float(world.devices.step_times(i, 0, 1)[0]) for i in range(6)]
-    assert told.step_time.tolist() == expected
+    assert reports_before.step_time.tolist() == expected
 
 
 def test_spec2_learning_rate_decays_every_round() -> None:
@@ -307,12 +307,12 @@ def plan_in(network: Network) -> Plan:
     state = algorithm.start(Federation(workers, 20, 0, 30, base))
     there = np.ones(workers, dtype=np.bool_)
     step_time = np.full(workers, 0.1)
-    told = reports(workers, step_time, round_index=0)
+    reports_before = reports(workers, step_time, round_index=0)
     for round_index in (1, 2):
         state, plan = algorithm.plan(
-            state, Observation(round_index, 0.0, 0.1, there, network), told
+            state, Observation(round_index, 0.0, 0.1, there, network), reports_before
         )
-        told = reports(workers, step_time, round_index=round_index)
+        reports_before = reports(workers, step_time, round_index=round_index)
     return plan
 
 

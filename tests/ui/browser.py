@@ -105,16 +105,16 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
-        told = self.call(
+        reply = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a PNG."""
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(told["data"]))
+        reply = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(reply["data"]))
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Carry out a command of the debugging protocol."""

@@ -1,4 +1,4 @@
-"""Very many workers: what is told of a selection of links is right, or says that it is one."""
+"""Very many workers: sentences about a selection of links are right, or call it a selection."""
 
 from __future__ import annotations
 
