@@ -34,25 +34,25 @@ test: setup
 	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"; tests=$$?; \
 	wait $$types; types=$$?; cat .venv/mypy.log; exit $$(( tests ? tests : types ))
 
-# SPEC section 11 over its seeds; ARGS passes overrides, e.g. ARGS="--seeds 3,4,5".
+# The acceptance campaign; ARGS passes overrides and seeds, for example ARGS="--seeds 3,4,5".
 accept: setup
 	.venv/bin/python experiments/accept.py experiments/acceptance.toml $(ARGS)
 
-# The long tests: kills at random instants, thousands of bad configs.
+# The long tests: kills at random moments, thousands of bad configurations.
 campaign: setup
 	.venv/bin/pytest -n 2 --dist worksteal -m slow
 
-# Kills, stops and partitions of real processes, ten times each; ARGS="--seeds 1" for a try.
+# Kills, stops and partitions of real processes, ten times each; ARGS="--seeds 1" for a quick check.
 faults: setup
 	PYTHONPATH=tests .venv/bin/python -m faults $(ARGS)
 	.venv/bin/pytest -m slow tests/faults/test_shaped.py tests/faults/test_poison.py \
 	  tests/faults/test_many.py tests/faults/test_compression.py tests/equality/test_network.py
 
-# A million random inputs per decoder of the network; ARGS="--runs 10000" for a try.
+# A million random inputs per network decoder; ARGS="--runs 10000" for a quick check.
 fuzz: setup
 	PYTHONPATH=src:tests .venv/bin/python -m fuzz $(ARGS)
 
-# The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a try.
+# The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a quick check.
 bench: setup
 	.venv/bin/python -m bench $(ARGS)
 
