@@ -38,7 +38,7 @@ async def wait_until_async(
         await asyncio.sleep(LOOK)
 
 
-def let_last(seconds: float) -> None:
+def let_fault_last(seconds: float) -> None:
     """Let a fault last so long: its length is part of the test, nothing is waited for."""
     time.sleep(seconds)
 

@@ -10,7 +10,7 @@ import pytest
 import fedhp
 from cli.support import ended, rounds_in
 from subprocesses import ForkedCommand
-from waiting import let_last, wait_until
+from waiting import let_fault_last, wait_until
 
 EXPERIMENT = """
 workers = 8
@@ -43,10 +43,10 @@ def kill_and_resume(folder: Path, algorithm: str, *, rounds: int, kills: int, se
     for _ in range(kills):
         with ForkedCommand(*command) as process:
             if rng.random() < 0.25:
-                let_last(rng.uniform(0.0, 0.5))  # in its first moments
+                let_fault_last(rng.uniform(0.0, 0.5))  # in its first moments
             else:
                 _wait_for_a_round(process, out)
-                let_last(rng.uniform(0.0, 0.05))
+                let_fault_last(rng.uniform(0.0, 0.05))
             hits += process.poll() is None
             process.kill()
     with ForkedCommand(*command) as process:
@@ -64,10 +64,10 @@ def _wait_for_a_round(process: ForkedCommand, out: Path) -> None:
 
 
 def test_killed_three_times(tmp_path: Path) -> None:
-    assert kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=1) >= 2
+    assert kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=1) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd", "pens"])
 def test_killed_at_twenty_random_instants(algorithm: str, tmp_path: Path) -> None:
-    assert kill_and_resume(tmp_path, algorithm, rounds=300, kills=20, seed=2) > 15
+    assert kill_and_resume(tmp_path, algorithm, rounds=300, kills=20, seed=2) > 10

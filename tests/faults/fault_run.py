@@ -19,7 +19,7 @@ from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
 from fedhp.tables import merge_tables
-from waiting import let_last, wait_until
+from waiting import let_fault_last, wait_until
 
 # All rounds about as long.
 ALGORITHMS: tuple[dict[str, Any], ...] = (
@@ -173,7 +173,7 @@ class FaultRun:
 
     def pass_time(self, seconds: float) -> None:
         """Let a fault last: its length is part of the test, nothing waits for it."""
-        let_last(seconds)
+        let_fault_last(seconds)
 
     def finish(self) -> None:
         """Wait until the run is over."""
