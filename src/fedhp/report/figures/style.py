@@ -195,4 +195,4 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 def _lay_out(figure: Figure) -> None:
     """Compute the layout once: otherwise every format would compute its own, slowly."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" would draw every format twice
