@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -43,10 +43,8 @@ from fedhp.report.claims.questions import (
     time_falls_first,
 )
 from fedhp.report.claims.runs import (
-    POINTS,
     SHARE,
     TIMES,
-    Scale,
     SuiteRuns,
     final_accuracy,
     time_to,
@@ -202,11 +200,13 @@ def acceptance_checks(runs: SuiteRuns) -> dict[Deadline, list[AcceptanceCheck]]:
 
 def _checks(runs: SuiteRuns, deadline: Deadline) -> list[AcceptanceCheck]:
     fedhp = VARIANTS[deadline]
-    values, mean = partial(_values, runs), partial(_mean, runs)
+    mean, paired = partial(_mean, runs), partial(_paired, runs)
     times = {rival: mean(rival, _time_or_end) for rival in MEAN_TIME_SHARE}
     seed_time_shares = [
         ours / theirs
-        for ours, theirs in zip(values(fedhp, _time), values("dpsgd", _time_or_end), strict=True)
+        for ours, theirs in zip(
+            _values(runs, fedhp, _time), _values(runs, "dpsgd", _time_or_end), strict=True
+        )
     ]
     final_iid = {label: mean(label, _points) for label in (fedhp, "dpsgd")}
     final = {label: mean(label, _points, skew=SKEWED) for label in (fedhp, *RIVALS, LITERAL)}
@@ -216,66 +216,36 @@ def _checks(runs: SuiteRuns, deadline: Deadline) -> list[AcceptanceCheck]:
     def time_share(rival: str) -> float:
         return mean(fedhp, _time) / times[rival]
 
+    round_time = mean(fedhp, _round_time) / mean("dpsgd", _round_time)
+    ahead_iid = final_iid[fedhp] - final_iid["dpsgd"]
+    earlier = mean("ldsgd", _time) / mean(fedhp, _time)
     checks = [
-        _check(
-            "A1 IID, time to 92 %: FedHP / D-PSGD",
-            time_share("dpsgd"),
-            MEAN_TIME_SHARE["dpsgd"],
-            scale=SHARE,
+        _at_most(
+            "A1 IID, time to 92 %: FedHP / D-PSGD", time_share("dpsgd"), MEAN_TIME_SHARE["dpsgd"]
         ),
-        _check("A1 the same, worst seed", max(seed_time_shares), SEED_TIME_SHARE, scale=SHARE),
-        _check(
-            "A2 time to 92 %: FedHP / PENS",
-            time_share("pens"),
-            MEAN_TIME_SHARE["pens"],
-            scale=SHARE,
+        _at_most("A1 the same, worst seed", max(seed_time_shares), SEED_TIME_SHARE),
+        _at_most("A2 time to 92 %: FedHP / PENS", time_share("pens"), MEAN_TIME_SHARE["pens"]),
+        _at_least("A2 LD-SGD is not earlier: LD-SGD / FedHP", earlier, 1.0),
+        _at_most(
+            "A3 time to 92 %: FedHP / AD-PSGD 30", time_share("adpsgd"), MEAN_TIME_SHARE["adpsgd"]
         ),
-        _check(
-            "A2 LD-SGD is not earlier: LD-SGD / FedHP",
-            mean("ldsgd", _time) / mean(fedhp, _time),
-            1.0,
-            scale=TIMES,
-        ),
-        _check(
-            "A3 time to 92 %: FedHP / AD-PSGD 30",
-            time_share("adpsgd"),
-            MEAN_TIME_SHARE["adpsgd"],
-            scale=SHARE,
-        ),
-        _check(
-            "A4 round time: FedHP / D-PSGD",
-            mean(fedhp, _round_time) / mean("dpsgd", _round_time),
-            ROUND_TIME_SHARE[deadline],
-            scale=SHARE,
-        ),
-        _check(
-            "A5 IID final: FedHP - D-PSGD (points)",
-            final_iid[fedhp] - final_iid["dpsgd"],
-            0.0,
-            scale=POINTS,
-        ),
+        _at_most("A4 round time: FedHP / D-PSGD", round_time, ROUND_TIME_SHARE[deadline]),
+        _at_least("A5 IID final: FedHP - D-PSGD (points)", ahead_iid, 0.0),
     ]
     for rival, bar in MEAN_AHEAD.items():
-        by_seed = zip(
-            values(fedhp, _points, skew=SKEWED), values(rival, _points, skew=SKEWED), strict=True
-        )
-        ahead = final[fedhp] - final[rival]
-        worst = min(ours - theirs for ours, theirs in by_seed)
-        name = f"B1 p=0.8 final: FedHP - {rival} (points)"
-        checks.append(_check(name, ahead, bar, scale=POINTS))
-        checks.append(_check("B1 the same, worst seed", worst, SEED_AHEAD, scale=POINTS))
-    name = "B2 drop from IID to p=0.8: FedHP / D-PSGD"
-    checks.append(_check(name, drop[fedhp] / drop["dpsgd"], DROP_SHARE, scale=SHARE))
-    for rival in ("dpsgd", "pens"):
         worst = min(
-            theirs / ours
-            for skew in (IID, SKEWED)
-            for ours, theirs in zip(
-                values(fedhp, _waiting, skew=skew), values(rival, _waiting, skew=skew), strict=True
-            )
+            ours - theirs for ours, theirs in paired(fedhp, rival, _points, skews=(SKEWED,))
         )
+        name = f"B1 p=0.8 final: FedHP - {rival} (points)"
+        checks.append(_at_least(name, final[fedhp] - final[rival], bar))
+        checks.append(_at_least("B1 the same, worst seed", worst, SEED_AHEAD))
+    name = "B2 drop from IID to p=0.8: FedHP / D-PSGD"
+    checks.append(_at_most(name, drop[fedhp] / drop["dpsgd"], DROP_SHARE))
+    for rival in ("dpsgd", "pens"):
+        pairs = paired(fedhp, rival, _waiting, skews=(IID, SKEWED))
+        worst = min(theirs / ours for ours, theirs in pairs)
         name = f"C1 waiting, worst seed: {rival} / FedHP"
-        checks.append(_check(name, worst, WAITING_RATIO[deadline], scale=TIMES))
+        checks.append(_at_least(name, worst, WAITING_RATIO[deadline]))
     checks.append(
         AcceptanceCheck(
             "C2 waiting: AD-PSGD < FedHP < LD-SGD < D-PSGD",
@@ -285,8 +255,7 @@ def _checks(runs: SuiteRuns, deadline: Deadline) -> list[AcceptanceCheck]:
         )
     )
     name = "D p=0.8: FedHP - literal reading (points)"
-    checks.append(_check(name, final[fedhp] - final[LITERAL], LITERAL_AHEAD, scale=POINTS))
-    return checks
+    return [*checks, _at_least(name, final[fedhp] - final[LITERAL], LITERAL_AHEAD)]
 
 
 def tuned_note(runs: SuiteRuns) -> str:
@@ -298,13 +267,31 @@ def tuned_note(runs: SuiteRuns) -> str:
     )
 
 
-def _check(name: str, value: float, bar: float, *, scale: Scale) -> AcceptanceCheck:
-    sign = ">=" if scale.better > 0 else "<="
-    return AcceptanceCheck(name, f"{value:.3f}", f"{sign} {bar}", passes(value, bar, scale=scale))
+def _at_most(name: str, value: float, bar: float) -> AcceptanceCheck:
+    return AcceptanceCheck(name, f"{value:.3f}", f"<= {bar}", passes(value, bar, scale=SHARE))
+
+
+def _at_least(name: str, value: float, bar: float) -> AcceptanceCheck:
+    return AcceptanceCheck(name, f"{value:.3f}", f">= {bar}", passes(value, bar, scale=TIMES))
 
 
 def _values(runs: SuiteRuns, label: str, value: Value, *, skew: float = IID) -> list[float]:
     return [value(run) for run in runs.runs(ACCEPTANCE_DATA, label, skew=skew)]
+
+
+def _paired(
+    runs: SuiteRuns, ours: str, theirs: str, value: Value, *, skews: Sequence[float]
+) -> list[tuple[float, float]]:
+    """The numbers of two labels, seed by seed."""
+    return [
+        pair
+        for skew in skews
+        for pair in zip(
+            _values(runs, ours, value, skew=skew),
+            _values(runs, theirs, value, skew=skew),
+            strict=True,
+        )
+    ]
 
 
 def _mean(runs: SuiteRuns, label: str, value: Value, *, skew: float = IID) -> float:

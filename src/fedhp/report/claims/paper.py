@@ -78,9 +78,8 @@ WAITING: Mapping[str, Mapping[str, float]] = {
     CIFAR: {FEDHP: 1.7, "pens": 12.1, "dpsgd": 10.6},
     IMAGE: {FEDHP: 3.2, "pens": 24.7, "ldsgd": 19.2, "adpsgd": 2.9, "dpsgd": 21.5},
 }
-ABSTRACT_TIME, ABSTRACT_ACCURACY = 0.51, 0.05
-
 ABSTRACT = "abstract"
+ABSTRACT_TIME, ABSTRACT_ACCURACY = 0.51, 0.05
 
 SECONDS = Scale(" s")
 TENTHS = Scale(" s", decimals=1)
@@ -118,8 +117,7 @@ def _steps() -> Iterator[Claim]:
 def _iid() -> Iterator[Claim]:
     for name in SETS:
         yield _claim(
-            "fig2",
-            "similar",
+            "fig2-similar",
             name,
             "IID: all five end at a similar accuracy (within 2 points of FedHP)",
             "similar",
@@ -128,8 +126,7 @@ def _iid() -> Iterator[Claim]:
         fastest = [(FEDHP, rival) for rival in ("adpsgd", "ldsgd", "dpsgd", "pens")]
         next_one = [("adpsgd", rival) for rival in ("ldsgd", "dpsgd", "pens")]
         yield _claim(
-            "fig2",
-            "fastest",
+            "fig2-fastest",
             name,
             "IID: FedHP converges fastest, AD-PSGD next",
             "this order",
@@ -137,75 +134,64 @@ def _iid() -> Iterator[Claim]:
         )
     at_target: Number = partial(time_to, target=EMNIST_TARGET)
     what = f"IID: time to {target_name(EMNIST_TARGET)}"
-    yield from _values("fig3", "time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
+    yield from _values("fig3-time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
     shares = {rival: 1 - EMNIST_TIME[FEDHP] / EMNIST_TIME[rival] for rival in RIVALS}
     less = "IID: FedHP's completion time is less"
-    yield from _ratios("fig3", "less", EMNIST, less, shares, metric=LESS_TIME)
-    yield from _ratios("fig3", "less", CIFAR, less, CIFAR_LESS_TIME, metric=LESS_TIME)
-    yield from _ratios("fig3", "faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=FASTER)
+    yield from _ratios("fig3-less", EMNIST, less, shares, metric=LESS_TIME)
+    yield from _ratios("fig3-less", CIFAR, less, CIFAR_LESS_TIME, metric=LESS_TIME)
+    yield from _ratios("fig3-faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=FASTER)
 
 
 def _skewed() -> Iterator[Claim]:
     what = "p = 0.6: final accuracy"
     yield from _values(
-        "fig4", "final", CIFAR, what, CIFAR_06, number=final_accuracy, scale=FINE_PERCENT, skew=0.6
+        "fig4-final", CIFAR, what, CIFAR_06, number=final_accuracy, scale=FINE_PERCENT, skew=0.6
     )
     what = "p = 0.6: time to its own final accuracy"
     yield from _values(
-        "fig4",
-        "time",
-        CIFAR,
-        what,
-        CIFAR_06_TIME,
-        number=time_to_own_final,
-        scale=SECONDS,
-        skew=0.6,
+        "fig4-time", CIFAR, what, CIFAR_06_TIME, number=time_to_own_final, scale=SECONDS, skew=0.6
     )
     gains = {rival: CIFAR_06[FEDHP] / CIFAR_06[rival] - 1 for rival in RIVALS}
     what = "p = 0.6: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig4", "more", CIFAR, what, gains, metric=MORE_ACCURATE, skew=0.6)
+    yield from _ratios("fig4-more", CIFAR, what, gains, metric=MORE_ACCURATE, skew=0.6)
     saved = {rival: 1 - CIFAR_06_TIME[FEDHP] / CIFAR_06_TIME[rival] for rival in RIVALS}
     what = "p = 0.6: FedHP has its final accuracy sooner than the rival its own, time less"
-    yield from _ratios("fig4", "less", CIFAR, what, saved, metric=LESS_OWN_TIME, skew=0.6)
+    yield from _ratios("fig4-less", CIFAR, what, saved, metric=LESS_OWN_TIME, skew=0.6)
     what = "p = 0.8: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig5", "more", CIFAR, what, CIFAR_08_MORE, metric=MORE_ACCURATE, skew=0.8)
+    yield from _ratios("fig5-more", CIFAR, what, CIFAR_08_MORE, metric=MORE_ACCURATE, skew=0.8)
     what = "p = 0.8: final accuracy"
     yield from _values(
-        "fig6", "final", IMAGE, what, IMAGE_08, number=final_accuracy, scale=FINE_PERCENT, skew=0.8
+        "fig6-final", IMAGE, what, IMAGE_08, number=final_accuracy, scale=FINE_PERCENT, skew=0.8
     )
     what = "p = 0.8: FedHP's accuracy is higher (relative)"
-    yield from _ratios("fig6", "more", IMAGE, what, IMAGE_08_MORE, metric=MORE_ACCURATE, skew=0.8)
+    yield from _ratios("fig6-more", IMAGE, what, IMAGE_08_MORE, metric=MORE_ACCURATE, skew=0.8)
 
 
 def _levels() -> Iterator[Claim]:
     for name in SETS:
         yield _claim(
-            "fig6",
-            "falls",
+            "fig6-falls",
             name,
             "accuracy falls with the non-IID level p, for all five",
             "falls",
             falls_with_skew(FIVE),
         )
         yield _claim(
-            "fig6",
-            "least",
+            "fig6-least",
             name,
             "accuracy falls least for FedHP (points less, from IID to p = 0.8)",
             "least",
             falls_least(RIVALS),
         )
         yield _claim(
-            "fig6",
-            "highest",
+            "fig6-highest",
             name,
             "FedHP's accuracy is the highest at every level p",
             "highest",
             highest_everywhere(RIVALS),
         )
         yield _claim(
-            "fig6",
-            "pens",
+            "fig6-pens",
             name,
             "p = 0.8: PENS is above those that ignore the data's skew",
             "PENS next to FedHP",
@@ -213,8 +199,7 @@ def _levels() -> Iterator[Claim]:
             both_variants=False,
         )
         yield _claim(
-            "fig6",
-            "adpsgd",
+            "fig6-adpsgd",
             name,
             "p = 0.8: AD-PSGD has the lowest accuracy",
             "lowest",
@@ -227,23 +212,21 @@ def _levels() -> Iterator[Claim]:
 def _waiting() -> Iterator[Claim]:
     for name, known in WAITING.items():
         what = "mean waiting time"
-        yield from _values("fig7", "waiting", name, what, known, number=waiting_time, scale=TENTHS)
+        yield from _values("fig7-waiting", name, what, known, number=waiting_time, scale=TENTHS)
         # AD-PSGD waits less than FedHP: its order is a claim of its own.
         less = {x: 1 - known[FEDHP] / known[x] for x in known if x not in (FEDHP, "adpsgd")}
         what = "FedHP waits less"
-        yield from _ratios("fig7", "less", name, what, less, metric=LESS_WAITING)
+        yield from _ratios("fig7-less", name, what, less, metric=LESS_WAITING)
     for name in SETS:
         yield _claim(
-            "fig7",
-            "least",
+            "fig7-least",
             name,
             "AD-PSGD waits least",
             "least",
             in_order(WAITS_LESS, [("adpsgd", x) for x in FIVE if x != "adpsgd"], words="below"),
         )
         yield _claim(
-            "fig7",
-            "most",
+            "fig7-most",
             name,
             "PENS waits most",
             "most",
@@ -253,7 +236,7 @@ def _waiting() -> Iterator[Claim]:
 
 def _abstract() -> Iterator[Claim]:
     sooner = closest(
-        [(_who(rival), against(LESS_TIME, {rival: ABSTRACT_TIME})) for rival in RIVALS],
+        [(_against(rival), against(LESS_TIME, {rival: ABSTRACT_TIME})) for rival in RIVALS],
         LESS_TIME.scale,
     )
     yield Claim(
@@ -267,7 +250,7 @@ def _abstract() -> Iterator[Claim]:
     better = closest(
         [
             (
-                f"{_who(rival)}, p = {skew:g}",
+                f"{_against(rival)}, p = {skew:g}",
                 against(MORE_ACCURATE, {rival: ABSTRACT_ACCURACY}, skew=skew),
             )
             for skew in (0.6, 0.8)
@@ -286,8 +269,7 @@ def _abstract() -> Iterator[Claim]:
 
 
 def _values(
-    figure: str,
-    kind: str,
+    stem: str,
     name: str,
     what: str,
     values: Mapping[str, float],
@@ -299,19 +281,14 @@ def _values(
     """One claim per algorithm: its absolute number."""
     for label, value in values.items():
         measure = absolute(label, number, value=value, scale=scale, skew=skew)
-        yield Claim(
-            f"{figure}-{kind}-{_slug(name)}-{label}",
-            figure,
-            f"{name}, {what}, {label_name(label)}",
-            scale.text(value),
-            on_set(set_for(name), measure, both_variants=label == FEDHP),
-            data=name,
-        )
+        judge = on_set(set_for(name), measure, both_variants=label == FEDHP)
+        text = f"{name}, {what}, {label_name(label)}"
+        id_ = f"{stem}-{_slug(name)}-{label}"
+        yield Claim(id_, _figure(stem), text, scale.text(value), judge, data=name)
 
 
 def _ratios(
-    figure: str,
-    kind: str,
+    stem: str,
     name: str,
     what: str,
     bars: Mapping[str, float],
@@ -321,37 +298,26 @@ def _ratios(
 ) -> Iterator[Claim]:
     """One claim per rival: FedHP is better by so much."""
     for rival, bar in bars.items():
-        yield Claim(
-            f"{figure}-{kind}-{_slug(name)}-{rival}",
-            figure,
-            f"{name}, {what}, against {label_name(rival)}",
-            metric.scale.text(bar),
-            on_set(set_for(name), against(metric, {rival: bar}, skew=skew)),
-            data=name,
-        )
+        judge = on_set(set_for(name), against(metric, {rival: bar}, skew=skew))
+        text = f"{name}, {what}, {_against(rival)}"
+        id_ = f"{stem}-{_slug(name)}-{rival}"
+        yield Claim(id_, _figure(stem), text, metric.scale.text(bar), judge, data=name)
 
 
 def _claim(
-    figure: str,
-    kind: str,
-    name: str,
-    what: str,
-    paper: str,
-    measure: Measure,
-    *,
-    both_variants: bool = True,
+    stem: str, name: str, what: str, paper: str, measure: Measure, *, both_variants: bool = True
 ) -> Claim:
-    return Claim(
-        f"{figure}-{kind}-{_slug(name)}",
-        figure,
-        f"{name}, {what}",
-        paper,
-        on_set(set_for(name), measure, both_variants=both_variants),
-        data=name,
-    )
+    judge = on_set(set_for(name), measure, both_variants=both_variants)
+    id_ = f"{stem}-{_slug(name)}"
+    return Claim(id_, _figure(stem), f"{name}, {what}", paper, judge, data=name)
 
 
-def _who(rival: str) -> str:
+def _figure(stem: str) -> str:
+    """The figure of a claim's id, which starts with it: fig3-less."""
+    return stem.partition("-")[0]
+
+
+def _against(rival: str) -> str:
     return f"against {label_name(rival)}"
 
 

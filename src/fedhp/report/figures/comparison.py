@@ -17,17 +17,18 @@ from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.figures.style import (
     COLUMN,
-    FAINT,
     INK,
     PAGE,
     QUIET,
     LineStyle,
     LineStyles,
     device_styles,
+    grid_lines,
     legend_above,
     line_styles,
     new_figure,
     paper_style,
+    right_text,
     save_figure,
 )
 from fedhp.report.formatting import ACCURACY, decimals_for, fixed, target_name
@@ -201,7 +202,7 @@ def value_bars(
         text = with_spread(spread, decimals)
         if share_reached and len(values) < len(group.finished):
             text = f"{fixed(spread.mean, decimals)} ({len(values)}/{len(group.finished)})"
-        _margin_text(axes, row, text)
+        right_text(axes, row, text, gap=4)
     _rows(axes, [group.name for group in groups])
     axes.set_xlim(0, limit)
     if not any(numbers):
@@ -361,16 +362,7 @@ def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:
             continue
         last = level
         axes.axhline(level, color=QUIET, linewidth=0.7, dashes=(2, 2), zorder=1)
-        axes.annotate(
-            target_name(target, comparison.metric),
-            (1, level),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            color=QUIET,
-            fontsize=7,
-        )
+        right_text(axes, level, target_name(target, comparison.metric), gap=3, color=QUIET)
 
 
 def _target_text(target: str, metric: str) -> str:
@@ -433,23 +425,10 @@ def _seed_dots(axes: Any, row: int, numbers: Sequence[float]) -> None:
     )
 
 
-def _margin_text(axes: Any, row: int, text: str) -> None:
-    axes.annotate(
-        text,
-        (1, row),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7,
-    )
-
-
 def _rows(axes: Any, names: Sequence[str]) -> None:
     """One row per label, the first on top, no ticks on the axis."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
+    grid_lines(axes, "x")
     axes.spines["left"].set_visible(False)

@@ -31,6 +31,7 @@ from fedhp.report.figures.style import (
     QUIET,
     LineStyle,
     LineStyles,
+    grid_lines,
     legend_above,
     line_styles,
     new_figure,
@@ -154,7 +155,7 @@ def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
     _label_legend(figure, data)
     for axes, panel in panel_axes:
         if _set_title(axes, panel, data.skews):
-            draw_accuracy(axes, panel, skew=skew)
+            over_time(axes, panel.comparison(skew), styles=panel.styles)
     _outer_labels(panel_axes)
     how = (
         "Mean of the workers' test accuracies over virtual time; bands: 95 % interval over the "
@@ -295,7 +296,17 @@ def _set_title(axes: Any, panel: DataPanel, skews: Sequence[float], *, share: fl
     axes.set_title("\n".join(wrap(panel.data_set.title, letters)), loc="left")
     if panel.seeds(skews):
         return True
-    empty_panel(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(
+        0.5,
+        0.5,
+        "no finished run",
+        transform=axes.transAxes,
+        ha="center",
+        color=QUIET,
+        style="italic",
+    )
     return False
 
 
@@ -410,11 +421,6 @@ def paper_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
     return {label: styles[FEDHP if label == FILL else label] for label in labels}
 
 
-def draw_accuracy(axes: Any, panel: DataPanel, *, skew: float) -> None:
-    """Test accuracy over virtual time."""
-    over_time(axes, panel.comparison(skew), styles=panel.styles)
-
-
 @dataclass(frozen=True, slots=True)
 class TargetTimes:
     """When each label reached each target (or ended), and the axis for it."""
@@ -467,7 +473,7 @@ def draw_targets(
     axes.set_xlim(-0.5, len(targets) - 0.5)
     axes.set_ylim(frame[0], limit * (1.15 if logarithmic else 1.06))
     axes.tick_params(axis="x", length=0)
-    _grid_lines(axes, "y")
+    grid_lines(axes, "y")
     for column in range(1, len(targets)):
         axes.axvline(column - 0.5, color=FAINT, linewidth=0.5, zorder=0)
     axes.set_xlabel("target accuracy")
@@ -487,7 +493,7 @@ def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
         _errorbars(axes, points, style=panel.styles[label])
     axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
     axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
-    _grid_lines(axes, "y")
+    grid_lines(axes, "y")
     axes.set_xlabel("non-IID level p")
     axes.set_ylabel("final test accuracy (%)")
 
@@ -561,13 +567,6 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
     axes.set_ylim(bottom=0)
     axes.set_ylabel("completion time (s)")
     return handles
-
-
-def empty_panel(axes: Any, words: str = "no finished run") -> None:
-    """A panel that says why there is nothing in it."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=QUIET, style="italic")
 
 
 def _reached_by_any(known: Mapping[str, Sequence[RunCurves]], target: float) -> bool:
@@ -707,7 +706,7 @@ def _steps_axis(axes: Any, panel: DataPanel, mark: int) -> None:
         color=QUIET,
         fontsize=7,
     )
-    _grid_lines(axes, "y")
+    grid_lines(axes, "y")
     axes.set_xlabel("local steps τ")
 
 
@@ -719,8 +718,3 @@ def _log_seconds(axes: Any) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _grid_lines(axes: Any, axis: str) -> None:
-    axes.grid(axis=axis, color=FAINT, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)

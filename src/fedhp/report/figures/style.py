@@ -171,6 +171,26 @@ def legend_above(figure: Figure, handles: Sequence[Any], *, columns: int = 2) ->
     figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
 
 
+def grid_lines(axes: Any, axis: str) -> None:
+    """Faint lines behind the data, at the ticks of this axis."""
+    axes.grid(axis=axis, color=FAINT, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def right_text(axes: Any, y: float, text: str, *, gap: float, color: str = INK) -> None:
+    """A text right of the axes, at this value of y."""
+    axes.annotate(
+        text,
+        (1, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(gap, 0),
+        textcoords="offset points",
+        va="center",
+        color=color,
+        fontsize=7,
+    )
+
+
 @paper_style()
 def figure_svg(figure: Figure) -> str:
     """A figure as the text of an SVG file, the same as `save_figure` writes."""
