@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,7 @@ FORBIDDEN_CALLS = {
 UNPICKLER = SOURCE / "data" / "cifar_pickle.py"  # CIFAR-10's python batches, restricted
 
 
+@functools.cache
 def tree_of(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"))
 
