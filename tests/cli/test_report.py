@@ -34,6 +34,14 @@ def test_a_folder_of_runs(command: Command, top: Path, tmp_path: Path) -> None:
     check_json_names_every_file(command, top, tmp_path)  # a report inside the folder is no run
 
 
+@pytest.mark.slow
+def test_a_report_can_be_repeated(command: Command, tmp_path: Path) -> None:
+    make_run(tmp_path / "fedhp", "fedhp", rounds=2)
+    first, second = (command("report", tmp_path) for _ in range(2))
+    assert first.code == 0, first.err
+    assert second.out == first.out
+
+
 def test_one_run_gets_its_report_inside(command: Command, top: Path) -> None:
     folder = top / "fedhp" / "seed-0"
     assert command("report", folder).code == 0

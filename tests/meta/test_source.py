@@ -7,6 +7,8 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,3 +140,14 @@ def test_tests_sleep_in_one_place_alone() -> None:
         if isinstance(node, ast.Call) and dotted(node.func) in ("time.sleep", "asyncio.sleep")
     }
     assert sleeping == {"waiting.py"}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("fedhp", exclude_type_checking_imports=True)
+    imports = networkx.DiGraph(
+        (module, imported)
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+    )
+    cycles = [part for part in networkx.strongly_connected_components(imports) if len(part) > 1]
+    assert cycles == []
