@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,29 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = f"from fedhp.cli import call\nassert call({arguments!r}) == 0"
     loaded = loaded_after(code)
     assert not set(loaded) & {*HEAVY, "numpy", "fedhp.config"}, loaded
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [("run", "roundz=3"), ("run", "algorithm.dedline='fill'"), ("compare", "roundz=3")],
+    ids=str,
+)
+def test_a_wrong_key_is_refused_before_torch_is_imported(
+    command: str, setting: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.toml").touch()
+    arguments = [command, str(tmp_path / "empty.toml"), setting, "--out", str(tmp_path / "run")]
+    loaded = loaded_after(f"from fedhp.cli import call\nassert call({arguments!r}) == 2")
+    assert not set(loaded) & (set(HEAVY) - {"scipy"}), loaded
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_digits_does_not_import_scikit_learn(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text("workers = 3\nrounds = 1\n", encoding="utf-8")
+    arguments = ["run", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "run")]
+    loaded = loaded_after(f"from fedhp.cli import call\nassert call({arguments!r}) == 0")
+    assert "torch" in loaded
+    assert not set(loaded) & {"sklearn", "matplotlib", "pandas"}, loaded
 
 
 def test_a_name_brings_only_what_it_needs() -> None:

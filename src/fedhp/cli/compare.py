@@ -51,6 +51,9 @@ def compare(
     figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
+    from fedhp.config import load
+
+    load(experiment, overrides or [])  # a wrong key is refused before torch is imported
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.campaign import check_cells, plan_cells

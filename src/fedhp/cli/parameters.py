@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,8 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedhp.config import Experiment
 
 WIDE = 120  # columns of a table in a file or pipe
 
@@ -47,6 +50,20 @@ def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
     if resume and number > 1:
         number -= 1
     return Path("runs", f"{experiment.stem}-{number}")
+
+
+def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
+    """The experiment. A wrong key is found before torch is imported, which takes seconds."""
+    from fedhp.components import is_dotted
+    from fedhp.config import load
+
+    settings = load(experiment, overrides)
+    algorithm = settings.algorithm
+    if not is_dotted(algorithm.name):
+        from fedhp.algorithms import load_algorithm
+
+        load_algorithm(algorithm.name, algorithm.settings, source=str(experiment))
+    return settings
 
 
 def table_console() -> Console:

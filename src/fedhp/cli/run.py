@@ -11,6 +11,7 @@ from fedhp.cli.parameters import (
     Overrides,
     Resume,
     choose_folder,
+    load_settings,
     redirect_user_prints,
     table_console,
 )
@@ -24,8 +25,10 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one experiment."""
+    folder = choose_folder(out, experiment, resume=resume)
+    settings = load_settings(experiment, overrides or [])
+
     from fedhp.cli.stopping import StopRequest
-    from fedhp.config import load
     from fedhp.console import RunProgress
     from fedhp.engine.runs.job import round_event
     from fedhp.engine.runs.run import start_run
@@ -33,8 +36,6 @@ def run(
     from fedhp.record.statistics import summarize_runs
     from fedhp.report.describe import cost_of
 
-    folder = choose_folder(out, experiment, resume=resume)
-    settings = load(experiment, overrides or [])
     stop = StopRequest()
     with redirect_user_prints(as_json):
         started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)

@@ -12,6 +12,7 @@ import pytest
 
 from fedhp.config import DataConfig
 from fedhp.data import load_data
+from fedhp.data.arrays import _digits
 from fedhp.errors import ConfigError, DataError
 from fedhp.types import Dataset
 
@@ -62,6 +63,18 @@ def test_digits_hold_every_image_once() -> None:
     mine = np.concatenate([data.train_inputs, data.test_inputs]).reshape(-1, 64) * 16
     official = load_digits().data
     assert sorted(map(tuple, mine.round())) == sorted(map(tuple, official))
+
+
+def test_digits_are_bit_equal_to_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+
+    from_file = _digits()
+    for mine, official in zip(from_file, load_digits(return_X_y=True), strict=True):
+        np.testing.assert_array_equal(mine, official, strict=mine.ndim == 2)
+    # without the file, scikit-learn itself is asked
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for mine, official in zip(_digits(), from_file, strict=True):
+        np.testing.assert_array_equal(mine, official)
 
 
 @pytest.mark.parametrize(("key", "value"), [("path", "/x"), ("split", "letters")])
