@@ -22,6 +22,8 @@ FIELDS = {
     "final_accuracy",
     "best_accuracy",
     "mean_model_accuracy",
+    "worst_worker_accuracy",
+    "best_worker_accuracy",
     "completion_time",
     "round_time",
     "mean_waiting_time",

@@ -88,6 +88,8 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     return [
         ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers)"),
         *mean_model,
+        ("worst worker", score(summary.worst_worker_accuracy, metric)),
+        ("best worker", score(summary.best_worker_accuracy, metric)),
         ("best", score(summary.best_accuracy, metric)),
         *reached,
         ("total time", total if network else f"{total} of virtual time"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,18 @@ class RunReader:
         """How many rounds are committed."""
         return self._store.last_round()
 
-    def table(self, name: str, *, round_index: int | None = None) -> Columns:
+    def table(
+        self, name: str, *, round_index: int | None = None, first_round: int | None = None
+    ) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, wall.
+        A single round can be read, or all from a first round on.
         Of very many links only a selection is recorded: see `links_kept`.
         """
+        if first_round is not None:
+            return self._store.columns(name, where="round >= ?", values=(first_round,))
         if round_index is None:
             return self._store.columns(name)
         return self._store.columns(name, where="round = ?", values=(round_index,))
@@ -118,6 +123,8 @@ class RunSummary:
     bytes_sent: int
     time_to_target: dict[str, float | None]
     digest: str
+    worst_worker_accuracy: float | None = None  # over the tests of final_accuracy
+    best_worker_accuracy: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -133,6 +140,7 @@ def summarize(run: RunReader) -> RunSummary:
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation = run.meta("experiment")["evaluation"]
     last = evaluation["final_mean"]
+    by_worker = list(worker_finals(run, tests["round"][-last:]).values())
     return RunSummary(
         algorithm=run.meta("label"),
         seed=run.meta("seed"),
@@ -152,7 +160,20 @@ def summarize(run: RunReader) -> RunSummary:
             target_key(target): time_to(target, tests) for target in evaluation["targets"]
         },
         digest=run.digest(),
+        worst_worker_accuracy=min(by_worker, default=None),
+        best_worker_accuracy=max(by_worker, default=None),
     )
+
+
+def worker_finals(run: RunReader, rounds: Sequence[int]) -> dict[int, float]:
+    """Each worker's mean over the tests of these consecutive evaluated rounds."""
+    if not rounds:
+        return {}
+    tests = run.table("worker_evaluations", first_round=rounds[0])
+    by_worker: dict[int, list[float]] = {}
+    for worker, accuracy in zip(tests["worker"], tests["accuracy"], strict=True):
+        by_worker.setdefault(worker, []).append(accuracy)
+    return {worker: float(np.mean(values)) for worker, values in by_worker.items()}
 
 
 def target_key(target: float) -> str:

@@ -134,6 +134,20 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale=scale,
             decimals=decimals,
         ),
+        Column(
+            f"worst\nworker {unit}",
+            lambda run: run.worst_worker_accuracy,
+            -1,
+            scale=scale,
+            decimals=decimals,
+        ),
+        Column(
+            f"best\nworker {unit}",
+            lambda run: run.best_worker_accuracy,
+            -1,
+            scale=scale,
+            decimals=decimals,
+        ),
         *(
             Column(f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=True)
             for target in targets
