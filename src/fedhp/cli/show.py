@@ -76,7 +76,14 @@ def _show_run(console: Console, run: RunReader) -> None:
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
-    from fedhp.report.formatting import data_size, number, score, seconds, target_name
+    from fedhp.report.formatting import (
+        data_size,
+        final_meaning,
+        number,
+        score,
+        seconds,
+        target_name,
+    )
 
     reached = [
         (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
@@ -85,8 +92,9 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     # On a network time is real, and nobody sees all models.
     mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
     total = seconds(summary.completion_time)
+    meaning = final_meaning([summary.final_tests])
     return [
-        ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers)"),
+        ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers; {meaning})"),
         *mean_model,
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),

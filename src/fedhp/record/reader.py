@@ -18,6 +18,8 @@ from fedhp.types import FloatArray
 
 Columns = dict[str, list[Any]]
 
+TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
+
 
 class RunReader:
     """A run folder, read only."""
@@ -125,6 +127,7 @@ class RunSummary:
     digest: str
     worst_worker_accuracy: float | None = None  # over the tests of final_accuracy
     best_worker_accuracy: float | None = None
+    final_tests: int = 1  # final_accuracy and mean_model_accuracy: mean of this many last tests
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -136,10 +139,10 @@ def _plain(value: Any) -> Any:
 
 
 def summarize(run: RunReader) -> RunSummary:
-    """Final = mean of the last evaluations; time to target = clock at the first that reaches it."""
+    """Final = mean of the last `final_tests` tests; time to target = clock of the first there."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation = run.meta("experiment")["evaluation"]
-    last = evaluation["final_mean"]
+    last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
     by_worker = list(worker_finals(run, tests["round"][-last:]).values())
     return RunSummary(
         algorithm=run.meta("label"),
@@ -162,6 +165,7 @@ def summarize(run: RunReader) -> RunSummary:
         digest=run.digest(),
         worst_worker_accuracy=min(by_worker, default=None),
         best_worker_accuracy=max(by_worker, default=None),
+        final_tests=min(last, max(1, len(tests["accuracy"]))),
     )
 
 
@@ -174,6 +178,11 @@ def worker_finals(run: RunReader, rounds: Sequence[int]) -> dict[int, float]:
     for worker, accuracy in zip(tests["worker"], tests["accuracy"], strict=True):
         by_worker.setdefault(worker, []).append(accuracy)
     return {worker: float(np.mean(values)) for worker, values in by_worker.items()}
+
+
+def tests_in_final(tests: int, *, final_mean: int) -> int:
+    """How many of the last tests the final number averages: one where there are only a few."""
+    return final_mean if tests >= TESTS_FOR_A_MEAN else 1
 
 
 def target_key(target: float) -> str:

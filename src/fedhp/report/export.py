@@ -40,7 +40,10 @@ MEANS: Types = {
     "high": "REAL",
     "seeds": "INTEGER",
 }
-SUMMARY_TEXTS, SUMMARY_INTEGERS = ("metric", "status", "digest"), ("rounds", "bytes_sent")
+SUMMARY_TEXTS, SUMMARY_INTEGERS = (
+    ("metric", "status", "digest"),
+    ("rounds", "bytes_sent", "final_tests"),
+)
 ROW_GROUP = 100_000  # rows of a Parquet row group
 
 

@@ -89,6 +89,15 @@ def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
     return f"{', '.join(all_items[:-1])} and {all_items[-1]}"
 
 
+def final_meaning(tests: Iterable[int]) -> str:
+    """What "final" is, by how many of the last tests are averaged in each run."""
+    counts = sorted(set(tests)) or [1]
+    if counts == [1]:
+        return "the last test"
+    number_of_tests = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"mean of the last {number_of_tests} tests"
+
+
 def worker_name(worker: int, device: str) -> str:
     """A worker in a sentence: worker 7 (laptop)."""
     return f"worker {worker} ({device})"

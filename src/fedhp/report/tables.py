@@ -17,6 +17,7 @@ from fedhp.report.formatting import (
     count,
     data_size,
     decimals_for,
+    final_meaning,
     fixed,
     target_name,
 )
@@ -190,7 +191,7 @@ def _unfinished(run: RunSummary) -> str:
 
 def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     seeds = {run.seed for run in summaries if run.status == FINISHED}
-    notes = []
+    notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
     if best_marked:

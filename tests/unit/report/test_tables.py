@@ -204,3 +204,11 @@ def test_worker_table_shows_steps_waiting_and_who_is_away(runs: Runs) -> None:
         if worker != 2:
             assert f" {steps} " in lines[worker]
             assert any(f" {waiting:.{digits}f} " in lines[worker] for digits in (2, 3))
+
+
+def test_the_caption_says_what_final_is() -> None:
+    three = summary("fedhp", final_tests=3)
+    assert "final: mean of the last 3 tests" in comparison_markdown([three])
+    assert "final: the last test" in comparison_markdown([summary("fedhp")])
+    mixed = comparison_markdown([three, summary("dpsgd", final_tests=1)])
+    assert "final: mean of the last 1 to 3 tests" in mixed

@@ -40,6 +40,7 @@ from fedhp.report.figures.style import (
 from fedhp.report.formatting import (
     ACCURACY,
     count,
+    final_meaning,
     label_base,
     label_name,
     listed,
@@ -207,8 +208,9 @@ def _skew(data: _FigureData) -> tuple[Figure, str, str]:
             draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
     _outer_labels(panel_axes)
     how = (
-        "Final test accuracy (mean of the workers) against the non-IID level p; whiskers: 95 % "
-        "interval over the seeds; points of one level are drawn side by side."
+        f"Final test accuracy (mean of the workers; {_final_tests(data)}) against the "
+        "non-IID level p; whiskers: 95 % interval over the seeds; points of one "
+        "level are drawn side by side."
     )
 
     def words(panel: DataPanel, label: str) -> str:
@@ -263,8 +265,9 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
     bases = dict.fromkeys(label_base(label) for label in data.figure.algorithms)
     how = (
         f"{listed(map(label_name, bases))} with different numbers of local steps: final test "
-        "accuracy (left) and completion time to target accuracies (right; only where every seed "
-        "reached it); whiskers: 95 % interval over the seeds; dotted: the paper says that "
+        f"accuracy ({_final_tests(data)}; left) and completion time to target accuracies "
+        "(right; only where every seed reached it); whiskers: 95 % interval over "
+        "the seeds; dotted: the paper says that "
         f"accuracy falls beyond τ = {PEAK} and completion time falls until τ = {QUICKEST}."
     )
 
@@ -350,6 +353,17 @@ def _final_words(panel: DataPanel, label: str, skew: float) -> str:
         value for run in panel.runs(label, skew) if (value := final_accuracy(run)) is not None
     ]
     return score(float(np.mean(spread))) if spread else ""
+
+
+def _final_tests(data: _FigureData) -> str:
+    """What the final accuracy of these runs is."""
+    return final_meaning(
+        run.summary.final_tests
+        for panel in data.panels
+        for label in panel.labels
+        for skew in data.skews
+        for run in panel.runs(label, skew)
+    )
 
 
 def _notes(data: _FigureData, suite: Suite, *, runs: SuiteRuns) -> list[str]:

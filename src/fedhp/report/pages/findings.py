@@ -18,6 +18,7 @@ from fedhp.report.figures.run import (
 )
 from fedhp.report.formatting import (
     count,
+    final_meaning,
     label_name,
     listed,
     number,
@@ -77,7 +78,10 @@ def _final_words(comparison: Comparison) -> str:
         f"{name} {score(value, comparison.metric)}" for value, name in sorted(finals, reverse=True)
     ]
     start = "No target was reached" if comparison.targets else "No target was set"
-    return f"{start}. Final test {comparison.metric}: {', '.join(ranked)}."
+    meaning = final_meaning(
+        run.summary.final_tests for group in comparison.groups for run in group.finished
+    )
+    return f"{start}. Final test {comparison.metric} ({meaning}): {', '.join(ranked)}."
 
 
 def world_words(run: RunReader) -> str:

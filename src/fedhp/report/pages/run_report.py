@@ -34,7 +34,15 @@ from fedhp.report.figures.run import (
     varies,
     world,
 )
-from fedhp.report.formatting import count, data_size, label_name, listed, score, seconds
+from fedhp.report.formatting import (
+    count,
+    data_size,
+    final_meaning,
+    label_name,
+    listed,
+    score,
+    seconds,
+)
 from fedhp.report.groups import (
     Batch,
     Comparison,
@@ -68,7 +76,8 @@ OPEN_LABELS = 2  # the others are folded
 LOG_ROUNDS = 12  # of a decision log
 RUN_FACTS = ("algorithm", "label", "seed", "status", "fedhp")  # that differ from run to run
 CONTENTS = {
-    "summary": "one row per run: the numbers of the comparison",
+    "summary": "one row per run: the numbers of the comparison; final_accuracy and "
+    "mean_model_accuracy are means of the last final_tests tests",
     "means": "mean and 95 % interval of every number, per label, over the finished seeds",
     "rounds": "one row per round: clock, waiting, steps, links, bytes",
     "workers": "one row per round and worker: steps, times, bandwidth (bytes/s)",
@@ -411,9 +420,16 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
     )
     names = ("run", "label", "seed", "status", "rounds", "virtual\ntime", "final", "digest")
     runs = table_html(
-        (*names, "real\ntime", "peak\nmemory"), _run_rows(comparison), numeric=(2, 4, 5, 6, 8, 9)
+        (*names, "real\ntime", "peak\nmemory"),
+        _run_rows(comparison),
+        caption=f"final: {final_meaning(_final_tests(comparison))}.",
+        numeric=(2, 4, 5, 6, 8, 9),
     )
     return f"{table}\n{details_html(count(len(batch.runs), 'run'), runs)}"
+
+
+def _final_tests(comparison: Comparison) -> list[int]:
+    return [run.summary.final_tests for group in comparison.groups for run in group.runs]
 
 
 def _algorithm(entry: RunEntry) -> str:
