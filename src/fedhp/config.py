@@ -6,13 +6,14 @@ settings, which are checked against the component itself. Validated settings are
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedhp.components import from_validation, wrong_setting
+from fedhp.components import from_validation, is_dotted, wrong_setting
 from fedhp.tables import (
     COMMAND_LINE,
     flatten,
@@ -49,6 +50,9 @@ Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+PARTITIONS = ("skew", "dirichlet", "shards", "quantity", "iid", "natural")
+
+
 class DataConfig(ConfigSection):
     """Which data, how it is prepared, and how it is split among the workers."""
 
@@ -59,11 +63,33 @@ class DataConfig(ConfigSection):
     standardize: bool = True
     train_images: Annotated[int, Field(ge=1)] | None = None  # use only the first ones
     test_images: Annotated[int, Field(ge=1)] | None = None
-    partition: Literal["skew", "dirichlet", "shards", "quantity", "iid"] = "skew"
+    partition: str = "skew"  # one of PARTITIONS, or a dotted path to your own
     skew: Share | None = None  # the paper's p; none means 3 / workers, which is IID
     alpha: Positive = 0.5  # dirichlet, quantity
     shards_per_worker: Annotated[int, Field(ge=1)] = 2
+    partition_options: dict[str, Any] | None = None  # settings of your own partition
     options: dict[str, Any] = {}  # settings of the reader or of your own loader
+
+    @model_validator(mode="after")
+    def _known_partition(self) -> DataConfig:
+        own = is_dotted(self.partition)
+        if not own and self.partition not in PARTITIONS:
+            close = difflib.get_close_matches(self.partition, PARTITIONS, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise wrong_setting(
+                "partition",
+                f"unknown partition {self.partition!r}",
+                allowed=", ".join(PARTITIONS) + ", or a dotted path to your own (module:function)",
+                fix=f"{hint}set data.partition to one of these",
+            )
+        if self.partition_options and not own:
+            raise wrong_setting(
+                "partition_options",
+                f"has no effect: data.partition is {self.partition!r}",
+                allowed="data.partition_options with your own partition (module:function) only",
+                fix="remove data.partition_options",
+            )
+        return self
 
     @model_validator(mode="after")
     def _skew_needs_its_partition(self) -> DataConfig:

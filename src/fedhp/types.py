@@ -277,6 +277,7 @@ class Dataset:
     test_targets: NDArray[np.int64] | NDArray[np.float32]
     classes: int | None  # None: not a classification
     class_names: tuple[str, ...] = ()
+    groups: IntArray | None = None  # [n] whose sample it is, for data.partition = "natural"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -105,6 +105,7 @@ def split(
         workers=settings.workers,
         config=data,
         seed=settings.seed,
+        groups=dataset.groups,
         source=source,
     )
     import numpy as np
@@ -127,6 +128,12 @@ def split(
     console.print(
         f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}"
     )
+    unused = len(dataset.train_targets) - int(sizes.sum())
+    if unused:
+        console.print(f"not used: {unused} samples that the partition gives to no worker")
+    if data.partition == "natural" and dataset.groups is not None:
+        users = [len(np.unique(dataset.groups[part])) for part in parts]
+        console.print(f"users per worker: {min(users)} to {max(users)}, {sum(users)} in all")
     if plot is not None:
         from fedhp.report.figures.split import plot_split
 
@@ -157,8 +164,10 @@ def _rule(settings: Experiment) -> str:
         "shards": f"{data.shards_per_worker} shards each",
         "quantity": f"sizes by Dirichlet, alpha = {data.alpha:g}",
         "iid": "IID",
+        "natural": "by user",
     }
-    return f"{workers} workers, {values[data.partition]}, seed {settings.seed}"
+    rule = values.get(data.partition, f"partition {data.partition}")
+    return f"{workers} workers, {rule}, seed {settings.seed}"
 
 
 def _split_table(

@@ -12,6 +12,7 @@ import importlib.util
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -25,6 +26,7 @@ Layout = Literal["auto", "channels_first", "channels_last"]
 
 _DIVIDED = ("x_train", "y_train", "x_test", "y_test")
 _UNDIVIDED = ("x", "y")
+_GROUPS = ("groups", "users")  # whose sample it is, under either name
 _NPZ = "keys x_train, y_train, x_test, y_test (or x and y, then split 80 / 20)"
 
 
@@ -78,7 +80,9 @@ def read_npz(request: ReadRequest, *, layout: Layout = "auto") -> RawData:
     if all(key in content for key in _DIVIDED):
         train = content["x_train"], content["y_train"]
         test = content["x_test"], content["y_test"]
-        return from_arrays(train, test, layout=layout, class_names=names, where=str(path))
+        raw = from_arrays(train, test, layout=layout, class_names=names, where=str(path))
+        groups = _groups(content, samples=len(raw.train_targets), where=str(path))
+        return raw if groups is None else replace(raw, groups=groups)
     if all(key in content for key in _UNDIVIDED):
         return from_unsplit_arrays(content, layout=layout, class_names=names, where=str(path))
     raise DataError(
@@ -98,7 +102,7 @@ def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArra
             allowed=f"an .npz file with the {_NPZ}",
             fix="save with numpy.savez(path, x_train=..., y_train=..., ...)",
         )
-    keys = (*_DIVIDED, *_UNDIVIDED, "class_names")
+    keys = (*_DIVIDED, *_UNDIVIDED, *_GROUPS, "class_names")
     return archive.files, {key: archive[key] for key in keys if key in archive.files}
 
 
@@ -109,7 +113,34 @@ def from_unsplit_arrays(
     targets, classes = _targets([("y", content["y"])], where)
     inputs = _inputs("x", content["x"], samples=len(targets[0]), layout=layout, where=where)
     classes, names = _class_names(class_names, classes, where=where)
-    return split_samples(inputs, targets[0], classes=classes, class_names=names)
+    groups = _groups(content, samples=len(inputs), where=where)
+    return split_samples(inputs, targets[0], classes=classes, class_names=names, groups=groups)
+
+
+def _groups(content: Mapping[str, AnyArray], *, samples: int, where: str) -> AnyArray | None:
+    names = [name for name in _GROUPS if name in content]
+    if len(names) > 1:
+        raise DataError(
+            f"{where}: has both of the keys {' and '.join(names)}",
+            allowed="one array of user ids",
+            fix=f"remove {names[1]}",
+        )
+    if not names:
+        return None
+    return group_numbers(content[names[0]], samples=samples, name=names[0], where=where)
+
+
+def group_numbers(ids: AnyArray, *, samples: int, name: str, where: str) -> AnyArray:
+    """Ids of users (whole numbers or texts) as numbers from 0, in the order of the ids, [n]."""
+    ids = np.asarray(ids)
+    if ids.dtype.kind not in "iuUS" or ids.shape != (samples,):
+        raise DataError(
+            f"{where}: {name} is {ids.dtype} of shape {ids.shape}, for {samples} samples",
+            allowed=f"[{samples}] whole numbers or texts: the id of the user of each sample"
+            " (of x_train, or of x)",
+            fix=f"save one id per sample in {name}",
+        )
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
 
 def from_arrays(

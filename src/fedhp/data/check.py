@@ -148,6 +148,8 @@ def _examine(config: DataConfig, official: str) -> DataFinding:
         raw = read(config)
     except FedhpError as error:
         return DataFinding(path, title, tuple(lines), problem=error)
+    if raw.groups is not None:
+        lines.append(f'data.partition = "natural"  # {len(np.unique(raw.groups))} users')
     return DataFinding(
         path,
         title,

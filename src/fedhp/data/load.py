@@ -19,7 +19,7 @@ import numpy as np
 
 from fedhp.components import check_settings, is_dotted, resolve
 from fedhp.config import DataConfig
-from fedhp.data.arrays import check_labels, check_numbers, from_arrays
+from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
 from fedhp.data.raw import RawData, ReadRequest
 from fedhp.errors import ConfigError, DataError, FedhpError
@@ -177,6 +177,9 @@ def _checked(result: Any, name: str) -> RawData:
             test,
             result.classes,
             tuple(result.class_names),
+            None
+            if result.groups is None
+            else group_numbers(result.groups, samples=len(train), name="groups", where=where),
         )
         _check_dataset(raw, where)
         return raw

@@ -1,7 +1,8 @@
-"""Which worker gets which training samples: the paper's skew p, Dirichlet, shards, quantity, IID.
+"""Which worker gets which samples: the paper's skew p, Dirichlet, shards, quantity, IID, natural.
 
-Every sample goes to exactly one worker and every worker gets at least one; the same seed
-gives the same split. Internally a split is `owner` [n]: the worker of each sample.
+Every sample goes to exactly one worker (in a user's own partition: at most one) and every worker
+gets at least one; the same seed gives the same split. Internally a split is `owner` [n]: the
+worker of each sample.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhp.components import is_dotted
 from fedhp.config import DataConfig
+from fedhp.data.arrays import group_numbers
+from fedhp.data.own_partition import UNUSED, own_partition
 from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray, IntArray
@@ -30,9 +34,13 @@ def partition(
     workers: int,
     config: DataConfig,
     seed: int,
+    groups: IntArray | None = None,
     source: str = "",
 ) -> list[IntArray]:
-    """Ascending sample indices of each worker; disjoint, complete, none empty."""
+    """Ascending sample indices of each worker; disjoint, none empty; complete, unless the user's.
+
+    groups: whose sample each one is, for the natural partition.
+    """
     samples = len(dataset_targets)
     if workers > samples:
         raise ConfigError(
@@ -43,7 +51,11 @@ def partition(
             fix="lower workers, or use more data (data.train_images)",
         )
     kind = config.partition
-    if kind == "skew":
+    if is_dotted(kind):
+        owner = own_partition(dataset_targets, workers, config=config, seed=seed, source=source)
+    elif kind == "natural":
+        owner = _natural(groups, samples, workers=workers, seed=seed, source=source)
+    elif kind == "skew":
         owner = _skew(
             dataset_targets, classes, workers=workers, skew=config.skew, seed=seed, source=source
         )
@@ -62,7 +74,8 @@ def partition(
         owner = _by_size(samples, np.full(workers, 1 / workers), seed=seed)
     _fill_empty(owner, workers, seed=seed)
     order = np.argsort(owner, kind="stable")
-    cuts = np.cumsum(np.bincount(owner, minlength=workers))[:-1]
+    order = order[np.count_nonzero(owner == UNUSED) :]
+    cuts = np.cumsum(np.bincount(owner[order], minlength=workers))[:-1]
     return [part.astype(np.int64) for part in np.split(order, cuts)]
 
 
@@ -230,6 +243,36 @@ def _shards(
     return owner
 
 
+def _natural(
+    groups: IntArray | None, samples: int, *, workers: int, seed: int, source: str
+) -> IntArray:
+    """All samples of a user on one worker; users dealt in random order, equally many to each."""
+    if groups is None:
+        raise ConfigError(
+            "the value 'natural' needs to know whose sample each one is, but the data do not say",
+            key="data.partition",
+            source=source,
+            allowed="data with user ids: the key groups (or users) in an .npz file, or"
+            " Dataset(groups=...) of your own loader or task",
+            fix="add the ids to the data, or choose another partition",
+        )
+    numbers = group_numbers(groups, samples=samples, name="groups", where="the data set")
+    users = int(numbers.max()) + 1
+    if users < workers:
+        raise ConfigError(
+            f"{workers} workers cannot share the samples of {users} users: with data.partition ="
+            " 'natural' the samples of a user stay on one worker",
+            key="workers",
+            source=source,
+            allowed=f"1 to {users}",
+            fix=f"set workers to at most {users}, or choose another data.partition",
+        )
+    order = generator(seed, Purpose.PARTITION, _ORDER).permutation(users)
+    worker_of_user = np.empty(users, dtype=np.int64)
+    worker_of_user[order] = np.arange(users) % workers
+    return worker_of_user[numbers]
+
+
 def _by_size(samples: int, shares: FloatArray, *, seed: int) -> IntArray:
     """Samples in random order, cut into parts of these shares."""
     ties = generator(seed, Purpose.PARTITION, _TIES)
@@ -259,7 +302,7 @@ def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArr
 
 def _fill_empty(owner: IntArray, workers: int, *, seed: int) -> None:
     """Give each worker without a sample one sample of the worker that has most."""
-    sizes = np.bincount(owner, minlength=workers)
+    sizes = np.bincount(owner[owner != UNUSED], minlength=workers)
     empty = np.flatnonzero(sizes == 0)
     if not empty.size:
         return

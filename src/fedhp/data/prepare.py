@@ -37,8 +37,12 @@ def prepare(raw: RawData, config: DataConfig, *, source: str = "") -> Dataset:
     test_targets = _targets(raw.test_targets[:test_rows], raw.classes)
     for finished in (train, test, train_targets, test_targets):
         finished.setflags(write=False)
+    groups = None
+    if raw.groups is not None:
+        groups = raw.groups[:train_rows].astype(np.int64)
+        groups.setflags(write=False)
     return Dataset(
-        config.name, train, train_targets, test, test_targets, raw.classes, raw.class_names
+        config.name, train, train_targets, test, test_targets, raw.classes, raw.class_names, groups
     )
 
 

@@ -43,6 +43,7 @@ class RawData:
     test_targets: AnyArray
     classes: int | None
     class_names: tuple[str, ...] = ()
+    groups: AnyArray | None = None  # [n] number of the user or writer of each training sample
 
 
 def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArray]:
@@ -81,7 +82,16 @@ def split_samples(
     *,
     classes: int | None,
     class_names: tuple[str, ...] = (),
+    groups: AnyArray | None = None,
 ) -> RawData:
     """One set of samples as training and test, by the fixed hold-out split."""
     train, test = holdout(targets, classes=classes)
-    return RawData(inputs[train], targets[train], inputs[test], targets[test], classes, class_names)
+    return RawData(
+        inputs[train],
+        targets[train],
+        inputs[test],
+        targets[test],
+        classes,
+        class_names,
+        None if groups is None else groups[train],
+    )

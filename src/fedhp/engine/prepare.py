@@ -91,6 +91,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         workers=experiment.workers,
         config=experiment.data,
         seed=experiment.seed,
+        groups=dataset.groups,
         source=source,
     )
     size = _model_size(task)
@@ -186,7 +187,10 @@ def _own(dataset: Dataset, parts: list[IntArray]) -> tuple[list[IntArray], Datas
     """Only the samples of these parts, and the parts as indices into them."""
     used = np.unique(np.concatenate(parts))
     reduced = replace(
-        dataset, train_inputs=dataset.train_inputs[used], train_targets=dataset.train_targets[used]
+        dataset,
+        train_inputs=dataset.train_inputs[used],
+        train_targets=dataset.train_targets[used],
+        groups=None if dataset.groups is None else np.asarray(dataset.groups)[used],
     )
     return [np.searchsorted(used, part).astype(np.int64) for part in parts], reduced
 

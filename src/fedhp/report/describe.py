@@ -73,13 +73,15 @@ def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
         "quantity": f"sizes by Dirichlet, alpha {data['alpha']:g}",
         "shards": f"{data['shards_per_worker']} shards each",
         "iid": "IID",
+        "natural": "by user",
     }
+    rule = partitions.get(data["partition"], f"partition {data['partition']}")
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
     if not any(samples):  # on a network, before the workers have reported
-        return f"{name}{partitions[data['partition']]}"
+        return f"{name}{rule}"
     each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
     return (
-        f"{name}{partitions[data['partition']]}: {count(sum(samples), 'sample')} on "
+        f"{name}{rule}: {count(sum(samples), 'sample')} on "
         f"{count(len(samples), 'worker')}, {each} each"
     )
 

@@ -41,6 +41,7 @@ def read_private_data(path: Path) -> PrivateData:
             raw,
             train_inputs=np.concatenate([raw.train_inputs, raw.test_inputs]),
             train_targets=np.concatenate([raw.train_targets, raw.test_targets]),
+            groups=None,  # all samples are this worker's
         )
     return PrivateData(path, raw)
 
@@ -121,7 +122,9 @@ def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData
             allowed=f"targets of the shape {theirs.train_targets.shape[1:]}",
             fix="convert them to that shape",
         )
-    dataset = replace(theirs, train_inputs=own.train_inputs, train_targets=own.train_targets)
+    dataset = replace(
+        theirs, train_inputs=own.train_inputs, train_targets=own.train_targets, groups=None
+    )
     task = spec.task
     if type(task) is Classification:
         task = task.with_data(dataset)
