@@ -14,12 +14,14 @@ from fedhp.cli.parameters import (
     Out,
     Overrides,
     Resume,
+    Seeds,
     choose_folder,
+    parse_seeds,
     redirect_user_prints,
     table_console,
 )
-from fedhp.errors import ConfigError, combine_errors
-from fedhp.tables import COMMAND_LINE, read_toml
+from fedhp.errors import combine_errors
+from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
@@ -36,12 +38,7 @@ def compare(
             "Default: compare.algorithms of the file."
         ),
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="Seeds, separated by commas, such as 0,1,2. Default: compare.seeds of the file."
-        ),
-    ] = None,
+    seeds: Seeds = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -64,7 +61,7 @@ def compare(
         read_toml(experiment),
         overrides=overrides or [],
         algorithms=None if algorithms is None else split_algorithms(algorithms),
-        seeds=None if seeds is None else _numbers(seeds),
+        seeds=None if seeds is None else parse_seeds(seeds),
         out=folder,
         source=str(experiment),
     )
@@ -110,19 +107,3 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     if figure_paths:
         files = f"{len(figure_paths)} files; start with overview.png"
         print(f"figures: {folder / 'figures'} ({files})")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or any(not 0 <= number < 2**32 for number in numbers):
-        raise ConfigError(
-            f"{text!r} is not a list of seeds",
-            key="--seeds",
-            source=COMMAND_LINE,
-            allowed="whole numbers from 0 to 4294967295, separated by commas",
-            fix="write --seeds 0,1,2",
-        )
-    return numbers

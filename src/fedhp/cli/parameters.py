@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.errors import ConfigError
+from fedhp.tables import COMMAND_LINE
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedhp.config import Experiment
 
 WIDE = 120  # columns of a table in a file or pipe
+MOST_SEEDS = 10_000
 
 ExperimentFile = Annotated[
     Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
@@ -31,6 +35,14 @@ Out = Annotated[
 Resume = Annotated[
     bool,
     typer.Option("--resume", help="Continue the run in the folder; results are bit-identical."),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
+        "Default: compare.seeds of the file.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
@@ -71,3 +83,33 @@ def table_console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of a list such as 0,1,2 or 0-4,7; a range includes both ends."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        low, separator, high = (word.strip() for word in part.partition("-"))
+        ends = [low, high] if separator else [low]
+        if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in ends):
+            raise _wrong_seeds(f"{text!r} is not a list of seeds")
+        first, last = int(ends[0]), int(ends[-1])
+        if last >= 2**32:
+            raise _wrong_seeds(f"the seed {last} is too large")
+        if first > last:
+            raise _wrong_seeds(f"the range {part.strip()} ends before it starts")
+        if last - first >= MOST_SEEDS - len(seeds):
+            raise _wrong_seeds(f"{text!r} has more than {MOST_SEEDS} seeds")
+        seeds += range(first, last + 1)
+    return seeds
+
+
+def _wrong_seeds(problem: str) -> ConfigError:
+    return ConfigError(
+        problem,
+        key="--seeds",
+        source=COMMAND_LINE,
+        allowed="whole numbers from 0 to 4294967295 and ranges of them, separated by commas, "
+        f"at most {MOST_SEEDS}",
+        fix="write --seeds 0,1,2 or --seeds 0-9",
+    )

@@ -56,7 +56,7 @@ def plan_cells(
     labels = list(base.compare.algorithms if algorithms is None else algorithms)
     numbers = list(base.compare.seeds if seeds is None else seeds)
     for name, values in (("algorithms", labels), ("seeds", numbers)):
-        folders = [_file_name(str(value)) for value in values]
+        folders = [folder_name(str(value)) for value in values]
         repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
         if repeated or not values:
             raise ConfigError(
@@ -72,7 +72,7 @@ def plan_cells(
         for seed in numbers:
             changed["seed"] = seed
             experiment = parse(changed, source=_source(source, variant.label))
-            run_folder = out / _file_name(variant.label) / f"seed-{seed}"
+            run_folder = out / folder_name(variant.label) / f"seed-{seed}"
             cells.append(Cell(variant.label, seed, experiment, run_folder))
     return cells
 
@@ -222,7 +222,7 @@ def rebuild_error(kind: str, message: str) -> FedhpError:
     return FedhpError(message)
 
 
-def _file_name(label: str) -> str:
+def folder_name(label: str) -> str:
     """A label as a folder name."""
     name = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-=+") else ","

@@ -1,0 +1,185 @@
+"""A sweep: every combination of some settings, with every seed, as the cells of one campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from fedhp.config import Experiment, parse
+from fedhp.engine.runs.campaign import Cell, folder_name
+from fedhp.errors import ConfigError
+from fedhp.tables import COMMAND_LINE, parse_override
+
+MOST_RUNS = 10_000  # of one sweep
+
+
+@dataclass(frozen=True, slots=True)
+class SweptKey:
+    """A setting and its values, as texts and as they are parsed."""
+
+    key: str
+    texts: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one value."""
+        return len(self.texts) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCell:
+    """One run of a sweep and the values of the settings that vary."""
+
+    cell: Cell
+    texts: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The settings that vary, and all runs."""
+
+    keys: tuple[SweptKey, ...]
+    runs: tuple[SweepCell, ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs as cells of a campaign."""
+        return [run.cell for run in self.runs]
+
+
+def plan_sweep(
+    tables: Mapping[str, Any],
+    *,
+    settings: Sequence[str],
+    seeds: Sequence[int] | None,
+    out: Path,
+    source: str,
+) -> Sweep:
+    """All runs of a sweep, every configuration checked. A setting is key=a,b,c or key=value."""
+    keys = [_swept_key(text) for text in settings]
+    _check_keys(keys)
+    folder = Path(source).parent if source else None
+    varied = [key for key in keys if key.varies]
+    first = parse(tables, _overrides(keys, [0] * len(keys)), source=source, folder=folder)
+    numbers = list(first.compare.seeds if seeds is None else seeds)
+    _check_seeds(numbers, source)
+    runs = prod(len(key.texts) for key in keys) * len(numbers)
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            f"the sweep has {runs} runs",
+            key=keys[0].key,
+            source=COMMAND_LINE,
+            allowed=f"at most {MOST_RUNS} runs",
+            fix="give fewer values or fewer seeds",
+        )
+    planned = []
+    for choice in product(*(range(len(key.texts)) for key in keys)):
+        overrides = _overrides(keys, choice)
+        experiment = parse(tables, overrides, source=source, folder=folder)
+        chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
+        texts = tuple(key.texts[chosen[key.key]] for key in varied)
+        label = _label(experiment, varied, texts)
+        # All keys are in the name: a key that gets a second value later keeps its folders.
+        combination = out / folder_name(" ".join(overrides))
+        for seed in numbers:
+            seeded = experiment.model_copy(update={"seed": seed})
+            cell = Cell(label, seed, seeded, combination / f"seed-{seed}")
+            values = tuple(key.values[chosen[key.key]] for key in varied)
+            planned.append(SweepCell(cell, texts, values))
+    return Sweep(tuple(varied), tuple(planned))
+
+
+def _swept_key(text: str) -> SweptKey:
+    """key=a,b,c with its values apart."""
+    key, separator, raw = text.partition("=")
+    parse_override(text)  # refuses what is not key=value
+    texts = split_values(raw)
+    if not texts or not all(texts):
+        raise ConfigError(
+            f"{text!r} has an empty value",
+            key=key.strip(),
+            source=COMMAND_LINE,
+            allowed="values separated by commas, such as training.learning_rate=0.05,0.1,0.2",
+            fix="remove the comma that is too many, or add the value",
+        )
+    values = [parse_override(f"{key}{separator}{value}")[1] for value in texts]
+    return SweptKey(key.strip(), tuple(texts), tuple(values))
+
+
+def split_values(text: str) -> list[str]:
+    """Values separated by commas, except inside brackets and quotes."""
+    values, depth, quote, current = [], 0, "", ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0 and not quote:
+            values.append(current.strip())
+            current = ""
+        else:
+            current += letter
+    return [*values, current.strip()]
+
+
+def _check_keys(keys: Sequence[SweptKey]) -> None:
+    names = [key.key for key in keys]
+    for key in keys:
+        repeated = [text for i, text in enumerate(key.texts) if key.values[i] in key.values[:i]]
+        if key.key == "seed":
+            problem, fix = "seeds are not a setting of a sweep", "write --seeds 0-4 instead"
+        elif names.count(key.key) > 1:
+            problem, fix = f"{key.key} is given twice", f"write {key.key}=a,b,c once"
+        elif repeated:
+            problem, fix = f"the value {repeated[0]} is given twice", "remove one of them"
+        else:
+            continue
+        raise ConfigError(
+            problem,
+            key=key.key,
+            source=COMMAND_LINE,
+            allowed="each setting once, with different values",
+            fix=fix,
+        )
+    if not any(key.varies for key in keys):
+        raise ConfigError(
+            "no setting has more than one value",
+            key="key=a,b,c",
+            source=COMMAND_LINE,
+            allowed="at least one setting with two values or more",
+            fix="write for example training.learning_rate=0.05,0.1, or use `fedhp run`",
+        )
+
+
+def _check_seeds(numbers: Sequence[int], source: str) -> None:
+    repeated = [seed for i, seed in enumerate(numbers) if seed in numbers[:i]]
+    if repeated or not numbers:
+        raise ConfigError(
+            f"the seed {repeated[0]} is given twice" if repeated else "the list is empty",
+            key="compare.seeds",
+            source=source,
+            allowed="a list that is not empty and has no entry twice",
+            fix="correct --seeds, or [compare] in the file",
+        )
+
+
+def _overrides(keys: Sequence[SweptKey], choice: Sequence[int]) -> list[str]:
+    return [f"{key.key}={key.texts[position]}" for key, position in zip(keys, choice, strict=True)]
+
+
+def _label(experiment: Experiment, keys: Sequence[SweptKey], texts: Sequence[str]) -> str:
+    """The combination as `fedhp compare` writes a variant: fedhp:deadline=fill:data.skew=0.8."""
+    parts = [
+        f"{key.key.removeprefix('algorithm.')}={text}"
+        for key, text in zip(keys, texts, strict=True)
+        if key.key != "algorithm.name"
+    ]
+    return ":".join([experiment.algorithm.name, *parts])

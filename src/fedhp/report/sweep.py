@@ -1,0 +1,151 @@
+"""The results of a sweep: one row per combination of settings, as a table, Markdown and JSON.
+
+Means and 95 % intervals are over the seeds that finished; the others are counted, never averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedhp.record.reader import RunSummary
+from fedhp.record.statistics import Interval, interval, summarize_runs
+from fedhp.report.formatting import ACCURACY, MISSING, data_size, decimals_for, target_name
+from fedhp.report.groups import FINISHED
+from fedhp.report.tables import new_table, with_spread
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The values of the settings that vary, and the runs with these values."""
+
+    texts: tuple[str, ...]
+    values: tuple[Any, ...]
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def finished(self) -> list[RunSummary]:
+        """The runs that may be averaged."""
+        return [run for run in self.runs if run.status == FINISHED]
+
+    @property
+    def metric(self) -> str:
+        """What the runs measure."""
+        return self.runs[0].metric if self.runs else ACCURACY
+
+    def final(self) -> Interval | None:
+        """The final result; in percent where it is an accuracy."""
+        scale = 100.0 if self.metric == ACCURACY else 1.0
+        values = [run.final_accuracy for run in self.finished]
+        return interval([scale * value for value in values if value is not None])
+
+    def time_to(self, target: str) -> Interval | None:
+        """The virtual time to a target, over the seeds that reached it."""
+        times = [run.time_to_target.get(target) for run in self.finished]
+        return interval([time for time in times if time is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """All combinations of a sweep, in the order in which they were given."""
+
+    keys: tuple[str, ...]
+    combinations: tuple[Combination, ...]
+
+    @property
+    def targets(self) -> list[str]:
+        """The targets of all runs, lowest first."""
+        targets = (t for each in self.combinations for run in each.runs for t in run.time_to_target)
+        return sorted(dict.fromkeys(targets), key=float)
+
+    @property
+    def metrics(self) -> list[str]:
+        """What the runs measure; usually one thing."""
+        return list(dict.fromkeys(each.metric for each in self.combinations if each.runs))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: per combination its settings, intervals and runs."""
+        return {"keys": list(self.keys), "combinations": [*map(self._json, self.combinations)]}
+
+    def _json(self, combination: Combination) -> dict[str, Any]:
+        finished = combination.finished
+        numbers = summarize_runs(finished)
+        return {
+            "settings": dict(zip(self.keys, combination.values, strict=True)),
+            "summary": next(iter(numbers.values()), None),
+            "runs": [run.as_json() for run in combination.runs],
+        }
+
+
+def sweep_table(result: SweepResult) -> Table:
+    """One row per combination."""
+    from rich.markup import escape
+
+    headers, rows, caption = sweep_rows(result)
+    table = new_table(*headers, left=tuple(result.keys), caption=caption)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def sweep_markdown(result: SweepResult) -> str:
+    """The table as Markdown, with its caption below."""
+    headers, rows, caption = sweep_rows(result)
+    lines = [[header.replace("\n", " ") for header in headers]]
+    lines.append(["---"] * len(result.keys) + ["---:"] * (len(headers) - len(result.keys)))
+    texts = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in [*lines, *rows]]
+    return "\n".join([*(f"| {text} |" for text in texts), "", caption]) + "\n"
+
+
+def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
+    """Headers, cells and caption of the table."""
+    metrics = result.metrics or [ACCURACY]
+    metric = metrics[0] if len(metrics) == 1 else ""
+    unit = "%" if metric == ACCURACY else metric
+    finals = [combination.final() for combination in result.combinations]
+    decimals = 1 if metric == ACCURACY else decimals_for(f.mean if f else None for f in finals)
+    columns = [[_spread(final, decimals) for final in finals]]
+    headers = [*result.keys, f"final\n{unit}".strip()]
+    for target in result.targets:
+        headers.append(f"to {target_name(target, metric or ACCURACY)}\n(s)")
+        columns.append(_times(result, target))
+    headers += ["data\nsent", "seeds"]
+    sent = [interval([run.bytes_sent for run in each.finished]) for each in result.combinations]
+    columns.append([MISSING if size is None else data_size(size.mean) for size in sent])
+    columns.append([_seeds(each) for each in result.combinations])
+    cells = zip(*columns, strict=True)
+    rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
+    several = any(len(each.finished) > 1 for each in result.combinations)
+    caption = "mean ± half-width of the 95 % interval over the seeds" if several else "one seed"
+    if any(len(each.finished) < len(each.runs) for each in result.combinations):
+        caption += "; runs that did not finish are not counted"
+    return headers, rows, caption
+
+
+def _times(result: SweepResult, target: str) -> list[str]:
+    spreads = [each.time_to(target) for each in result.combinations]
+    decimals = decimals_for(spread.mean if spread else None for spread in spreads)
+    texts = []
+    for each, spread in zip(result.combinations, spreads, strict=True):
+        if not each.finished:
+            texts.append(MISSING)
+        elif spread is None:
+            texts.append("not reached")
+        elif spread.count < len(each.finished):
+            share = f"({spread.count}/{len(each.finished)} reached)"
+            texts.append(f"{spread.mean:.{decimals}f} {share}")
+        else:
+            texts.append(with_spread(spread, decimals))
+    return texts
+
+
+def _spread(spread: Interval | None, decimals: int) -> str:
+    return MISSING if spread is None else with_spread(spread, decimals)
+
+
+def _seeds(combination: Combination) -> str:
+    done, started = len(combination.finished), len(combination.runs)
+    return str(done) if done == started else f"{done} of {started}"
