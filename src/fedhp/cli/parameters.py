@@ -92,21 +92,22 @@ def parse_seeds(text: str) -> list[int]:
         low, separator, high = (word.strip() for word in part.partition("-"))
         ends = [low, high] if separator else [low]
         if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in ends):
-            raise _wrong_seeds(f"{text!r} is not a list of seeds")
+            raise _wrong_seeds(text, "")
         first, last = int(ends[0]), int(ends[-1])
         if last >= 2**32:
-            raise _wrong_seeds(f"the seed {last} is too large")
+            raise _wrong_seeds(text, f": {last} is too large")
         if first > last:
-            raise _wrong_seeds(f"the range {part.strip()} ends before it starts")
+            raise _wrong_seeds(text, f": the range {part.strip()} ends before it starts")
         if last - first >= MOST_SEEDS - len(seeds):
-            raise _wrong_seeds(f"{text!r} has more than {MOST_SEEDS} seeds")
+            raise _wrong_seeds(text, f": it has more than {MOST_SEEDS} entries")
         seeds += range(first, last + 1)
     return seeds
 
 
-def _wrong_seeds(problem: str) -> ConfigError:
+def _wrong_seeds(text: str, reason: str) -> ConfigError:
+    shown = text if len(text) <= 60 else text[:57] + "..."
     return ConfigError(
-        problem,
+        f"{shown!r} is not a list of seeds{reason}",
         key="--seeds",
         source=COMMAND_LINE,
         allowed="whole numbers from 0 to 4294967295 and ranges of them, separated by commas, "

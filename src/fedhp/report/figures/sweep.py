@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOGARITHMIC = 20  # an axis whose largest value is so many times its smallest is logarithmic
+MOST_TICKS = 8  # with more values, the ticks are chosen evenly
 ROW_HEIGHT = 0.24  # inches of a bar
 CombinationNumber = Callable[[Combination], Interval | None]
 
@@ -89,7 +90,7 @@ def _lines(result: SweepResult, axis: int) -> dict[str, list[Combination]]:
     lines: dict[str, list[Combination]] = {}
     for combination in result.combinations:
         others = [
-            f"{key}={text}"
+            text if key == "algorithm.name" else f"{key}={text}"
             for position, (key, text) in enumerate(zip(result.keys, combination.texts, strict=True))
             if position != axis
         ]
@@ -123,9 +124,18 @@ def _draw_lines(
             label=name,
         )
         handles.append(line)
-        axes.errorbar(x, y, yerr=_reach(known), fmt="none", ecolor=style.color, capsize=2)
+        axes.errorbar(
+            x, y, yerr=_reach(known), fmt="none", ecolor=style.color, elinewidth=0.8, capsize=2
+        )
     if min(numbers) > 0 and max(numbers) >= LOGARITHMIC * min(numbers):
         axes.set_xscale("log")
+    ticks = sorted(set(numbers))
+    if len(ticks) <= MOST_TICKS:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+    # A wide interval of few seeds may reach below 0, where no result is.
+    if min((y for line in handles for y in line.get_ydata()), default=-1.0) >= 0:
+        axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
     grid_lines(axes, "y")
     return handles
 
@@ -142,6 +152,8 @@ def _bars(axes: Any, result: SweepResult, measure: CombinationNumber) -> None:
     )
     names = [", ".join(combination.texts) for combination in result.combinations]
     axes.set_yticks(rows, names)
+    if min(lengths) >= 0:
+        axes.set_xlim(left=0)
     axes.invert_yaxis()
     grid_lines(axes, "x")
 
