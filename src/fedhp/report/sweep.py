@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval, summarize_runs
-from fedhp.report.formatting import ACCURACY, MISSING, data_size, decimals_for, target_name
+from fedhp.report.formatting import (
+    ACCURACY,
+    MISSING,
+    data_size,
+    decimals_for,
+    final_meaning,
+    target_name,
+)
 from fedhp.report.groups import FINISHED
 from fedhp.report.tables import new_table, with_spread
 
@@ -120,6 +127,9 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
     several = any(len(each.finished) > 1 for each in result.combinations)
     caption = "mean ± half-width of the 95 % interval over the seeds" if several else "one seed"
+    tests = [run.final_tests for each in result.combinations for run in each.finished]
+    if tests:
+        caption += f"; {final_meaning(tests)}"
     if any(len(each.finished) < len(each.runs) for each in result.combinations):
         caption += "; runs that did not finish are not counted"
     return headers, rows, caption
