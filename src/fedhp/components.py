@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
-from fedhp.errors import ConfigError, FedhpError
+from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
 
@@ -57,7 +57,7 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
             component = getattr(component, step)
     except (Exception, SystemExit) as error:  # the user's module may fail in any way
         raise ConfigError(
-            f"cannot import {path!r}: {_error_text(error)}",
+            f"cannot import {path!r}: {_error_text(error)}{at_user_place(error)}",
             key=key,
             source=source,
             allowed="module:Name, importable from the current folder or the experiment's folder",
@@ -139,7 +139,7 @@ def build(
         used = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
         raise ConfigError(
             f"{_title(component)} fails with {used or 'its default settings'}:"
-            f" {_error_text(error)}",
+            f" {_error_text(error)}{at_user_place(error)}",
             key=f"{prefix}.name",
             source=source,
             allowed=_accepted(component),

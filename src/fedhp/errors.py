@@ -4,6 +4,7 @@ FedhpError (exit 2)
 ├── ConfigError         wrong setting in an experiment file, an override or an option
 ├── DataError           a data set is corrupt or does not fit
 │   └── DataMissing     its files were not found
+├── BadPlan             an algorithm's plan cannot be carried out
 ├── RunError            a run folder cannot be written, read or resumed
 │   └── LedgerDamaged   a ledger is not what was committed (cluster/ledger/base)
 ├── IdentityError       a key, a certificate or the identity in it is invalid
@@ -19,6 +20,9 @@ FedhpError (exit 2)
 
 from __future__ import annotations
 
+import inspect
+import os
+import sysconfig
 from collections.abc import Sequence
 
 
@@ -75,6 +79,10 @@ class DataMissing(DataError):
     """The files of a data set were not found."""
 
 
+class BadPlan(FedhpError):
+    """An algorithm's plan or action that cannot be carried out; nothing acted on it."""
+
+
 class RunError(FedhpError):
     """A run folder that cannot be written, read or resumed."""
 
@@ -124,11 +132,58 @@ def as_fedhp_error(error: Exception) -> FedhpError:
             "not enough memory for this experiment",
             fix="use fewer workers, a smaller model (model.width) or less data (data.train_images)",
         )
+    details, place = _keep_traceback(error), user_place(error)
+    if place:
+        return Unexpected(
+            f"an unexpected {type(error).__name__}: {message}\n"
+            f"  in your own code, at {place}; details: {details}",
+            fix="correct that line; an interrupted run can be resumed",
+        )
     return Unexpected(
         f"an unexpected {type(error).__name__}: {message}\n"
-        f"  this is a bug in fedhp or in your own code; details: {_keep_traceback(error)}",
+        f"  this is a bug in fedhp or in your own code; details: {details}",
         fix="report the bug with that file; an interrupted run can be resumed",
     )
+
+
+def user_place(error: BaseException) -> str:
+    """Where the user's own code failed, as "file, line N"; empty if it took no part.
+
+    The last frame outside fedhp, Python and the installed packages; of a syntax error its line.
+    """
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        return f"{error.filename}, line {error.lineno}"
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if _is_users(code.co_filename):
+            place = f"{code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def at_user_place(error: BaseException) -> str:
+    """The place in the user's own code in brackets, to follow a message; may be empty."""
+    place = user_place(error)
+    return f" (at {place})" if place else ""
+
+
+def definition_place(function: object) -> str:
+    """Where a function of the user's own is defined, as "file, line N"; empty for others."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or not _is_users(code.co_filename):
+        return ""
+    return f"{code.co_filename}, line {code.co_firstlineno}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither part of fedhp nor of Python nor of an installed package."""
+    if file.startswith("<"):
+        return False
+    path = os.path.realpath(file)
+    folders = (os.path.dirname(__file__), *map(sysconfig.get_path, ("stdlib", "platstdlib")))
+    library = any(path.startswith(os.path.realpath(folder) + os.sep) for folder in folders)
+    return not library and not {"site-packages", "dist-packages"} & set(path.split(os.sep))
 
 
 def _keep_traceback(error: Exception) -> str:

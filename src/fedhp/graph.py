@@ -35,7 +35,7 @@ def topology_from(workers: int, pairs: Any) -> Topology:
     """A topology from pairs in any order; each link once, smaller worker first."""
     array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
     array = array.reshape(-1, 2).astype(np.int64, copy=False)
-    if _in_order(array):
+    if in_order(array):
         return Topology(workers, array)
     array = np.sort(array[array[:, 0] != array[:, 1]], axis=1)
     if not len(array):
@@ -46,7 +46,7 @@ def topology_from(workers: int, pairs: Any) -> Topology:
     return Topology(workers, np.stack(np.divmod(keys, width), axis=1))
 
 
-def _in_order(links: IntArray) -> bool:
+def in_order(links: IntArray) -> bool:
     """Whether each link occurs once, smaller worker first, sorted; in little memory."""
     for first in range(0, len(links), _ROWS):
         part = links[first : first + _ROWS + 1]

@@ -35,6 +35,105 @@ class Breaks:
 '''
 
 
+FAILS = """
+import numpy as np
+import torch
+from fedhp.types import Dataset
+
+def load():
+    return np.loadtxt("absent.csv")  # here: load
+
+class Net(torch.nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(64, classes)
+    def forward(self, inputs):
+        return super().forward(inputs)  # here: Net
+
+def model(shape, classes):
+    raise KeyError("no such layer")  # here: model
+
+class Own:
+    metric_name = "R2"
+    def data(self):
+        return helper()
+    def model(self): ...
+    def loss(self, outputs, targets): ...
+    def metric(self, outputs, targets): ...
+
+def helper():
+    return Dataset(1 / 0)  # here: Own
+
+class Plans:
+    def start(self, federation):
+        return federation.nothing  # here: Plans
+    def plan(self, state, observation, reports): ...
+
+def graph(workers, seed):
+    return [1, 2][workers]  # here: graph
+"""
+
+
+def line_of(code: str, mark: str) -> int:
+    """The number of the line with this mark, from 1."""
+    return next(number for number, line in enumerate(code.split("\n"), 1) if mark in line)
+
+
+@pytest.mark.parametrize(
+    ("setting", "part", "words"),
+    [
+        ("data.name", "load", "FileNotFoundError"),
+        ("model.name", "Net", "cannot be multiplied"),
+        ("model.name", "model", "no such layer"),
+        ("task.name", "Own", "ZeroDivisionError"),
+        ("algorithm.name", "Plans", "AttributeError"),
+        ("topology.name", "graph", "IndexError"),
+    ],
+)
+def test_an_error_in_own_code_has_its_file_and_line(
+    command: Command, tmp_path: Path, *, setting: str, part: str, words: str
+) -> None:
+    code = tmp_path / f"failing_{part.lower()}_part.py"  # modules are imported once
+    code.write_text(FAILS, encoding="utf-8")
+    file = tmp_path / "own.toml"
+    file.write_text(f"[{setting.split('.')[0]}]\nname = '{code.stem}:{part}'\n")
+    told = command("run", file, "--out", tmp_path / "run")
+    assert told.code == 2
+    assert words in told.err
+    assert f"{code}, line {line_of(FAILS, f'# here: {part}')}" in told.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("code", ["x = 1\nimport absent_library\n", "x = 1\nx = = 2\n"])
+def test_an_error_at_import_has_its_file_and_line(
+    command: Command, tmp_path: Path, code: str
+) -> None:
+    module = tmp_path / f"bad_import_{len(code)}.py"
+    module.write_text(code, encoding="utf-8")
+    file = write(tmp_path, model={"name": f"{module.stem}:Net"})
+    told = command("run", file, "--out", tmp_path / "run")
+    assert told.code == 2
+    assert f"{module}, line 2" in told.err
+
+
+def test_a_bad_plan_ends_a_run_with_its_file_and_line(command: Command, tmp_path: Path) -> None:
+    code = BREAKS.replace('raise LookupError("the map\\nis lost")', "links = [[0, 99]]")
+    code = code.replace("links = np.empty((0, 2), dtype=np.int64)", "")
+    code = code.replace(
+        "n, none =", "links = [[0, 99]] if state.rounds == 2 else [[0, 1]]; n, none ="
+    )
+    code = code.replace("Decision(links,", "Decision(np.empty((0, 2), dtype=np.int64),")
+    code = code.replace("Topology(n, links)", "Topology(n, np.array(links))")
+    module = tmp_path / "bad_plan_part.py"
+    module.write_text(code, encoding="utf-8")
+    file = write(tmp_path, rounds=4, algorithm={"name": "bad_plan_part:Breaks"})
+    told = command("run", file, "--out", tmp_path / "run")
+    assert told.code == 2
+    assert "round 3: its topology has a link of the unknown worker 99" in told.err
+    assert f"{module}, line {line_of(code, 'def plan')}" in told.err
+    with fedhp.open_run(tmp_path / "run") as run:
+        assert run.rounds_done == 2
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "breaking_part.py").write_text(BREAKS)
@@ -52,6 +151,7 @@ def test_a_run_reports_what_failed_and_where_the_details_are(
     assert told.code == 70
     assert "an unexpected LookupError: the map is lost" in told.err
     assert "your own code" in told.err
+    assert f"{folder / 'breaking_part.py'}, line {line_of(BREAKS, 'LookupError')};" in told.err
     (details,) = (folder / "details").iterdir()
     assert str(details) in told.err
     assert "breaking_part.py" in details.read_text()

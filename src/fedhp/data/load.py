@@ -22,7 +22,7 @@ from fedhp.config import DataConfig
 from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
 from fedhp.data.raw import RawData, ReadRequest
-from fedhp.errors import ConfigError, DataError, FedhpError
+from fedhp.errors import ConfigError, DataError, FedhpError, at_user_place
 from fedhp.types import Dataset
 
 BUILTINS = {
@@ -125,7 +125,7 @@ def _read_with_loader(loader: Callable[..., Any], config: DataConfig, *, source:
     except Exception as error:  # the user's code may fail in any way
         raise DataError(
             f"data.name = {config.name!r}: the loader failed: {type(error).__name__}: {error}"
-            f" (data.path = {config.path or 'not set'})",
+            f"{at_user_place(error)} (data.path = {config.path or 'not set'})",
             fix="correct the loader, or check data.path and data.options",
         ) from error
     return _checked(result, config.name)

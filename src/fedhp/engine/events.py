@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.algorithms.plan_checks import next_action
 from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import (
@@ -171,7 +172,9 @@ class EventLoop:
         observation = Observation(
             round_index, self.clock, rate, available, self.world.network(self.clock)
         )
-        self.state, action = self.algorithm.act(self.state, worker, observation, turn=turn)
+        self.state, action = next_action(
+            self.algorithm, self.state, worker, observation=observation, turn=turn
+        )
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
         table.phase[worker] = COMPUTING
         table.partner[worker] = -1 if action.partner is None else action.partner

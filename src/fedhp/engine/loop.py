@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms.plan_checks import next_plan
 from fedhp.engine.accounting import (
     RoundPlan,
     Stopwatch,
@@ -129,7 +130,9 @@ class RoundLoop:
             available=self.world.available(round_index),
             network=self.world.network(last.started if late else last.clock),
         )
-        state, plan = self.algorithm.plan(last.algorithm_state, observation, last.reports)
+        state, plan = next_plan(
+            self.algorithm, last.algorithm_state, observation=observation, reports=last.reports
+        )
         local_steps = self._local_steps(plan, round_index, observation.available)
         return RoundPlan(state, plan, observation, local_steps)
 

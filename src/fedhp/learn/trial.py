@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedhp.errors import ConfigError, FedhpError
+from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.learn.task import Classification, Task
 from fedhp.types import Dataset
 
@@ -92,7 +92,9 @@ class _Trial:
             raise
         except Exception as error:  # the code of a user may fail in any way
             raise self.refuse(
-                f"{what}: {_words(error)}", fix=fix or f"correct {self.name}", key=key
+                f"{what}: {_words(error)}{at_user_place(error)}",
+                fix=fix or f"correct {self.name}",
+                key=key,
             ) from error
 
     def data(self) -> Dataset:

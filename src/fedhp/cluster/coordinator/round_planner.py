@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates, Transfer
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -77,8 +78,11 @@ class RoundPlanner:
             ),
         )
         reports = self.reports or first_reports(self.step_time)
-        state, plan = self.algorithm.plan(
-            self.state, observation, self._with_step_times(reports, present)
+        state, plan = next_plan(
+            self.algorithm,
+            self.state,
+            observation=observation,
+            reports=self._with_step_times(reports, present),
         )
         plan = self._ensure_min_degree(_ensure_connected(plan, observation), observation)
         if plan.local_steps is not None:

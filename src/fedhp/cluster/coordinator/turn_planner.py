@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.algorithms.plan_checks import next_action
 from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -54,7 +55,9 @@ class TurnPlanner:
         number = int(self.turn[worker])
         rate = rate_at(self.stage.experiment, round_index, self.clock)
         observation = Observation(round_index, self.clock, rate, present, self._network())
-        self.state, action = self.algorithm.act(self.state, worker, observation, turn=number)
+        self.state, action = next_action(
+            self.algorithm, self.state, worker, observation=observation, turn=number
+        )
         return TurnOrder(worker, number, round_index, action, rate)
 
     def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:

@@ -1,0 +1,279 @@
+"""Asks an algorithm for a plan or an action and checks the answer before anything acts on it.
+
+A bad answer is refused with the problem, what is allowed, and the method's place in its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, get_args
+
+import numpy as np
+
+from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation
+from fedhp.errors import BadPlan, definition_place
+from fedhp.graph import MixingRule, in_order
+from fedhp.types import (
+    Action,
+    Decision,
+    DirectedMixing,
+    LinkVerdict,
+    NeighborMixing,
+    PeerScoring,
+    Plan,
+    Reports,
+    Topology,
+)
+
+MOST_STEPS = 1_000_000  # of one worker in one round
+_RULES = get_args(MixingRule)
+
+
+class _Unusable(Exception):
+    """A problem, and what is allowed."""
+
+
+def next_plan(
+    algorithm: Algorithm, state: Any, *, observation: Observation, reports: Reports
+) -> tuple[Any, Plan]:
+    """The algorithm's next state and plan, checked."""
+    answer: Any = algorithm.plan(state, observation, reports)
+    try:
+        _check_answer(answer, Plan, "plan")
+        _check_plan(answer[1], len(observation.available))
+    except _Unusable as unusable:
+        raise _bad_plan(algorithm, "plan", observation, unusable) from None
+    return answer[0], answer[1]
+
+
+def next_action(
+    algorithm: AsyncAlgorithm, state: Any, worker: int, *, observation: Observation, turn: int
+) -> tuple[Any, Action]:
+    """The algorithm's next state and the worker's next action, checked."""
+    answer: Any = algorithm.act(state, worker, observation, turn=turn)
+    try:
+        _check_answer(answer, Action, "act")
+        _check_action(answer[1], worker, len(observation.available))
+    except _Unusable as unusable:
+        raise _bad_plan(algorithm, "act", observation, unusable) from None
+    return answer[0], answer[1]
+
+
+def _bad_plan(
+    algorithm: Any, method: str, observation: Observation, unusable: _Unusable
+) -> BadPlan:
+    problem, allowed = unusable.args
+    place = definition_place(getattr(type(algorithm), method))
+    return BadPlan(
+        f"{type(algorithm).__name__}, round {observation.round_index}: {problem}"
+        + (f" ({method}() is at {place})" if place else ""),
+        allowed=allowed,
+        fix=f"change the settings in [algorithm], or correct {method}() if it is yours",
+    )
+
+
+def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> None:
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], kind):
+        return
+    got = _kind(answer)
+    if isinstance(answer, tuple):
+        got = f"({', '.join(type(item).__name__ for item in answer)})"
+    raise _Unusable(f"{method}() returned {got}", f"(state, {kind.__name__})")
+
+
+def _check_plan(plan: Plan, workers: int) -> None:
+    _check_work(plan, workers)
+    _check_exchange(plan.exchange, workers)
+    _check_decision(plan.decision, workers)
+    if plan.estimate is not None:
+        estimate = np.asarray(plan.estimate)
+        if estimate.shape != (workers,) or estimate.dtype != np.bool_:
+            raise _Unusable(
+                f"estimate is {estimate.dtype} of the shape {estimate.shape}",
+                f"None, or booleans, one for each of the {workers} workers",
+            )
+
+
+def _check_work(plan: Plan, workers: int) -> None:
+    if plan.local_steps is None:
+        if not _is_number(plan.deadline) or not 0 < float(plan.deadline or 0) < np.inf:
+            raise _Unusable(
+                f"its plan has no local_steps, and the deadline {plan.deadline}",
+                "local_steps, or a deadline in seconds above 0",
+            )
+        return
+    wanted = f"whole numbers, one for each of the {workers} workers"
+    steps = _array(plan.local_steps, "local_steps", wanted)
+    if steps.dtype.kind == "f" and not np.isfinite(steps).all():
+        worker = int(np.flatnonzero(~np.isfinite(steps))[0])
+        raise _Unusable(f"local_steps holds {steps.flat[worker]} for worker {worker}", wanted)
+    if steps.shape != (workers,) or steps.dtype.kind not in "iu":
+        raise _Unusable(f"local_steps is {steps.dtype} of the shape {steps.shape}", wanted)
+    wrong = np.flatnonzero((steps < 0) | (steps > MOST_STEPS))
+    if len(wrong):
+        worker = int(wrong[0])
+        _check_step_count(int(steps[worker]), worker)
+
+
+def _check_step_count(count: int, worker: int) -> None:
+    if not 0 <= count <= MOST_STEPS:
+        raise _Unusable(
+            f"it plans {count} steps for worker {worker}",
+            f"0 to {MOST_STEPS} steps for each worker",
+        )
+
+
+def _check_exchange(exchange: Any, workers: int) -> None:
+    if isinstance(exchange, NeighborMixing):
+        _check_neighbors(exchange, workers)
+    elif isinstance(exchange, DirectedMixing):
+        _check_sources(exchange.sources, "sources", workers)
+    elif isinstance(exchange, PeerScoring):
+        _check_sources(exchange.candidates, "candidates", workers)
+        for name in ("keep", "samples"):
+            count = getattr(exchange, name)
+            if not _is_whole(count) or count < 1:
+                raise _Unusable(f"{name} of its PeerScoring is {count!r}", "a whole number above 0")
+        cost = exchange.cost_per_candidate
+        if not _is_number(cost) or not 0 <= float(cost) < np.inf:
+            raise _Unusable(
+                f"cost_per_candidate of its PeerScoring is {cost!r}", "a number of at least 0"
+            )
+    else:
+        raise _Unusable(
+            f"the exchange of its plan is {_kind(exchange)}",
+            "a NeighborMixing, a DirectedMixing or a PeerScoring",
+        )
+
+
+def _check_neighbors(exchange: NeighborMixing, workers: int) -> None:
+    if exchange.weights not in _RULES:
+        raise _Unusable(
+            f"its NeighborMixing has the unknown weights {exchange.weights!r}", ", ".join(_RULES)
+        )
+    topology = exchange.topology
+    if not isinstance(topology, Topology):
+        raise _Unusable(f"its topology is {_kind(topology)}", "a fedhp.Topology")
+    if topology.workers != workers:
+        raise _Unusable(
+            f"its topology is for {topology.workers} workers", f"a topology for {workers} workers"
+        )
+    links = _check_links(topology.links, "its topology", workers)
+    if in_order(links):
+        return
+    same = np.flatnonzero(links[:, 0] == links[:, 1])
+    if len(same):
+        raise _Unusable(
+            f"its topology links worker {int(links[same[0], 0])} to itself",
+            "links between two different workers",
+        )
+    ordered = np.sort(links, axis=1)
+    pairs, counts = np.unique(ordered, axis=0, return_counts=True)
+    if (counts > 1).any():
+        first, second = pairs[counts > 1][0].tolist()
+        raise _Unusable(
+            f"its topology has the link {first} - {second} more than once", "each link once"
+        )
+
+
+def _check_links(values: Any, name: str, workers: int) -> Any:
+    wanted = "whole numbers of the shape [links, 2]"
+    links = _array(values, f"the links of {name}", wanted)
+    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
+        raise _Unusable(f"the links of {name} are {links.dtype} of the shape {links.shape}", wanted)
+    if links.size and (links.min() < 0 or links.max() >= workers):
+        bad = int(links.max() if links.max() >= workers else links.min())
+        raise _Unusable(
+            f"{name} has a link of the unknown worker {bad}", f"workers 0 to {workers - 1}"
+        )
+    return links
+
+
+def _check_sources(values: Any, name: str, workers: int) -> None:
+    wanted = f"whole numbers of the shape [{workers}, peers]: worker numbers, or -1 for none"
+    sources = _array(values, name, wanted)
+    if sources.ndim != 2 or len(sources) != workers or sources.dtype.kind not in "iu":
+        raise _Unusable(f"{name} is {sources.dtype} of the shape {sources.shape}", wanted)
+    unknown = np.argwhere((sources < -1) | (sources >= workers))
+    if len(unknown):
+        worker, column = unknown[0].tolist()
+        raise _Unusable(
+            f"worker {worker} pulls from the unknown worker {int(sources[worker, column])}",
+            f"workers 0 to {workers - 1}, or -1 for none",
+        )
+    itself = np.flatnonzero((sources == np.arange(workers)[:, None]).any(axis=1))
+    if len(itself):
+        raise _Unusable(
+            f"worker {int(itself[0])} pulls from itself",
+            "other workers only: a worker's own model is part of the average already",
+        )
+
+
+def _check_decision(decision: Any, workers: int) -> None:
+    if not isinstance(decision, Decision):
+        raise _Unusable(f"the decision of its plan is {_kind(decision)}", "a fedhp.Decision")
+    links = _check_links(decision.links, "its decision", workers)
+    columns = {"verdicts": decision.verdicts, "link_time": decision.link_time}
+    if decision.distance is not None:
+        columns["distance"] = decision.distance
+    for name, values in columns.items():
+        wanted = f"numbers, one for each of the {len(links)} links of the decision"
+        column = _array(values, f"{name} of its decision", wanted)
+        if column.shape != (len(links),) or column.dtype.kind not in "iuf":
+            raise _Unusable(
+                f"{name} of its decision is {column.dtype} of the shape {column.shape}", wanted
+            )
+    verdicts = np.asarray(decision.verdicts)
+    if verdicts.size and (verdicts.min() < 0 or verdicts.max() >= len(LinkVerdict)):
+        bad = verdicts.max() if verdicts.max() >= len(LinkVerdict) else verdicts.min()
+        raise _Unusable(f"its decision has the unknown verdict {bad}", "a fedhp.LinkVerdict")
+    setter = decision.pace_setter
+    if setter is not None and not (_is_whole(setter) and 0 <= setter < workers):
+        raise _Unusable(
+            f"pace_setter of its decision is {setter!r}", f"None, or a worker 0 to {workers - 1}"
+        )
+    if not isinstance(decision.facts, Mapping) or not all(
+        _is_number(value) for value in decision.facts.values()
+    ):
+        raise _Unusable(
+            f"facts of its decision is {decision.facts!r}", "a table of names and numbers"
+        )
+
+
+def _check_action(action: Action, worker: int, workers: int) -> None:
+    if not _is_whole(action.local_steps):
+        raise _Unusable(
+            f"it plans {action.local_steps!r} steps for worker {worker}",
+            f"a whole number from 0 to {MOST_STEPS}",
+        )
+    _check_step_count(int(action.local_steps), worker)
+    partner = action.partner
+    if partner is None:
+        return
+    if not _is_whole(partner) or not 0 <= partner < workers:
+        raise _Unusable(
+            f"the partner of worker {worker} is the unknown worker {partner!r}",
+            f"None, or a worker 0 to {workers - 1}",
+        )
+    if partner == worker:
+        raise _Unusable(f"the partner of worker {worker} is itself", "None, or another worker")
+
+
+def _array(values: Any, name: str, wanted: str) -> Any:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # rows of different lengths, or an object of the user's own
+        raise _Unusable(f"{name} is not an array: {error}", wanted) from None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,171 @@
+"""Bad plans and actions are refused before anything acts on them, with the user's file and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.rounds import federation, observe, report
+from fedhp.algorithms.plan_checks import next_action, next_plan
+from fedhp.errors import BadPlan
+from fedhp.graph import topology_from
+from fedhp.types import (
+    Action,
+    Decision,
+    DirectedMixing,
+    NeighborMixing,
+    PeerScoring,
+    Plan,
+    Topology,
+)
+
+N = 4
+WORDS: Any = {"a": "b"}
+NOTHING = np.empty((0, 2), dtype=np.int64)
+RING = topology_from(N, [[0, 1], [1, 2], [2, 3], [0, 3]])
+GOOD = Plan(
+    NeighborMixing(RING),
+    Decision(NOTHING, np.empty(0, dtype=np.int64), np.empty(0), "own"),
+    local_steps=np.full(N, 2),
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """Nothing to remember."""
+
+    round_index: int = 0
+
+
+class Own:
+    """An algorithm that answers whatever it was given."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def start(self, _known: Any) -> State:
+        return State()
+
+    def plan(self, _state: Any, _observation: Any, _reports: Any) -> Any:
+        return self.answer
+
+    def act(self, _state: Any, _worker: int, _observation: Any, *, turn: int) -> Any:
+        return self.answer
+
+
+def sources(*rows: Any) -> DirectedMixing:
+    return DirectedMixing(np.array(rows))
+
+
+def topology(*pairs: list[int]) -> NeighborMixing:
+    return NeighborMixing(Topology(N, np.array(pairs)))
+
+
+def scoring(**changes: Any) -> PeerScoring:
+    good = PeerScoring(np.array([[1], [2], [3], [0]]), 1, 8, 0.1)
+    return replace(good, **changes)
+
+
+def ask(answer: Any) -> Any:
+    return next_plan(
+        Own(answer), State(), observation=observe(N, 1, away=False), reports=report(None, N, 0)
+    )
+
+
+PLANS: list[tuple[dict[str, Any], str]] = [
+    ({"exchange": NeighborMixing(RING, "average")}, "unknown weights 'average'"),
+    ({"exchange": NeighborMixing(topology_from(9, [[0, 8]]))}, "for 9 workers"),
+    ({"exchange": NeighborMixing([[0, 1]])}, "its topology is a list"),  # type: ignore[arg-type]
+    ({"exchange": topology([0, 1], [1, 99])}, "unknown worker 99"),
+    ({"exchange": topology([0, 1], [-1, 2])}, "unknown worker -1"),
+    ({"exchange": topology([0, 1], [2, 2])}, "links worker 2 to itself"),
+    ({"exchange": topology([0, 1], [1, 0])}, "the link 0 - 1 more than once"),
+    ({"exchange": topology([0, 1, 2])}, "of the shape"),
+    ({"exchange": sources([1], [2], [3], [99])}, "worker 3 pulls from the unknown worker 99"),
+    ({"exchange": sources([1], [2], [2], [-7])}, "worker 3 pulls from the unknown worker -7"),
+    ({"exchange": sources([1], [2], [2], [0])}, "worker 2 pulls from itself"),
+    ({"exchange": sources([1], [2])}, "sources is int64 of the shape"),
+    ({"exchange": sources([1.5], [2], [3], [0])}, "sources is float64"),
+    (
+        {"exchange": scoring(candidates=np.array([[0], [2], [3], [0]]))},
+        "worker 0 pulls from itself",
+    ),
+    ({"exchange": scoring(keep=0)}, "keep of its PeerScoring is 0"),
+    ({"exchange": scoring(samples=1.5)}, "samples of its PeerScoring is 1.5"),
+    ({"exchange": scoring(cost_per_candidate=np.nan)}, "cost_per_candidate"),
+    ({"exchange": None}, "the exchange of its plan is None"),
+    ({"local_steps": np.array([1, np.nan, 1, 1])}, "holds nan for worker 1"),
+    ({"local_steps": np.array([1, -3, 1, 1])}, "-3 steps for worker 1"),
+    ({"local_steps": np.array([1, 1, 1])}, "of the shape"),
+    ({"local_steps": np.array([1.0, 1, 1, 1])}, "local_steps is float64"),
+    ({"local_steps": "many"}, "local_steps is <U4"),
+    ({"local_steps": None}, "no local_steps, and the deadline None"),
+    ({"local_steps": None, "deadline": np.nan}, "the deadline nan"),
+    ({"local_steps": None, "deadline": "soon"}, "the deadline soon"),
+    ({"estimate": np.ones(N)}, "estimate is float64"),
+    ({"decision": None}, "the decision of its plan is None"),
+    ({"decision": replace(GOOD.decision, links=np.array([[0, 99]]))}, "unknown worker 99"),
+    ({"decision": replace(GOOD.decision, link_time=np.ones(3))}, "link_time of its decision"),
+    ({"decision": replace(GOOD.decision, pace_setter=99)}, "pace_setter of its decision is 99"),
+    ({"decision": replace(GOOD.decision, facts=WORDS)}, "facts of its decision"),
+    (
+        {
+            "decision": replace(
+                GOOD.decision,
+                links=np.array([[0, 1]]),
+                verdicts=np.array([77]),
+                link_time=np.ones(1),
+            )
+        },
+        "unknown verdict 77",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), PLANS, ids=[problem for _, problem in PLANS])
+def test_a_bad_plan_is_named_with_its_place(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadPlan) as caught:
+        ask((State(), replace(GOOD, **changes)))
+    error = caught.value
+    assert problem in error.problem
+    assert "Own, round 1" in error.problem
+    line = Own.plan.__code__.co_firstlineno
+    assert f"plan() is at {Path(__file__)}, line {line}" in error.problem
+    assert error.allowed
+    assert error.fix
+
+
+@pytest.mark.parametrize("answer", [None, GOOD, (GOOD, State()), (State(), Action(1, None))])
+def test_an_answer_that_is_not_a_plan_is_named(answer: Any) -> None:
+    with pytest.raises(BadPlan, match=r"plan\(\) returned"):
+        ask(answer)
+
+
+def test_a_good_plan_passes_as_it_is() -> None:
+    shuffled = replace(GOOD, exchange=topology([2, 3], [1, 0], [1, 2]))
+    for plan in (GOOD, shuffled, replace(GOOD, exchange=scoring())):
+        assert ask((State(), plan))[1] is plan
+    assert federation(N).workers == N
+
+
+@pytest.mark.parametrize(
+    ("action", "problem"),
+    [
+        (Action(-1, None), "-1 steps for worker 2"),
+        (Action(np.nan, None), "nan steps for worker 2"),  # type: ignore[arg-type]
+        (Action(1, 99), "unknown worker 99"),
+        (Action(1, 2), "partner of worker 2 is itself"),
+        (None, "act() returned"),
+    ],
+)
+def test_a_bad_action_is_named_with_its_place(action: Any, problem: str) -> None:
+    with pytest.raises(BadPlan) as caught:
+        next_action(
+            Own((State(), action)), State(), 2, observation=observe(N, 1, away=False), turn=0
+        )
+    assert problem in caught.value.problem
+    assert f"line {Own.act.__code__.co_firstlineno}" in caught.value.problem
