@@ -35,7 +35,7 @@ def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
         problem, allowed = error.problem, error.allowed
     except FedhpError:
         raise
-    except _Unusable as unusable:
+    except _BadState as unusable:
         problem, allowed = unusable.args
     except Exception as error:  # the code of a user may fail in any way
         words = " ".join(str(error).split())
@@ -53,7 +53,7 @@ def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
     )
 
 
-class _Unusable(Exception):
+class _BadState(Exception):
     """A problem, and what is allowed."""
 
 
@@ -82,10 +82,10 @@ def _check_state(state: Any, function: object, method: str) -> None:
     where = f" ({method}() is at {place})" if place else ""
     if not is_dataclass(state) or isinstance(state, type):
         kind = "None" if state is None else f"a {type(state).__name__}"
-        raise _Unusable(
+        raise _BadState(
             f"its state is {kind}{where}", "a dataclass of numpy arrays, numbers and strings"
         )
     try:
         pack("state", state)
     except RunError as error:
-        raise _Unusable(f"{error.problem}{where}", error.allowed) from error
+        raise _BadState(f"{error.problem}{where}", error.allowed) from error
