@@ -94,8 +94,8 @@ class Ours:
         """Test only the mean model, like a side with one global model; its accuracy."""
         shard = self.engine.shard
         mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
-        [accuracy] = shard.evaluate(mean, everyone=False)
-        return accuracy
+        [tested] = shard.evaluate(mean, everyone=False)
+        return tested.metric
 
 
 def mixing(workers: int, parameters: int, *, threads: int) -> Callable[[], torch.Tensor]:

@@ -216,6 +216,8 @@ class Evaluation:
     mean_model_accuracy: float  # NaN on a real network, where no process has all models
     images: int
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
+    loss: FloatArray | None = None  # [N] each worker's model; None where it is not reported
+    mean_model_loss: float = np.nan
 
     @property
     def mean_accuracy(self) -> float:

@@ -17,6 +17,7 @@ from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
+from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
@@ -64,7 +65,7 @@ class Fragile(LocalShards):
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
-    ) -> Pending[list[float]]:
+    ) -> Pending[list[ModelScore]]:
         fatal = self._fatal()
         pending = super().start_tests(shard, mean, whole=whole)
         if fatal:
@@ -108,13 +109,13 @@ class Fragile(LocalShards):
 class Uncertain:
     """Tests whose shard may be lost before it answers."""
 
-    def __init__(self, shards: Fragile, pending: Pending[list[float]]) -> None:
+    def __init__(self, shards: Fragile, pending: Pending[list[ModelScore]]) -> None:
         self._shards, self._pending = shards, pending
 
     def done(self) -> bool:
         return self._pending.done()
 
-    def result(self) -> list[float]:
+    def result(self) -> list[ModelScore]:
         if self._shards._fatal():
             raise ShardLost
         return self._pending.result()

@@ -258,7 +258,7 @@ def test_spec1_the_mean_model_is_tested_beside_the_workers() -> None:
             assert record.accuracy == pytest.approx(record.evaluation.accuracy.mean())
             mean = engine.shard.models.double().mean(dim=0).float()
             [*_, again] = engine.shard.evaluate(mean.numpy())
-            assert again == record.evaluation.mean_model_accuracy
+            assert again.metric == record.evaluation.mean_model_accuracy
 
 
 @pytest.mark.parametrize("delay", [0, 1])

@@ -16,7 +16,8 @@ def export(
         typer.Option(
             metavar="NAME",
             help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
-            "worker_evaluations, final_evaluations, final_worker_evaluations or wall.",
+            "worker_evaluations, final_evaluations, final_worker_evaluations, "
+            "test_metrics, worker_test_metrics or wall.",
         ),
     ] = None,
     out: Annotated[

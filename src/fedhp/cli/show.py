@@ -91,6 +91,10 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     ]
     # On a network time is real, and nobody sees all models.
     mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
+    loss = number(summary.final_loss)
+    if summary.mean_model_loss is not None:
+        loss += f", of the mean model {number(summary.mean_model_loss)}"
+    test_loss = [] if summary.final_loss is None else [("test loss", loss)]
     total = seconds(summary.completion_time)
     meaning = final_meaning([summary.final_tests])
     return [
@@ -98,6 +102,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         *mean_model,
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),
+        *test_loss,
         ("best", score(summary.best_accuracy, metric)),
         *reached,
         ("total time", total if network else f"{total} of virtual time"),

@@ -14,6 +14,7 @@ from fedhp.engine.executor import Pending
 from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
+from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
@@ -58,7 +59,7 @@ class LocalShards:
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
-    ) -> Pending[list[float]]:
+    ) -> Pending[list[ModelScore]]:
         """Start the tests on the shard's threads."""
         return self.shards[shard].start_tests(mean, whole=whole)
 

@@ -27,6 +27,7 @@ from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError
+from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.local import check
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
@@ -137,7 +138,7 @@ class RayShards:
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
-    ) -> Pending[list[float]]:
+    ) -> Pending[list[ModelScore]]:
         """An actor tests as soon as it has nothing else to do."""
         return self.submit(shard, Shard.evaluate, mean, whole=whole)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
 from fedhp.engine.threads import ShardThreads
-from fedhp.learn.evaluate import score, score_peers
+from fedhp.learn.evaluate import ModelScore, score, score_outputs, score_peers
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
 from fedhp.learn.params import matrix, row_of, rows_of
@@ -217,8 +217,8 @@ class Shard:
         *,
         whole: bool = False,
         everyone: bool = True,
-    ) -> list[float]:
-        """The metric of every worker's model, and last of the mean model if it is given."""
+    ) -> list[ModelScore]:
+        """The test of every worker's model, and last of the mean model if it is given."""
         return self.start_tests(mean, whole=whole, everyone=everyone).result()
 
     def start_tests(
@@ -227,7 +227,7 @@ class Shard:
         *,
         whole: bool = False,
         everyone: bool = True,
-    ) -> Pending[list[float]]:
+    ) -> Pending[list[ModelScore]]:
         """Start `evaluate` on the threads; the models must not change before it is done."""
         test = self.test_set if whole else self.test_part
         rows = rows_of(self.models) if everyone else []
@@ -239,7 +239,7 @@ class Shard:
             chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
             return self._threads.start([partial(self._score, chunk, test) for chunk in chunks])
 
-        def test_one(index: int) -> list[float]:
+        def test_one(index: int) -> list[ModelScore]:
             with self._threads.replica() as replica:
                 # The mean model has no counters; evaluation does not read them.
                 replica.bind(rows[index], counters[min(index, len(counters) - 1)])
@@ -247,14 +247,14 @@ class Shard:
 
         return self._threads.start([partial(test_one, index) for index in range(len(rows))])
 
-    def _score(self, rows: list[Tensor], test: Samples) -> list[float]:
+    def _score(self, rows: list[Tensor], test: Samples) -> list[ModelScore]:
         assert self.stack is not None
         stacked, outputs = torch.stack(rows), []
         for batch in torch.split(test.inputs, EVALUATION_IMAGES):
             check(self.stop)
             outputs.append(self.stack.outputs(stacked, batch))
         by_model = torch.cat(outputs, dim=1)
-        return [self.spec.task.metric(output, test.targets) for output in by_model]
+        return [score_outputs(self.spec.task, output, test.targets) for output in by_model]
 
     def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""

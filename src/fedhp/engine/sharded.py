@@ -28,6 +28,7 @@ from fedhp.engine.executor import (
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
 from fedhp.types import (
     BoolArray,
@@ -60,7 +61,7 @@ class Shards(Protocol):
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
-    ) -> Pending[list[float]]:
+    ) -> Pending[list[ModelScore]]:
         """Start Shard.evaluate of one shard; it may train meanwhile."""
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
@@ -339,17 +340,20 @@ class ShardedExecutor:
         images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
         return PendingParts(scores, lambda parts: self._evaluation(parts, images))
 
-    def _evaluation(self, scores: list[list[float]], images: int) -> Evaluation:
+    def _evaluation(self, scores: list[list[ModelScore]], images: int) -> Evaluation:
         *others, last = scores
         *workers, mean_model = last
-        accuracy = self._gather([np.array(part) for part in (*others, workers)])
+        by_shard = (*others, workers)
+        accuracy = self._gather([np.array([s.metric for s in part]) for part in by_shard])
         share = float(accuracy.mean())
         counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
         return Evaluation(
             accuracy=accuracy,
-            mean_model_accuracy=mean_model,
+            mean_model_accuracy=mean_model.metric,
             images=images,
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
+            loss=self._gather([np.array([s.loss for s in part]) for part in by_shard]),
+            mean_model_loss=mean_model.loss,
         )
 
 

@@ -53,7 +53,7 @@ class RunReader:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
-        final_evaluations, final_worker_evaluations, wall.
+        final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics, wall.
         A single round can be read, or all from a first round on.
         Of very many links only a selection is recorded: see `links_kept`.
         """
@@ -128,6 +128,8 @@ class RunSummary:
     worst_worker_accuracy: float | None = None  # over the tests of final_accuracy
     best_worker_accuracy: float | None = None
     final_tests: int = 1  # final_accuracy and mean_model_accuracy: mean of this many last tests
+    final_loss: float | None = None  # test loss, mean of the workers, over the same tests
+    mean_model_loss: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -143,6 +145,7 @@ def summarize(run: RunReader) -> RunSummary:
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
+    losses = final_metrics(run, "test_metrics", tests["round"][-last:])
     by_worker = list(worker_finals(run, tests["round"][-last:]).values())
     return RunSummary(
         algorithm=run.meta("label"),
@@ -166,7 +169,16 @@ def summarize(run: RunReader) -> RunSummary:
         worst_worker_accuracy=min(by_worker, default=None),
         best_worker_accuracy=max(by_worker, default=None),
         final_tests=min(last, max(1, len(tests["accuracy"]))),
+        final_loss=mean(losses["loss"]),
+        mean_model_loss=mean(losses["mean_model_loss"]),
     )
+
+
+def final_metrics(run: RunReader, table: str, rounds: Sequence[int]) -> Columns:
+    """The rows of a table of metrics that belong to these last evaluated rounds."""
+    rows = run.table(table, first_round=rounds[0] if rounds else 0)
+    kept = [index for index, whole in enumerate(rows["whole"]) if not whole]
+    return {name: [column[index] for index in kept] for name, column in rows.items()}
 
 
 def worker_finals(run: RunReader, rounds: Sequence[int]) -> dict[int, float]:

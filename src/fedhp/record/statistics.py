@@ -17,6 +17,8 @@ FIELDS = (
     "mean_model_accuracy",
     "worst_worker_accuracy",
     "best_worker_accuracy",
+    "final_loss",
+    "mean_model_loss",
     "completion_time",
     "round_time",
     "mean_waiting_time",

@@ -1,7 +1,7 @@
 """The record of a run in SQLite (WAL): a round ends when it is committed here.
 
-The tables in RESULT_TABLES are the result, which repeats with the seed; `wall` holds real seconds
-and does not belong to it.
+The tables in RESULT_TABLES are the result that the digest is made of; METRIC_TABLES hold further
+numbers of the tests, and `wall` real seconds, which do not repeat with the seed.
 """
 
 from __future__ import annotations
@@ -78,6 +78,19 @@ CREATE TABLE wall (
 ) WITHOUT ROWID;
 """
 
+# Added later: a record without them is read as if they were empty, and gets them when written.
+# `whole` is 1 for the test on the whole test set after the last round.
+METRIC_SCHEMA = {
+    "test_metrics": """(
+  round INTEGER NOT NULL, whole INTEGER NOT NULL, loss REAL, mean_model_loss REAL,
+  PRIMARY KEY (round, whole)
+) WITHOUT ROWID""",
+    "worker_test_metrics": """(
+  round INTEGER NOT NULL, whole INTEGER NOT NULL, worker INTEGER NOT NULL, loss REAL,
+  PRIMARY KEY (round, whole, worker)
+) WITHOUT ROWID""",
+}
+
 # The tables of the result, in the order in which the digest reads them.
 RESULT_TABLES = (
     "rounds",
@@ -90,7 +103,9 @@ RESULT_TABLES = (
     "final_evaluations",
     "final_worker_evaluations",
 )
-ROUND_TABLES = (*RESULT_TABLES, "wall")
+# Not in the digest, so that it stays that of the versions without them.
+METRIC_TABLES = tuple(METRIC_SCHEMA)
+ROUND_TABLES = (*RESULT_TABLES, *METRIC_TABLES, "wall")
 KEYS = {
     "meta": "key",
     "rounds": "round",
@@ -102,6 +117,8 @@ KEYS = {
     "worker_evaluations": "round, worker",
     "final_evaluations": "round",
     "final_worker_evaluations": "round, worker",
+    "test_metrics": "round, whole",
+    "worker_test_metrics": "round, whole, worker",
     "wall": "round, phase",
 }
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
@@ -124,6 +141,7 @@ class Store:
             connection = _connect(path, "rwc")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(RECORD_SCHEMA)
+            _add_metric_tables(connection)
         store = cls(connection, path)
         store.set_meta("version", RECORD_VERSION)
         return store
@@ -149,6 +167,8 @@ class Store:
                 f"{path}: the record has version {version}, but this fedhp reads {RECORD_VERSION}",
                 fix="read it with the version of fedhp that wrote it",
             )
+        with _clear_errors(path):
+            _add_metric_tables(connection, temporary=not write)
         return store
 
     def close(self) -> None:
@@ -370,6 +390,24 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
             np.flatnonzero(known).tolist(),
             tested.accuracy[known].tolist(),
         ]
+    columns.update(_metric_columns(record))
+    return columns
+
+
+def _metric_columns(record: RoundRecord) -> dict[str, Columns]:
+    columns: dict[str, Columns] = {}
+    for whole, tested in ((0, record.evaluation), (1, record.final_evaluation)):
+        if tested is None or tested.loss is None:
+            continue
+        known = np.flatnonzero(np.isfinite(tested.accuracy))
+        losses = tested.loss[known]
+        rows: dict[str, Columns] = {
+            "test_metrics": _single(whole, float(losses.mean()), tested.mean_model_loss),
+            "worker_test_metrics": [[whole] * len(known), known.tolist(), losses.tolist()],
+        }
+        for table, added in rows.items():
+            before = columns.get(table, [[] for _ in added])
+            columns[table] = [[*old, *new] for old, new in zip(before, added, strict=True)]
     return columns
 
 
@@ -416,9 +454,19 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
     # FULL: a round that was reported as done survives a power cut.
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     return connection
+
+
+def _add_metric_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:
+    """Create the metric tables that are missing; in memory where the file is only read."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    present = {name for (name,) in rows.fetchall()}
+    for table in (name for name in METRIC_TABLES if name not in present):
+        kind = "TEMP TABLE" if temporary else "TABLE"
+        connection.execute(f"CREATE {kind} IF NOT EXISTS {table} {METRIC_SCHEMA[table]}")
 
 
 @contextlib.contextmanager

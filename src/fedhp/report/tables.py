@@ -149,6 +149,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale=scale,
             decimals=decimals,
         ),
+        Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
             Column(f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=True)
             for target in targets
@@ -239,11 +240,22 @@ def round_table(run: RunReader) -> Table:
         return column_texts([rounds[name][row] for row in rows], decimals)
 
     share = 1 if metric == ACCURACY else None
+    metrics = run.table("test_metrics")
+    loss_of_round = {
+        round_index: loss
+        for round_index, whole, loss in zip(
+            metrics["round"], metrics["whole"], metrics["loss"], strict=True
+        )
+        if not whole and loss is not None
+    }
+    losses = [loss_of_round.get(tests["round"][test]) for test in chosen]
+    test_loss = {"test\nloss": column_texts(losses, 3)} if loss_of_round else {}
     columns = {
         "round": of_round("round", 0),
         "clock\n(s)": of_round("clock"),
         f"workers\n{unit}": tested("accuracy", share),
         f"mean-\nmodel {unit}": tested("mean_model_accuracy", share),
+        **test_loss,
         "loss": of_round("train_loss", 3),
         "round\n(s)": of_round("round_time"),
         "waiting\n(s)": of_round("mean_waiting_time"),
@@ -291,6 +303,17 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
         results = [scale * value for value in tests["accuracy"]]
         columns[f"test\n{unit}"] = column_texts(results, 1 if metric == ACCURACY else None)
+    metrics = run.table("worker_test_metrics", round_index=round_index)
+    loss_of_worker = {
+        worker: loss
+        for worker, whole, loss in zip(
+            metrics["worker"], metrics["whole"], metrics["loss"], strict=True
+        )
+        if not whole and loss is not None
+    }
+    if loss_of_worker:
+        losses = [loss_of_worker.get(worker) for worker in workers["worker"]]
+        columns["test\nloss"] = column_texts(losses, 3)
     table = new_table(*columns, left=("device",))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)

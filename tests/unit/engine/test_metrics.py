@@ -2,25 +2,132 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
-from fedhp.config import parse
-from fedhp.engine.runs.run import start_run
+from fedhp.engine.local import LocalExecutor
+from fedhp.engine.prepare import Prepared
+from fedhp.engine.runs.run import loop_of, start_run
+from fedhp.learn.evaluate import choose_images, score_outputs
+from fedhp.learn.task import Classification, initial_model
 from fedhp.record.reader import RunReader
-from fedhp.tables import merge_tables
-from paper.tiny import BASE
+from fedhp.record.store import METRIC_TABLES, RECORD_FILE
+from fedhp.types import IntArray
+from paper.tiny import tiny
+from unit.engine.runs import prepared_of
 
 
 def test_worst_and_best_worker_come_from_the_tests_of_the_final_accuracy(tmp_path: Path) -> None:
-    tables = merge_tables(BASE, {"rounds": 4, "algorithm": {"name": "dpsgd"}})
-    list(start_run(parse(tables), tmp_path / "run").rounds())
+    list(start_run(tiny("dpsgd", {"rounds": 4}), tmp_path / "run").rounds())
     with RunReader(tmp_path / "run") as run:
         summary = run.summary()
-        last = run.meta("experiment")["evaluation"]["final_mean"]
-        finals = run.array("worker_evaluations", "accuracy")[-last:].mean(axis=0)
+        finals = run.array("worker_evaluations", "accuracy")[-summary.final_tests :].mean(axis=0)
     assert summary.worst_worker_accuracy == pytest.approx(finals.min())
     assert summary.best_worker_accuracy == pytest.approx(finals.max())
     assert np.ptp(finals) > 0
+
+
+@pytest.mark.parametrize("kernel", ["auto", "worker"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_test_loss_is_that_of_a_naive_evaluation(kernel: str, shards: int) -> None:
+    prepared = prepared_of(
+        "dpsgd", {"evaluation": {"images": 60}, "training": {"kernel": kernel}}, overlap=False
+    )
+    engine = LocalExecutor(prepared, shards=shards)
+    try:
+        last = list(loop_of(engine).rounds())[-1]
+        models = torch.from_numpy(engine.state()["models"].copy())
+    finally:
+        engine.close()
+    dataset = prepared.dataset
+    chosen = choose_images(dataset, images=60, choose="stratified")
+    for tested, images in (
+        (last.evaluation, chosen),
+        (last.final_evaluation, np.arange(len(dataset.test_inputs))),
+    ):
+        assert tested is not None
+        assert tested.loss is not None
+        losses = [naive_loss(prepared, model, images) for model in (*models, models.mean(dim=0))]
+        assert [*tested.loss, tested.mean_model_loss] == pytest.approx(losses, rel=1e-4)
+
+
+def naive_outputs(prepared: Prepared, model: torch.Tensor, images: IntArray) -> torch.Tensor:
+    module = initial_model(prepared.task, prepared.experiment.seed)
+    start = 0
+    for parameter in module.parameters():
+        parameter.data = model[start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    with torch.no_grad():
+        return torch.cat(
+            [module(torch.from_numpy(prepared.dataset.test_inputs[[i]])) for i in images]
+        )
+
+
+def naive_loss(prepared: Prepared, model: torch.Tensor, images: IntArray) -> float:
+    logs = naive_outputs(prepared, model, images).double().log_softmax(dim=1)
+    targets = prepared.dataset.test_targets[images]
+    return -float(np.mean([logs[i, int(target)] for i, target in enumerate(targets)]))
+
+
+class Odd(Classification):
+    """A task of a user whose loss only fits what the model returns in training."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not outputs.requires_grad:
+            raise RuntimeError("only for training")
+        return super().loss(outputs, targets)
+
+
+def test_a_loss_that_does_not_fit_test_outputs_is_missing() -> None:
+    outputs, targets = torch.eye(3), torch.tensor([0, 1, 1])
+    odd = Odd(cast(Any, None), cast(Any, None))
+    tested = score_outputs(odd, outputs, targets)
+    assert tested.metric == pytest.approx(2 / 3)
+    assert np.isnan(tested.loss)
+
+
+def test_losses_are_recorded_and_not_in_the_digest(tmp_path: Path) -> None:
+    list(start_run(tiny("dpsgd", {"evaluation": {"images": 60}}), tmp_path / "run").rounds())
+    with RunReader(tmp_path / "run") as run:
+        summary = run.summary()
+        metrics, workers = run.table("test_metrics"), run.table("worker_test_metrics")
+    assert list(zip(metrics["round"], metrics["whole"], strict=True)) == [
+        (1, 0), (2, 0), (3, 0), (3, 1)
+    ]  # fmt: skip
+    assert metrics["loss"][3] == pytest.approx(np.mean(workers["loss"][-5:]))
+    last = slice(3 - summary.final_tests, 3)
+    assert summary.final_loss == pytest.approx(np.mean(metrics["loss"][last]))
+    assert summary.mean_model_loss == pytest.approx(np.mean(metrics["mean_model_loss"][last]))
+    older_version(tmp_path / "run")
+    with RunReader(tmp_path / "run") as run:
+        old = run.summary()
+        assert run.table("test_metrics")["loss"] == []
+        assert old.digest == summary.digest
+    assert old.final_loss is None
+    assert old.final_accuracy == summary.final_accuracy
+
+
+def test_a_run_of_a_version_without_the_metrics_can_be_resumed(tmp_path: Path) -> None:
+    experiment = tiny("dpsgd", {"checkpoint": {"seconds": 0}})
+    rounds = cast(Any, start_run(experiment, tmp_path / "run").rounds())
+    next(rounds)
+    rounds.close()
+    older_version(tmp_path / "run")
+    list(start_run(experiment, tmp_path / "run", resume=True).rounds())
+    list(start_run(experiment, tmp_path / "other").rounds())
+    with RunReader(tmp_path / "run") as run, RunReader(tmp_path / "other") as other:
+        assert run.digest() == other.digest()
+        assert run.table("test_metrics")["round"][-1] == 3
+
+
+def older_version(folder: Path) -> None:
+    """The record as a version wrote it that had no tables of metrics."""
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as connection, connection:
+        for table in METRIC_TABLES:
+            connection.execute(f"DROP TABLE {table}")

@@ -181,8 +181,8 @@ class Learner:
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
-        (metric,) = self._shard.evaluate(model.row, whole=whole, everyone=False)
-        return metric
+        (tested,) = self._shard.evaluate(model.row, whole=whole, everyone=False)
+        return tested.metric
 
     def digest(self, row: NDArray[np.float32]) -> bytes:
         """SHA-256 of the part of a model that is sent."""

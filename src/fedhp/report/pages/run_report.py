@@ -88,6 +88,8 @@ CONTENTS = {
     "worker_evaluations": "the tests, worker by worker",
     "final_evaluations": "the last models on the whole test set",
     "final_worker_evaluations": "the same, worker by worker",
+    "test_metrics": "the loss of the tests; whole = 1: on the whole test set",
+    "worker_test_metrics": "the same, worker by worker",
     "wall": "real seconds per phase",
 }
 
