@@ -79,7 +79,9 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     from fedhp.files import write_file
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
-    from fedhp.report.tables import comparison_markdown, comparison_table
+    from fedhp.report.latex import comparison_latex
+    from fedhp.report.paired import compare_all
+    from fedhp.report.tables import comparison_markdown, comparison_table, paired_lines
 
     summaries: list[RunSummary] = []
     folders = [cell.folder for cell in cells if is_run(cell.folder)]
@@ -89,12 +91,14 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
     result = {
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),
+        "paired": [paired.as_json() for paired in compare_all(summaries)],
     }
     figure_paths: list[Path] = []
     with run_storage_errors(folder):
         if folders:
             write_file(folder / "comparison.json", json.dumps(result, indent=1).encode())
             write_file(folder / "comparison.md", comparison_markdown(summaries).encode())
+            write_file(folder / "comparison.tex", comparison_latex(summaries).encode())
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures
 
@@ -103,6 +107,8 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         print(json.dumps(result))
         return
     table_console().print(comparison_table(summaries))
+    for line in paired_lines(summaries):
+        print(line)
     print(f"runs, table and numbers: {folder}")
     if figure_paths:
         files = f"{len(figure_paths)} files; start with overview.png"

@@ -10,7 +10,12 @@ import typer
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder; with --latex also a folder that contains runs."
+        ),
+    ],
     table: Annotated[
         str | None,
         typer.Option(
@@ -34,12 +39,23 @@ def export(
             metavar="FILE", help="Write the run's bandwidths and step times, for world.trace."
         ),
     ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the comparison of the runs in the folder as LaTeX tables.",
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's tables as CSV, or its bandwidths and step times as a trace."""
+    """Write a run's tables as CSV, a comparison as LaTeX, or devices and links as a trace."""
     from fedhp.record.reader import RunReader
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
     from fedhp.report.rounds import selection_note
 
+    if latex is not None:
+        _save_latex(run, latex)
+        if table is None and out is None and trace is None:
+            return
     with RunReader(run) as reader:
         if trace is not None:
             unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
@@ -60,3 +76,21 @@ def export(
         note = selection_note(reader)
         if note and table in (None, "links"):
             print(f"links: {note}", file=sys.stderr)
+
+
+def _save_latex(folder: Path, file: Path) -> None:
+    from fedhp.record.reader import RunReader, find_runs
+    from fedhp.report.export import save_text
+    from fedhp.report.groups import sort_runs
+    from fedhp.report.latex import comparison_latex
+
+    parts = []
+    for batch in sort_runs(find_runs(folder)).batches:
+        summaries = []
+        for run_folder in batch.folders:
+            with RunReader(run_folder) as reader:
+                summaries.append(reader.summary())
+        heading = f"% {batch.name}\n" if batch.name else ""
+        parts.append(heading + comparison_latex(summaries))
+    save_text(file, "\n".join(parts))
+    print(f"LaTeX: {file}")

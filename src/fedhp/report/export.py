@@ -22,6 +22,7 @@ from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
 from fedhp.report.groups import FINISHED, Batch
+from fedhp.report.paired import compare_all
 from fedhp.report.rounds import check_round
 from fedhp.world.network import BITS
 from fedhp.world.trace import read_trace
@@ -35,6 +36,18 @@ MEANS: Types = {
     "setting": "TEXT",
     "label": "TEXT",
     "number": "TEXT",
+    "mean": "REAL",
+    "low": "REAL",
+    "high": "REAL",
+    "seeds": "INTEGER",
+}
+PAIRED: Types = {
+    "setting": "TEXT",
+    "first": "TEXT",
+    "second": "TEXT",
+    "number": "TEXT",
+    "measure": "TEXT",
+    "verdict": "TEXT",
     "mean": "REAL",
     "low": "REAL",
     "high": "REAL",
@@ -112,6 +125,7 @@ def save_report_data(
     types = {**REPORT_OWNER, "run": "TEXT"}
     paths = save_summaries(with_folder, folder / "summary", owner=types, targets=targets)
     paths += save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)]))
+    paths += save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)]))
     return paths + save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES)
 
 
@@ -167,6 +181,19 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
             for name, value in numbers.items():
                 values = (value["mean"], value["low"], value["high"], value["count"])
                 rows.append((batch.name, label, name, *values))
+    return rows
+
+
+def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Rows:
+    """Every two labels of a batch, paired by seed."""
+    rows: Rows = []
+    for batch in batches:
+        for paired in compare_all([summaries[run.folder] for run in batch.runs]):
+            plain = paired.as_json()
+            names = ("first", "second", "number", "measure", "verdict")
+            spread = plain["interval"] or {}
+            ends = (spread.get(end) for end in ("mean", "low", "high"))
+            rows.append((batch.name, *(plain[name] for name in names), *ends, paired.seeds))
     return rows
 
 

@@ -5,12 +5,13 @@ Runs that did not finish are never averaged: each gets its own row, which says s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
+from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.formatting import (
     ACCURACY,
     MISSING,
@@ -22,6 +23,14 @@ from fedhp.report.formatting import (
     target_name,
 )
 from fedhp.report.groups import FINISHED
+from fedhp.report.paired import (
+    Labelled,
+    compare_times,
+    comparison_pairs,
+    finished_by_label,
+    is_lower,
+    paired_words,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +50,7 @@ class Column:
     scale: float = 1.0
     decimals: int | None = None  # None: by the column's largest value
     write: Callable[[float], str] | None = None  # instead of decimals
-    target: bool = False  # may be missing: not reached
+    target: str = ""  # its key, if this is the time to one: may be missing, not reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class ComparisonGrid:
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """One row per algorithm, in the given order; the best of each column is bold."""
+    """One row per algorithm, in the given order; bold: certainly the best of its column."""
     from rich.markup import escape
 
     grid = comparison_grid(summaries)
@@ -84,7 +93,15 @@ def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     ruler = "|" + "|".join(["---", *["---:"] * (len(headers) - 1)]) + "|"
     rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
-    return "\n".join([line(headers), ruler, *rows, "", grid.caption]) + "\n"
+    notes = [f"- {line}" for line in paired_lines(summaries)]
+    notes = ["", *notes] if notes else []
+    return "\n".join([line(headers), ruler, *rows, "", grid.caption, *notes]) + "\n"
+
+
+def paired_lines(summaries: Sequence[RunSummary], *, name: Callable[[str], str] = str) -> list[str]:
+    """FedHP, or the first algorithm, against each other one over the common seeds, in words."""
+    metric = summaries[0].metric if summaries else ACCURACY
+    return [paired_words(paired, metric, name=name) for paired in comparison_pairs(summaries)]
 
 
 def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
@@ -97,6 +114,7 @@ def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
         for column in columns
     ]
     rows: list[list[TableCell]] = []
+    labels: list[str | None] = []  # of the rows; None: an unfinished run
     for label in dict.fromkeys(run.algorithm for run in summaries):
         runs = [run for run in summaries if run.algorithm == label]
         finished = [run for run in runs if run.status == FINISHED]
@@ -104,12 +122,14 @@ def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
             rows.append([TableCell(label + part), *cells])
+            labels.append(label)
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
                 rows.append([TableCell(_unfinished(run)), *cells])
+                labels.append(None)
     headers = ["algorithm", *(column.header for column in columns)]
-    rows = _mark_best(rows)
+    rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))
     marked = any(cell.best for row in rows for cell in row)
     return ComparisonGrid(headers, rows, _caption(summaries, best_marked=marked))
 
@@ -151,7 +171,9 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
-            Column(f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=True)
+            Column(
+                f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=target
+            )
             for target in targets
         ),
         Column("round\n(s)", lambda run: run.round_time, 1),
@@ -196,24 +218,54 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
     if best_marked:
-        notes.append("bold: best of the column")
+        notes.append(
+            "bold: better than every other algorithm in the same seeds (95 % interval of the "
+            "paired numbers)"
+        )
+    elif len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:
+        notes.append(f"no ranking: that needs at least {INTERVAL_SEEDS} seeds")
     if any(run.status != FINISHED for run in summaries):
         notes.append("unfinished runs have their own rows, with their numbers so far")
     return "; ".join(notes)
 
 
-def _mark_best(rows: list[list[TableCell]]) -> list[list[TableCell]]:
-    least: list[float | None] = []
-    for column in zip(*rows, strict=True):
-        ranks = [cell.rank for cell in column if cell.rank is not None]
-        least.append(min(ranks) if len(ranks) > 1 else None)
-    return [
-        [
-            replace(cell, best=cell.rank is not None and cell.rank == limit)
-            for cell, limit in zip(row, least, strict=True)
+def _mark_best(
+    rows: list[list[TableCell]],
+    labels: Sequence[str | None],
+    *,
+    columns: Sequence[Column],
+    runs: Mapping[str, Sequence[RunSummary]],
+) -> list[list[TableCell]]:
+    """Mark the best of every column that is better than all others, seed by seed."""
+    marked = [list(row) for row in rows]
+    for position, column in enumerate(columns, start=1):
+        ranked = [
+            (rank, index)
+            for index, row in enumerate(rows)
+            if (rank := row[position].rank) is not None and labels[index] is not None
         ]
-        for row in rows
-    ]
+        if len(ranked) < 2:
+            continue
+        _, best = min(ranked)
+        label = labels[best]
+        others = [other for other in runs if other != label]
+        if label and all(
+            _certainly_better(column, (label, runs[label]), (other, runs[other]))
+            for other in others
+        ):
+            marked[best][position] = replace(rows[best][position], best=True)
+    return marked
+
+
+def _certainly_better(column: Column, first: Labelled, second: Labelled) -> bool:
+    if column.target:
+        return compare_times(first, second, column.target).verdict == "faster"
+
+    def rank(run: RunSummary) -> float | None:
+        value = column.value(run)
+        return None if value is None else column.better * value
+
+    return is_lower(first, second, rank)
 
 
 def spread_evenly(length: int, most: int) -> list[int]:

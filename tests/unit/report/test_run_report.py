@@ -334,8 +334,9 @@ def test_who_was_first(runs: Runs) -> None:
         for group in comparison.groups
     }
     first, second = sorted(times, key=times.__getitem__)
-    start = f"First to 30 % (means of 2 seeds): {first}, after {seconds(float(times[first]))}"
-    assert text.startswith(start)
+    start = f"to 30 % (means of 2 seeds): {first}, after {seconds(float(times[first]))}"
+    assert start in text
+    assert "2 seeds, too few to rank" in text
     assert f"Then {second} after {seconds(float(times[second]))}" in text
 
 

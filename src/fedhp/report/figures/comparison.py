@@ -33,6 +33,7 @@ from fedhp.report.figures.style import (
 )
 from fedhp.report.formatting import ACCURACY, decimals_for, fixed, target_name
 from fedhp.report.groups import Comparison, RunCurves, mean_curve, read_comparison
+from fedhp.report.paired import telling_target
 from fedhp.report.tables import with_spread
 from fedhp.types import FloatArray
 
@@ -262,16 +263,7 @@ def spread_note(comparison: Comparison) -> str:
 
 def most_telling_target(comparison: Comparison) -> str | None:
     """The target that most algorithms reached, of these the highest."""
-
-    def reached_by(target: str) -> int:
-        return sum(
-            any(run.summary.time_to_target.get(target) is not None for run in group.finished)
-            for group in comparison.groups
-        )
-
-    return max(
-        comparison.targets, key=lambda target: (reached_by(target), float(target)), default=None
-    )
+    return telling_target(run.summary for group in comparison.groups for run in group.runs)
 
 
 def _curves(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhp.record.reader import RunReader
+from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.figures.comparison import most_telling_target
 from fedhp.report.figures.run import (
     WorkerRows,
@@ -28,6 +29,7 @@ from fedhp.report.formatting import (
     worker_name,
 )
 from fedhp.report.groups import Comparison
+from fedhp.report.paired import compare_times
 from fedhp.report.rounds import check_round, selection_note
 
 
@@ -53,7 +55,11 @@ def result_sentences(comparison: Comparison) -> list[str]:
         return [f"{name} reaches {goal} after {seconds(first)} of virtual time{some}."]
     seeds = max(len(group.finished) for group in comparison.groups)
     mean = f" (means of {seeds} seeds)" if seeds > 1 else ""
-    sentences = [f"First to {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}."]
+    doubts = _not_certain(comparison, target, name)
+    start = "Lowest mean time to" if doubts and seeds > 1 else "First to"
+    sentences = [
+        f"{start} {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}{doubts}."
+    ]
     later = []
     for _, time, other, which in rest:
         longer = f", {time / first:.1f} times as long" if first and time / first >= 1.05 else ""
@@ -63,6 +69,24 @@ def result_sentences(comparison: Comparison) -> list[str]:
     if missed:
         sentences.append(f"Not reached by {listed(missed)}.")
     return sentences
+
+
+def _not_certain(comparison: Comparison, target: str, best: str) -> str:
+    """From which others the seeds cannot tell the fastest, after a semicolon."""
+    runs = {
+        group.name: (group.label, [run.summary for run in group.finished])
+        for group in comparison.groups
+        if group.finished
+    }
+    seeds = max(len(group) for _, group in runs.values())
+    if seeds < INTERVAL_SEEDS:
+        return f"; {count(seeds, 'seed')}, too few to rank ({INTERVAL_SEEDS} are needed)"
+    others = [
+        name
+        for name in runs
+        if name != best and compare_times(runs[best], runs[name], target).verdict != "faster"
+    ]
+    return f"; the seeds cannot tell whether it is faster than {listed(others)}" if others else ""
 
 
 def _final_words(comparison: Comparison) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-from fedhp.record.reader import RunReader
+from fedhp.record.reader import RunReader, RunSummary
+from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import explain_round, round_line
 from fedhp.report.export import has_parquet, save_report_data, save_text
@@ -67,6 +68,7 @@ from fedhp.report.pages.page import (
     table_html,
     text_html,
 )
+from fedhp.report.paired import comparison_pairs, measure_words, number_words
 from fedhp.report.rounds import check_round, read_round, selection_note
 from fedhp.report.tables import comparison_grid, spread_evenly
 
@@ -79,6 +81,8 @@ CONTENTS = {
     "summary": "one row per run: the numbers of the comparison; final_accuracy and "
     "mean_model_accuracy are means of the last final_tests tests",
     "means": "mean and 95 % interval of every number, per label, over the finished seeds",
+    "paired": "every two labels paired by seed: ratio of times, difference of final results, "
+    "verdict on the first",
     "rounds": "one row per round: clock, waiting, steps, links, bytes",
     "workers": "one row per round and worker: steps, times, bandwidth (bytes/s)",
     "links": "one row per round and link: time, distance, verdict",
@@ -214,6 +218,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         # The page's lead has the first sentence; alone it need not be repeated.
         text_html(" ".join(sentences) if len(sentences) > 1 else ""),
         table,
+        _paired_table(summaries),
         figures.show(
             overview(comparison),
             name=_numbered("overview", index),
@@ -248,6 +253,29 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     ):
         figures.save_only(draw(comparison), name=_numbered(name, index))
     return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
+
+
+def _paired_table(summaries: Sequence[RunSummary]) -> str:
+    """The verdicts of the runs paired by seed; empty where there is nothing to compare."""
+    pairs = comparison_pairs(summaries)
+    if not pairs:
+        return ""
+    metric = summaries[0].metric
+    rows = [
+        [
+            f"{label_name(paired.first)} against {label_name(paired.second)}",
+            number_words(paired, metric),
+            measure_words(paired, metric),
+            paired.verdict,
+        ]
+        for paired in pairs
+    ]
+    return table_html(
+        ("pair", "number", "first compared with second", "verdict on the first"),
+        rows,
+        caption="Runs of the same seed are pairs, because they have the same world. A "
+        f"verdict needs {INTERVAL_SEEDS} seeds and a 95 % interval that excludes no difference.",
+    )
 
 
 def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:

@@ -1,0 +1,89 @@
+"""A comparison as LaTeX tables (package booktabs): the numbers, then the paired verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedhp.record.reader import RunSummary
+from fedhp.report.formatting import ACCURACY, MISSING, label_name, sentence
+from fedhp.report.paired import comparison_pairs, measure_words, number_words
+from fedhp.report.tables import comparison_grid
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "τ": r"$\tau$",
+    MISSING: "--",
+    **{letter: f"\\{letter}" for letter in "&%$#_"},
+}
+
+
+def latex_text(text: str) -> str:
+    """A text that LaTeX prints as it is."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)
+
+
+def comparison_latex(summaries: Sequence[RunSummary]) -> str:
+    """The comparison as one or two LaTeX tables."""
+    grid = comparison_grid(summaries)
+    headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
+    rows = []
+    for row in grid.rows:
+        first, *cells = row
+        texts = [latex_text(label_name(first.text))]
+        for cell in cells:
+            text = latex_text(cell.text)
+            texts.append(rf"\textbf{{{text}}}" if cell.best else text)
+        rows.append(texts)
+    parts = [
+        "% Written by fedhp. In the preamble: \\usepackage{booktabs}",
+        _table(
+            headers, rows, caption=sentence(grid.caption), columns="l" + "r" * len(grid.rows[0][1:])
+        ),
+    ]
+    metric = summaries[0].metric if summaries else ACCURACY
+    pairs = comparison_pairs(summaries)
+    if pairs:
+        lines = [
+            [
+                latex_text(text)
+                for text in (
+                    f"{label_name(paired.first)} against {label_name(paired.second)}",
+                    number_words(paired, metric),
+                    measure_words(paired, metric) or MISSING,
+                    paired.verdict,
+                )
+            ]
+            for paired in pairs
+        ]
+        caption = "The same runs paired by seed: equal seeds mean equal worlds."
+        names = ["pair", "number", "first compared with second", "verdict"]
+        parts.append(_table(names, lines, caption=caption, columns="llll"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, columns: str
+) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{latex_text(caption)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            line([latex_text(header) for header in headers]),
+            r"\midrule",
+            *map(line, rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
