@@ -42,8 +42,8 @@ def write(folder: Path, **changes: Any) -> Path:
     return file
 
 
-class Told:
-    """What a command said."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
@@ -53,22 +53,22 @@ class Told:
         """The one strict JSON object on standard output."""
 
         def refuse(token: str) -> None:
-            raise AssertionError(f"{token} is no JSON")
+            raise AssertionError(f"{token} is not JSON")
 
         return json.loads(self.out, parse_constant=refuse)
 
 
-Command = Callable[..., Told]
+Command = Callable[..., CommandResult]
 
 
 def caller(capsys: pytest.CaptureFixture[str]) -> Command:
     """Commands in this process."""
 
-    def command(*arguments: object) -> Told:
+    def command(*arguments: object) -> CommandResult:
         capsys.readouterr()
         code = call([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return Told(code, told.out, told.err)
+        captured = capsys.readouterr()
+        return CommandResult(code, captured.out, captured.err)
 
     return command
 
@@ -86,11 +86,11 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: Started) -> Told:
+def ended(process: Started) -> CommandResult:
     """What a process said until its end."""
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode is not None
-    return Told(process.returncode, out, err)
+    return CommandResult(process.returncode, out, err)
 
 
 def rounds_in(folder: Path) -> int:

@@ -36,24 +36,24 @@ def out_of(folder: Path) -> Path:
     ],
 )
 def test_overrides(command: Command, tmp_path: Path, override: str, words: str) -> None:
-    told = command("run", write(tmp_path), override, "--out", out_of(tmp_path))
-    assert told.code == 2
-    assert words in told.err
-    assert "fix:" in told.err
-    assert told.out == ""
+    result = command("run", write(tmp_path), override, "--out", out_of(tmp_path))
+    assert result.code == 2
+    assert words in result.err
+    assert "fix:" in result.err
+    assert result.out == ""
     assert not out_of(tmp_path).exists()
 
 
 def test_overrides_that_are_right(command: Command, tmp_path: Path) -> None:
-    told = command(
+    result = command(
         *("run", write(tmp_path), "rounds=1", "training.decay_by=time", 'data.partition="iid"'),
         *("data={name = 'digits'}", "world.bandwidth.sharing=true", "model.hidden=[4, 4]"),
         *("evaluation.targets=[0.05]", "algorithm={name = 'fedhp', deadline = 'fill'}"),
         *("--out", out_of(tmp_path), "--json"),
     )
-    assert told.code == 0, told.err
-    assert told.json()["runs"][0]["rounds"] == 1
-    assert list(told.json()["runs"][0]["time_to_target"]) == ["0.05"]
+    assert result.code == 0, result.err
+    assert result.json()["runs"][0]["rounds"] == 1
+    assert list(result.json()["runs"][0]["time_to_target"]) == ["0.05"]
 
 
 @pytest.mark.parametrize("what", ["run", "compare"])
@@ -71,11 +71,11 @@ def test_files_that_cannot_be_read(command: Command, tmp_path: Path, what: str) 
         broken / "inside.toml": "cannot be read: Not a directory",
     }
     for file, words in cases.items():
-        told = command(what, file, "--out", out_of(tmp_path))
-        assert told.code == 2
-        assert f"error: {file}: " in told.err
-        assert words in told.err
-        assert "fix:" in told.err
+        result = command(what, file, "--out", out_of(tmp_path))
+        assert result.code == 2
+        assert f"error: {file}: " in result.err
+        assert words in result.err
+        assert "fix:" in result.err
         assert not out_of(tmp_path).exists()
 
 
@@ -114,10 +114,10 @@ def test_files_that_cannot_be_read(command: Command, tmp_path: Path, what: str) 
 def test_options_of_compare(
     command: Command, tmp_path: Path, options: list[str], words: str
 ) -> None:
-    told = command("compare", write(tmp_path), *options, "--out", out_of(tmp_path))
-    assert told.code == 2
-    assert words in told.err
-    assert told.out == ""
+    result = command("compare", write(tmp_path), *options, "--out", out_of(tmp_path))
+    assert result.code == 2
+    assert words in result.err
+    assert result.out == ""
     assert not out_of(tmp_path).exists()
 
 
@@ -130,10 +130,10 @@ def test_folders_that_cannot_be_written(command: Command, tmp_path: Path, what: 
     file = write(tmp_path, compare={"algorithms": ["dpsgd"]})
     before = sorted(tmp_path.iterdir())
     for folder in folders:
-        told = command(what, file, "--out", folder)
-        assert told.code == 2, told.err
-        assert f"--out {folder}" in told.err
-        assert "fix: choose another --out" in told.err
+        result = command(what, file, "--out", folder)
+        assert result.code == 2, result.err
+        assert f"--out {folder}" in result.err
+        assert "fix: choose another --out" in result.err
         assert sorted(tmp_path.iterdir()) == before
 
 
@@ -142,9 +142,9 @@ def test_a_folder_without_permission(command: Command, tmp_path: Path) -> None:
         pytest.skip("permissions do not bind root")
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
-    told = command("run", write(tmp_path), "--out", closed / "run")
-    assert told.code == 2
-    assert "Permission denied" in told.err
+    result = command("run", write(tmp_path), "--out", closed / "run")
+    assert result.code == 2
+    assert "Permission denied" in result.err
 
 
 def test_a_folder_that_holds_something_else(command: Command, tmp_path: Path) -> None:
@@ -152,12 +152,12 @@ def test_a_folder_that_holds_something_else(command: Command, tmp_path: Path) ->
     taken.mkdir()
     (taken / "thesis.tex").write_text("precious")
     for options in ([], ["--resume"]):
-        told = command("run", write(tmp_path), "--out", taken, *options)
-        assert told.code == 2
-        assert "exists and is not a run folder" in told.err
+        result = command("run", write(tmp_path), "--out", taken, *options)
+        assert result.code == 2
+        assert "exists and is not a run folder" in result.err
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
-    told = command("compare", write(tmp_path), "--out", tmp_path, "--algorithms", "taken:steps=3")
-    assert told.code == 2
+    result = command("compare", write(tmp_path), "--out", tmp_path, "--algorithms", "taken:steps=3")
+    assert result.code == 2
 
 
 def test_an_empty_folder_may_be_used(command: Command, tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_an_empty_folder_may_be_used(command: Command, tmp_path: Path) -> None:
 def test_data_that_does_not_fit(command: Command, tmp_path: Path) -> None:
     np.savez(tmp_path / "flat.npz", x=np.ones((30, 4)), y=np.arange(30) % 3)
     file = write(tmp_path, data={"name": "npz", "path": "flat.npz"}, model={"name": "cnn"})
-    told = command("run", file, "--out", out_of(tmp_path))
-    assert told.code == 2
-    assert f"{file}: model.name: cnn is for images" in told.err
-    told = command("run", file, "model.name=mlp", "workers=40", "--out", out_of(tmp_path))
-    assert "workers: 40 workers cannot share 24 training samples" in told.err
+    result = command("run", file, "--out", out_of(tmp_path))
+    assert result.code == 2
+    assert f"{file}: model.name: cnn is for images" in result.err
+    result = command("run", file, "model.name=mlp", "workers=40", "--out", out_of(tmp_path))
+    assert "workers: 40 workers cannot share 24 training samples" in result.err
     assert not out_of(tmp_path).exists()

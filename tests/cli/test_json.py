@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fedhp
-from cli.support import Command, Told, caller, write
+from cli.support import Command, CommandResult, caller, write
 from fedhp.cli import call
 from subprocesses import forked_jobs
 
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(folder: Path) -> Told:
+def outcome(folder: Path) -> CommandResult:
     """One comparison for the whole module: two seeds, four variants, one of which diverges."""
     file = write(folder, rounds=4, evaluation={"targets": [0.8, 0.0]}, model={"hidden": [16, 16]})
     out, err = io.StringIO(), io.StringIO()
@@ -52,7 +52,7 @@ def outcome(folder: Path) -> Told:
                 *("--algorithms", ",".join(VARIANTS), "--seeds", "0,3", "--no-figures"),
             ]
         )
-    return Told(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
 def cell(folder: Path, label: str, seed: int) -> Path:
@@ -81,7 +81,7 @@ def test_no_rounds_are_an_object_too(command: Command, tmp_path: Path) -> None:
     assert run["round_time"] is None
 
 
-def test_compare_prints_one_object_with_every_variant(outcome: Told) -> None:
+def test_compare_prints_one_object_with_every_variant(outcome: CommandResult) -> None:
     assert outcome.out.count("\n") == 1
     runs = outcome.json()["runs"]
     assert [(run["algorithm"], run["seed"]) for run in runs] == [
@@ -96,22 +96,22 @@ def test_compare_prints_one_object_with_every_variant(outcome: Told) -> None:
     assert runs[4]["mean_waiting_time"] == 0
 
 
-def test_the_summary_has_means_and_intervals(outcome: Told) -> None:
+def test_the_summary_has_means_and_intervals(outcome: CommandResult) -> None:
     result = outcome.json()
     assert list(result["summary"]) == VARIANTS
     for label in VARIANTS[:3]:
         mine = [run for run in result["runs"] if run["algorithm"] == label]
         for field in sorted(FIELDS - {"algorithm", "seed", "rounds", "time_to_target"}):
-            found = result["summary"][label][field]
+            interval = result["summary"][label][field]
             mean = sum(run[field] for run in mine) / 2
-            assert found["count"] == 2
-            assert found["mean"] == pytest.approx(mean)
-            assert found["low"] <= found["mean"] <= found["high"]
+            assert interval["count"] == 2
+            assert interval["mean"] == pytest.approx(mean)
+            assert interval["low"] <= interval["mean"] <= interval["high"]
         assert result["summary"][label]["time_to_target"]["0.00"]["reached"] == "2/2"
 
 
 def test_a_variant_that_diverges_is_marked_and_the_others_finish(
-    outcome: Told, folder: Path
+    outcome: CommandResult, folder: Path
 ) -> None:
     assert outcome.code == 3
     assert outcome.err.count("diverged") >= 2
@@ -129,7 +129,7 @@ def test_a_variant_that_diverges_is_marked_and_the_others_finish(
     assert json.loads((folder / "out" / "comparison.json").read_text()) == outcome.json()
 
 
-def test_one_seed_is_one_world(outcome: Told, folder: Path) -> None:
+def test_one_seed_is_one_world(outcome: CommandResult, folder: Path) -> None:
     assert outcome.code == 3
 
     def world(label: str, seed: int) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_one_seed_is_one_world(outcome: Told, folder: Path) -> None:
     assert world(VARIANTS[0], 0) != world(VARIANTS[0], 3)
 
 
-def test_a_run_of_a_comparison_equals_the_run_alone(outcome: Told, folder: Path) -> None:
+def test_a_run_of_a_comparison_equals_the_run_alone(outcome: CommandResult, folder: Path) -> None:
     assert outcome.code == 3
     experiment = fedhp.load_experiment(
         folder / "tiny.toml", "algorithm={name = 'fedhp', deadline = 'fill'}", seed=3
@@ -158,7 +158,9 @@ def test_a_run_of_a_comparison_equals_the_run_alone(outcome: Told, folder: Path)
         assert alone.digest() == runs[3]["digest"]
 
 
-def test_a_finished_comparison_is_told_again(outcome: Told, folder: Path, capsys: Any) -> None:
+def test_a_finished_comparison_is_reported_again(
+    outcome: CommandResult, folder: Path, capsys: Any
+) -> None:
     options = ["--algorithms", ",".join(VARIANTS[:3]), "--seeds", "0,3", "--no-figures"]
     again = caller(capsys)(
         "compare", folder / "tiny.toml", "--out", folder / "out", "--resume", "--json", *options

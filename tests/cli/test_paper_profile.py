@@ -29,9 +29,9 @@ def test_the_paper_profile_runs(key: str, label: str, tmp_path: Path) -> None:
     if key in suite.missing:
         pytest.skip(f"{suite.missing[key]} (set FEDHP_DATA)")
     (cell,) = (
-        each.cell
-        for each in suite.cells()
-        if (each.data, each.cell.label, each.cell.seed) == (key, label, 0)
+        planned.cell
+        for planned in suite.cells()
+        if (planned.data, planned.cell.label, planned.cell.seed) == (key, label, 0)
     )
     assert (cell.experiment.workers, cell.experiment.training.batch_size) == (30, 32)
     assert run_cells([cell], jobs=1) == []

@@ -47,10 +47,13 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     again = command("reproduce", "fig7", "--files", files, "--out", out, "--json")
     assert "4 of them finished" in again.err
     assert runs(out) == before
-    found = again.json()
-    assert {"report", "paper", "acceptance"} == set(found)
-    assert found == {**json.loads((out / "verdicts.json").read_text()), "report": found["report"]}
-    assert {each["status"] for each in found["acceptance"]} <= {
+    verdicts = again.json()
+    assert {"report", "paper", "acceptance"} == set(verdicts)
+    assert verdicts == {
+        **json.loads((out / "verdicts.json").read_text()),
+        "report": verdicts["report"],
+    }
+    assert {check["status"] for check in verdicts["acceptance"]} <= {
         "holds",
         "does not hold",
         "not testable here",

@@ -14,24 +14,24 @@ from fedhp.record import checkpoint, store
 @pytest.fixture
 def run(command: Command, tmp_path: Path) -> Path:
     """A finished run."""
-    told = command("run", write(tmp_path), "--out", tmp_path / "run")
-    assert told.code == 0, told.err
+    result = command("run", write(tmp_path), "--out", tmp_path / "run")
+    assert result.code == 0, result.err
     return tmp_path / "run"
 
 
 def test_a_run_that_is_there_is_not_overwritten(command: Command, run: Path) -> None:
     before = digest_of(run)
-    told = command("run", write(run.parent), "--out", run)
-    assert told.code == 2
-    assert f"--out {run}: the folder already holds a run" in told.err
-    assert "add --resume" in told.err
+    result = command("run", write(run.parent), "--out", run)
+    assert result.code == 2
+    assert f"--out {run}: the folder already holds a run" in result.err
+    assert "add --resume" in result.err
     assert digest_of(run) == before
 
 
 def test_a_finished_run_is_told_again(command: Command, run: Path) -> None:
-    told = command("run", write(run.parent), "--out", run, "--resume", "--json")
-    assert told.code == 0
-    assert told.json()["runs"][0]["digest"] == digest_of(run)
+    result = command("run", write(run.parent), "--out", run, "--resume", "--json")
+    assert result.code == 0
+    assert result.json()["runs"][0]["digest"] == digest_of(run)
 
 
 @pytest.mark.parametrize(
@@ -45,40 +45,40 @@ def test_a_finished_run_is_told_again(command: Command, run: Path) -> None:
     ],
 )
 def test_other_settings_are_refused(command: Command, run: Path, override: str, words: str) -> None:
-    told = command("run", write(run.parent), override, "--out", run, "--resume")
-    assert told.code == 2
-    assert f"{run}: {words}" in told.err
-    assert f"set {override.split('=')[0]} back" in told.err
+    result = command("run", write(run.parent), override, "--out", run, "--resume")
+    assert result.code == 2
+    assert f"{run}: {words}" in result.err
+    assert f"set {override.split('=')[0]} back" in result.err
 
 
 def test_settings_that_change_no_number_may_change(command: Command, run: Path) -> None:
     before = digest_of(run)
     overrides = ("executors=2", "checkpoint.seconds=1", "compare.seeds=[5]")
-    told = command("run", write(run.parent), *overrides, "--out", run, "--resume")
-    assert told.code == 0, told.err
+    result = command("run", write(run.parent), *overrides, "--out", run, "--resume")
+    assert result.code == 0, result.err
     assert digest_of(run) == before
 
 
 def test_resume_without_a_run_begins_one(command: Command, tmp_path: Path) -> None:
-    told = command("run", write(tmp_path), "--out", tmp_path / "new", "--resume")
-    assert told.code == 0
+    result = command("run", write(tmp_path), "--out", tmp_path / "new", "--resume")
+    assert result.code == 0
     assert (tmp_path / "new" / store.RECORD_FILE).is_file()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 500])
 def test_a_damaged_record(command: Command, run: Path, content: bytes) -> None:
     (run / store.RECORD_FILE).write_bytes(content)
-    told = command("run", write(run.parent), "--out", run, "--resume")
-    assert told.code == 2
-    assert f"{run / store.RECORD_FILE}: the record is damaged" in told.err
-    assert "another folder" in told.err
+    result = command("run", write(run.parent), "--out", run, "--resume")
+    assert result.code == 2
+    assert f"{run / store.RECORD_FILE}: the record is damaged" in result.err
+    assert "another folder" in result.err
 
 
 def test_a_missing_record(command: Command, run: Path) -> None:
     (run / store.RECORD_FILE).unlink()
-    told = command("run", write(run.parent), "--out", run, "--resume")
-    assert told.code == 2
-    assert f"it has no {store.RECORD_FILE}" in told.err
+    result = command("run", write(run.parent), "--out", run, "--resume")
+    assert result.code == 2
+    assert f"it has no {store.RECORD_FILE}" in result.err
 
 
 def test_a_record_without_its_description(command: Command, run: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_record_without_its_description(command: Command, run: Path) -> None:
     connection.execute("DELETE FROM meta WHERE key = 'experiment'")
     connection.commit()
     connection.close()
-    told = command("run", write(run.parent), "--out", run, "--resume")
-    assert told.code == 2
-    assert "does not say with which settings" in told.err
+    result = command("run", write(run.parent), "--out", run, "--resume")
+    assert result.code == 2
+    assert "does not say with which settings" in result.err
 
 
 def test_a_damaged_checkpoint_and_the_fix_it_names(command: Command, run: Path) -> None:
@@ -96,10 +96,10 @@ def test_a_damaged_checkpoint_and_the_fix_it_names(command: Command, run: Path) 
     file = run / checkpoint.CHECKPOINT_FILE
     for content in (file.read_bytes()[:-10], b"", b"\xff" * 64):
         file.write_bytes(content)
-        told = command("run", write(run.parent), "--out", run, "--resume")
-        assert told.code == 2
-        assert f"{file}: the checkpoint is damaged" in told.err
-        assert "delete that file" in told.err
+        result = command("run", write(run.parent), "--out", run, "--resume")
+        assert result.code == 2
+        assert f"{file}: the checkpoint is damaged" in result.err
+        assert "delete that file" in result.err
     file.unlink()
     assert command("run", write(run.parent), "--out", run, "--resume").code == 0
     assert digest_of(run) == before
@@ -110,19 +110,19 @@ def test_a_checkpoint_ahead_of_its_record(command: Command, run: Path) -> None:
     connection.execute("DELETE FROM rounds WHERE round = 3")
     connection.commit()
     connection.close()
-    told = command("run", write(run.parent), "--out", run, "--resume")
-    assert told.code == 2
-    assert "the record ends at round 2, the checkpoint at 3" in told.err
-    assert "fix:" in told.err
+    result = command("run", write(run.parent), "--out", run, "--resume")
+    assert result.code == 2
+    assert "the record ends at round 2, the checkpoint at 3" in result.err
+    assert "fix:" in result.err
 
 
 def test_a_checkpoint_of_another_run(command: Command, run: Path) -> None:
     other = run.parent / "other"
-    told = command("run", write(run.parent), "model.hidden=[5]", "--out", other)
-    assert told.code == 0
+    result = command("run", write(run.parent), "model.hidden=[5]", "--out", other)
+    assert result.code == 0
     (run / checkpoint.CHECKPOINT_FILE).write_bytes(
         (other / checkpoint.CHECKPOINT_FILE).read_bytes()
     )
-    told = command("run", write(run.parent), "--out", run, "--resume")
-    assert told.code == 2
-    assert "the checkpoint does not belong to this experiment" in told.err
+    result = command("run", write(run.parent), "--out", run, "--resume")
+    assert result.code == 2
+    assert "the checkpoint does not belong to this experiment" in result.err

@@ -44,15 +44,15 @@ def test_a_run_that_is_asked_to_stop(
     with ForkedCommand("run", file, "--out", out, "--json") as process:
         wait_until(lambda: rounds_in(out) >= 3, "three rounds")
         process.send_signal(number)
-        told = ended(process)
-    assert told.code == 130
-    assert told.out == ""
-    assert "stopped after round" in told.err
-    assert "--resume" in told.err
+        result = ended(process)
+    assert result.code == 130
+    assert result.out == ""
+    assert "stopped after round" in result.err
+    assert "--resume" in result.err
     with fedhp.open_run(out) as run:
         assert run.meta("status") == "interrupted"
         assert 3 <= run.rounds_done < 80
-        assert f"stopped after round {run.rounds_done} of 80" in told.err
+        assert f"stopped after round {run.rounds_done} of 80" in result.err
     assert command("run", file, "--out", out, "--resume").code == 0
     assert command("run", file, "--out", tmp_path / "whole").code == 0
     assert digest_of(out) == digest_of(tmp_path / "whole")
@@ -67,9 +67,9 @@ def test_stopping_before_there_is_anything_to_save(tmp_path: Path) -> None:
         with fifo.open("w"), contextlib.suppress(TimeoutExpired):
             interrupt(process)
             process.wait(timeout=20)
-        told = ended(process)
-    assert told.code == 130
-    assert told.err.startswith("stopped")
+        result = ended(process)
+    assert result.code == 130
+    assert result.err.startswith("stopped")
     assert not (tmp_path / "run").exists()
 
 
@@ -80,10 +80,10 @@ def test_a_comparison_that_is_asked_to_stop(command: Command, tmp_path: Path) ->
         jobs = children_of(process.pid)
         assert jobs
         interrupt(process)
-        told = ended(process)
-    assert told.code == 130
-    assert told.out == ""
-    assert "every run is saved" in told.err
+        result = ended(process)
+    assert result.code == 130
+    assert result.out == ""
+    assert "every run is saved" in result.err
     assert not any(map(is_alive, jobs))
     statuses = []
     for place in places:
@@ -110,17 +110,17 @@ def test_a_comparison_whose_parent_is_killed(command: Command, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
-    """The run it worked on is told, the others are carried out by another job."""
+    """The run it worked on is reported, the others are carried out by another job."""
     file, options, places = comparison(tmp_path, "--jobs", "1")
     with ForkedCommand("compare", file, *options) as process:
         wait_until(lambda: rounds_in(places[0]) >= 2, "two rounds of the first")
         (job,) = children_of(process.pid)
         os.kill(job, signal.SIGKILL)
-        told = ended(process)
-    assert told.code == 2
-    assert "ldsgd, seed 0: the job process ended unexpectedly" in told.err
-    assert "--resume" in told.err
-    assert [run["status"] for run in told.json()["runs"]] == ["running", "finished"]
+        result = ended(process)
+    assert result.code == 2
+    assert "ldsgd, seed 0: the job process ended unexpectedly" in result.err
+    assert "--resume" in result.err
+    assert [run["status"] for run in result.json()["runs"]] == ["running", "finished"]
     assert command("compare", file, *options, "--resume").code == 0
     check_digests(tmp_path, file, places)
 

@@ -74,7 +74,7 @@ def test_json_is_one_object(command: Command, run: Path) -> None:
     assert outcome.out.count("\n") == 1
     result = outcome.json()
     assert result["check"]["exact"]
-    assert [each["planner"] for each in result["planners"]] == ["fedhp", "adpsgd:steps=4"]
+    assert [row["planner"] for row in result["planners"]] == ["fedhp", "adpsgd:steps=4"]
     same, other = result["planners"]
     assert same["round_time_change"] == 0
     assert same["sure"] == "recorded"
