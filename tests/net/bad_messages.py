@@ -69,7 +69,7 @@ def old_process(message: Any, scene: Scene) -> None:
 def links(message: wire.RoundReport, *workers: int) -> None:
     """Links to these workers and no others."""
     del message.links[:]
-    message.links.extend(wire.LinkReport(worker=each, distance=math.nan) for each in workers)
+    message.links.extend(wire.LinkReport(worker=worker, distance=math.nan) for worker in workers)
 
 
 def same_link_twice(message: Any, scene: Scene) -> None:
@@ -130,7 +130,7 @@ def weights(*values: float) -> Spoil:
 
 
 def falling_peers(message: Any, scene: Scene) -> None:
-    peers = sorted(message.work.peers, key=lambda each: -each.worker)
+    peers = sorted(message.work.peers, key=lambda peer: -peer.worker)
     del message.work.peers[:]
     message.work.peers.extend(peers)
 
@@ -166,11 +166,11 @@ def among_itself(field: str) -> Spoil:
 
 
 def crowd(message: Any, scene: Scene) -> None:
-    message.work.readers.extend(address_of(each) for each in range(scene.workers + 1))
+    message.work.readers.extend(address_of(worker) for worker in range(scene.workers + 1))
 
 
 def crowd_of_members(message: Any, scene: Scene) -> None:
-    message.members.extend(wire.MemberStatus(worker=each) for each in range(limits.MAX_WORKERS))
+    message.members.extend(wire.MemberStatus(worker=worker) for worker in range(limits.MAX_WORKERS))
 
 
 def whole_with_short_digest(message: Any, scene: Scene) -> None:

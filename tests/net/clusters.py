@@ -59,4 +59,4 @@ def processes_of(pid: int) -> list[int]:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except FileNotFoundError:
         return []
-    return [pid, *(each for child in text.split() for each in processes_of(int(child)))]
+    return [pid, *(below for child in text.split() for below in processes_of(int(child)))]

@@ -30,9 +30,9 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody uses; all are found before the first is given back."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for open_socket in sockets:
+            open_socket.bind(("127.0.0.1", 0))
+        return [int(open_socket.getsockname()[1]) for open_socket in sockets]
 
 
 class Etcd:
@@ -91,8 +91,10 @@ class Etcd:
             if self._extra and b"ready to serve client requests" in log.read_bytes():
                 return True
             with contextlib.suppress(httpx.HTTPError):
-                found = httpx.get(f"{self.member_url(member)}/health", timeout=2.0, trust_env=False)
-                return bool(found.json().get("health") == "true")
+                answer = httpx.get(
+                    f"{self.member_url(member)}/health", timeout=2.0, trust_env=False
+                )
+                return bool(answer.json().get("health") == "true")
             return False
 
         wait_until(healthy, lambda: f"member {member}: {log.read_text()[-2000:]}", seconds=STARTING)

@@ -77,9 +77,9 @@ def test_every_call_of_the_services_has_a_rule_and_every_request_a_good_message(
     calls = {method.name: method for service in services for method in service.methods}
     assert set(CALL_RULES) == set(calls)
     for call, method in calls.items():
-        made = [kind.make(SCENE) for kind in GOOD.values() if kind.call == call]
-        assert made, call
-        assert {each.DESCRIPTOR for each in made} == {method.input_type}
+        messages = [kind.make(SCENE) for kind in GOOD.values() if kind.call == call]
+        assert messages, call
+        assert {message.DESCRIPTOR for message in messages} == {method.input_type}
 
 
 def doubles(message: Any) -> Iterator[tuple[Any, str]]:
@@ -192,5 +192,5 @@ def test_a_whole_report_of_a_large_federation_is_taken() -> None:
     scene = Scene(worker=0, workers=limits.MAX_WORKERS)
     report = GOOD["Report"].make(scene)
     del report.links[:], report.selected[:]
-    report.links.extend(wire.LinkReport(worker=each) for each in range(1, limits.MAX_WORKERS))
+    report.links.extend(wire.LinkReport(worker=worker) for worker in range(1, limits.MAX_WORKERS))
     check_report(report, workers=scene.workers, worker=0, attempt=scene.attempt)

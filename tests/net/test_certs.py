@@ -60,15 +60,15 @@ def refused(folder: Path, name: str = "worker-1", *, now: datetime = NOW) -> str
 def test_an_identity_says_who_where_and_as_what(folder: Path) -> None:
     hosts = ["node1.lan", "10.0.0.5", "fd00::5"]
     issue(folder, "worker-1", hosts=hosts, roles=("worker", "operator"), days=10, now=NOW)
-    found = certificate(folder / "worker-1.crt")
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    issued = certificate(folder / "worker-1.crt")
+    names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["worker-1", "node1.lan"]
     assert list(map(str, names.get_values_for_type(x509.IPAddress))) == hosts[1:]
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     assert uris == ["fedhp://worker-1", "fedhp-role:worker", "fedhp-role:operator"]
-    assert found.subject.rfc4514_string() == "CN=worker-1"
-    assert found.not_valid_after_utc == NOW + 10 * DAY
-    usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert issued.subject.rfc4514_string() == "CN=worker-1"
+    assert issued.not_valid_after_utc == NOW + 10 * DAY
+    usage = issued.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usage) == {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH}
     identity = load_identity(folder, "worker-1", now=NOW)
     assert identity.roles == {"worker", "operator"}
@@ -79,15 +79,15 @@ def test_another_library_takes_it_for_both_sides(folder: Path) -> None:
     issue(folder, "worker-1", hosts=["10.0.0.5"], now=NOW)
     store = verification.Store([certificate(folder / "ca.crt")])
     policy = verification.PolicyBuilder().store(store).time(NOW)
-    found = certificate(folder / "worker-1.crt")
+    issued = certificate(folder / "worker-1.crt")
     for subject in (
         x509.DNSName("worker-1"),
         x509.IPAddress(ipaddress.ip_address("10.0.0.5")),
     ):
-        policy.build_server_verifier(subject).verify(found, [])
-    policy.build_client_verifier().verify(found, [])
+        policy.build_server_verifier(subject).verify(issued, [])
+    policy.build_client_verifier().verify(issued, [])
     with pytest.raises(verification.VerificationError):
-        policy.build_server_verifier(x509.DNSName("worker-2")).verify(found, [])
+        policy.build_server_verifier(x509.DNSName("worker-2")).verify(issued, [])
 
 
 def test_an_identity_cannot_sign_others(folder: Path) -> None:

@@ -49,12 +49,12 @@ def row_of(codec: ModelCodec = CODEC, seed: int = 1) -> Row:
 
 
 def tensors_of(row: Row) -> dict[str, np.ndarray[Any, Any]]:
-    found, start = {}, 0
+    tensors, start = {}, 0
     for name, shape in SHAPES.items():
         stop = start + int(np.prod(shape))
-        found[name] = row[start:stop].reshape(shape)
+        tensors[name] = row[start:stop].reshape(shape)
         start = stop
-    return found
+    return tensors
 
 
 def file_of(encoded: Encoded) -> bytes:
@@ -127,11 +127,11 @@ def test_raw_is_sent_from_the_memory_of_the_row() -> None:
 
 def test_the_library_reads_what_is_sent() -> None:
     row = row_of()
-    found = safetensors.numpy.load(file_of(CODEC.encode(row)))
-    assert found.keys() == SHAPES.keys()
+    tensors = safetensors.numpy.load(file_of(CODEC.encode(row)))
+    assert tensors.keys() == SHAPES.keys()
     for name, tensor in tensors_of(row).items():
-        assert np.array_equal(found[name], tensor)
-        assert found[name].shape == tensor.shape
+        assert np.array_equal(tensors[name], tensor)
+        assert tensors[name].shape == tensor.shape
     half = safetensors.numpy.load(file_of(CODEC.encode(row, "fp16")))
     assert all(tensor.dtype == np.float16 for tensor in half.values())
     codes = safetensors.numpy.load(file_of(CODEC.encode(row, "int8")))

@@ -60,7 +60,7 @@ async def keys_of(etcd: Etcd, run: str) -> list[str]:
     client = EtcdClient(etcd.url, patience=PATIENCE)
     answer = await client.call("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "limit": "0"})
     await client.close()
-    names = [base64.b64decode(each["key"]).decode() for each in answer.get("kvs", ())]
+    names = [base64.b64decode(entry["key"]).decode() for entry in answer.get("kvs", ())]
     return [name.partition(f"/{run}/")[2] for name in names if f"/{run}/" in name]
 
 

@@ -122,7 +122,7 @@ def test_two_etcds_are_not_one(tmp_path: Path) -> None:
     """Each would elect its own leader."""
 
     async def work(first: Etcd, second: Etcd) -> None:
-        hosts = ",".join(each.member_url(0).removeprefix("http://") for each in (first, second))
+        hosts = ",".join(etcd.member_url(0).removeprefix("http://") for etcd in (first, second))
         ledger = EtcdLedger(f"etcd://{hosts}/test", "r")
         with pytest.raises(EtcdRefused, match="belong to different clusters"):
             await ledger.lead(name="c", address="")
@@ -245,7 +245,7 @@ def test_tls_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await find_leader(secure, "r") is None
 
     options = ("--cert-file", "server", "--key-file", "server-key", "--trusted-ca-file", "ca")
-    paths = [each if each.startswith("--") else str(tmp_path / each) for each in options]
+    paths = [option if option.startswith("--") else str(tmp_path / option) for option in options]
     with running_etcd(tmp_path, 1, extra=(*paths, "--client-cert-auth")) as etcd:
         within(60, work(etcd.url))
 

@@ -89,24 +89,24 @@ def test_a_clock_that_was_set_back_makes_no_older_process() -> None:
 
 def test_threads_never_share_a_sequence_number() -> None:
     envelopes = Envelopes("w")
-    found: list[int] = []
+    sequences: list[int] = []
     start = threading.Barrier(8)
 
     def make() -> None:
         start.wait(10)
-        found.extend([envelopes.make().sequence for _ in range(500)])
+        sequences.extend([envelopes.make().sequence for _ in range(500)])
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads change places within a single statement
     try:
         threads = [threading.Thread(target=make) for _ in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join(30)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
     finally:
         sys.setswitchinterval(interval)
-    assert sorted(found) == list(range(1, 4001))
+    assert sorted(sequences) == list(range(1, 4001))
 
 
 def test_both_versions_and_who_must_update_are_named() -> None:
@@ -229,16 +229,16 @@ NUMBERS = st.one_of(NEAR, st.integers(1, 12), st.integers(1, 3 * WINDOW), st.int
 def test_the_window_is_that_of_plain_sets(messages: list[tuple[int, int]]) -> None:
     guard, naive = new_guard(), NaiveWindow()
     for incarnation, sequence in messages:
-        found = reason(guard, sent(sequence, incarnation=incarnation))
-        assert found == naive.take(incarnation, sequence), (incarnation, sequence)
+        refusal = reason(guard, sent(sequence, incarnation=incarnation))
+        assert refusal == naive.take(incarnation, sequence), (incarnation, sequence)
 
 
 @settings(deadline=None)
 @given(st.permutations(range(1, 41)), st.lists(st.integers(0, 39), max_size=40))
 def test_a_shuffled_stream_is_taken_whole_and_once(order: list[int], again: list[int]) -> None:
     guard = new_guard()
-    assert [reason(guard, sent(each)) for each in order] == [""] * len(order)
-    assert {reason(guard, sent(order[each])) for each in again} <= {"replay"}
+    assert [reason(guard, sent(sequence)) for sequence in order] == [""] * len(order)
+    assert {reason(guard, sent(order[index])) for index in again} <= {"replay"}
 
 
 def test_threads_that_bring_one_message_get_it_in_once() -> None:
@@ -248,16 +248,16 @@ def test_threads_that_bring_one_message_get_it_in_once() -> None:
 
     def bring() -> None:
         start.wait(10)
-        taken.extend(each for each in range(1, 500) if not reason(guard, sent(each)))
+        taken.extend(sequence for sequence in range(1, 500) if not reason(guard, sent(sequence)))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         threads = [threading.Thread(target=bring) for _ in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join(30)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
     finally:
         sys.setswitchinterval(interval)
     assert sorted(taken) == list(range(1, 500))
@@ -283,13 +283,13 @@ def test_a_worker_obeys_epochs_that_never_fall(epochs: list[int]) -> None:
 )
 def test_the_epochs_that_a_call_may_be_of(call: str, taken: set[int]) -> None:
     guard = new_guard(epoch=5)
-    found = set()
+    accepted = set()
     for sequence, epoch in enumerate((0, 4, 5, 6), start=1):
         envelope = sent(sequence)
         envelope.epoch = epoch
         if not reason(guard, envelope, rule=CALL_RULES[call]):
-            found.add(epoch)
-    assert found == taken
+            accepted.add(epoch)
+    assert accepted == taken
     assert guard.epoch == 5, "only a coordinator's order raises it"
 
 

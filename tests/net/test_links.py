@@ -21,9 +21,9 @@ def test_transfers_that_shared_a_connection_show_its_capacity() -> None:
     """Worker 0 has 10, 1 has 2 and 2 has 9 bits per second; 0 pulls 12 bits from 1 and from 2."""
     slow = Transfer(receiver=0, sender=1, bits=12.0, started=3.0, seconds=6.0)
     quick = Transfer(receiver=0, sender=2, bits=12.0, started=5.0, seconds=1.5)  # 8: what is left
-    found = least_capacities([slow, quick], workers=4)
-    assert found[:3].tolist() == pytest.approx([10.0, 2.0, 8.0])
-    assert np.isnan(found[3])
+    capacities = least_capacities([slow, quick], workers=4)
+    assert capacities[:3].tolist() == pytest.approx([10.0, 2.0, 8.0])
+    assert np.isnan(capacities[3])
 
 
 def test_an_uneven_share_does_not_make_a_connection_look_faster() -> None:

@@ -93,7 +93,7 @@ class Protocol(RuleBasedStateMachine):
             now=self.now,
         )
         assert member.worker == int(worker.name[1:])
-        self.names = [(each.worker, each.name) for each in self.conductor.members.values()]
+        self.names = [(member.worker, member.name) for member in self.conductor.members.values()]
 
     @rule(index=st.integers(0, WORKERS - 1))
     def worker_dies(self, index: int) -> None:
@@ -126,7 +126,7 @@ class Protocol(RuleBasedStateMachine):
         if worker.mixed == self.conductor.committed and worker.mixed is not None:
             worker.model, worker.mixed = worker.mixed, None
         if worker.model != self.conductor.committed:
-            holders = [each for each in self.workers if each.alive and self._holds(each)]
+            holders = [other for other in self.workers if other.alive and self._holds(other)]
             if holders:
                 worker.model, worker.mixed, worker.work = self.conductor.committed, None, None
             return
@@ -163,7 +163,7 @@ class Protocol(RuleBasedStateMachine):
     def begin(self) -> None:
         ready = self.conductor.ready(self.now)
         if self.conductor.running is None and len(ready) >= SETTINGS.min_workers:
-            self.conductor.begin([each.worker for each in ready], deadline=self.now + 5.0)
+            self.conductor.begin([member.worker for member in ready], deadline=self.now + 5.0)
 
     @rule(dies=st.booleans())
     def decide(self, dies: bool) -> None:
@@ -188,12 +188,16 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def rounds_are_neither_lost_nor_doubled(self) -> None:
         if hasattr(self, "log"):
-            assert [each.round_index for each in self.log] == list(range(1, len(self.log) + 1))
+            assert [attempt.round_index for attempt in self.log] == list(
+                range(1, len(self.log) + 1)
+            )
 
     @invariant()
     def epochs_rise(self) -> None:
         if hasattr(self, "log"):
-            assert [each.epoch for each in self.log] == sorted(each.epoch for each in self.log)
+            assert [attempt.epoch for attempt in self.log] == sorted(
+                attempt.epoch for attempt in self.log
+            )
 
     @invariant()
     def nobody_continues_from_a_model_that_was_not_committed(self) -> None:

@@ -19,14 +19,14 @@ NO_LINKS = np.empty((0, 2), dtype=np.int64)
 
 
 def test_no_distance_is_known_at_first() -> None:
-    found = unknown(3)
-    assert np.isnan(found[~np.eye(3, dtype=np.bool_)]).all()
-    assert np.diag(found).tolist() == [0, 0, 0]
+    distances = unknown(3)
+    assert np.isnan(distances[~np.eye(3, dtype=np.bool_)]).all()
+    assert np.diag(distances).tolist() == [0, 0, 0]
 
 
 def test_the_first_estimate_is_the_path() -> None:
-    found = update_distance(unknown(3), LINE, np.array([1.0, 2.0]), smoothing=0.5)
-    assert found.tolist() == [[0, 1, 3], [1, 0, 2], [3, 2, 0]]
+    distances = update_distance(unknown(3), LINE, np.array([1.0, 2.0]), smoothing=0.5)
+    assert distances.tolist() == [[0, 1, 3], [1, 0, 2], [3, 2, 0]]
 
 
 def test_measured_pairs_overwrite_and_others_move_half_way() -> None:
@@ -37,8 +37,8 @@ def test_measured_pairs_overwrite_and_others_move_half_way() -> None:
 
 def test_a_measured_pair_keeps_its_value_even_if_a_path_is_shorter() -> None:
     links = np.array([[0, 1], [0, 2], [1, 2]])
-    found = update_distance(unknown(3), links, np.array([1.0, 9.0, 1.0]), smoothing=0.5)
-    assert found[0, 2] == 9.0
+    distances = update_distance(unknown(3), links, np.array([1.0, 9.0, 1.0]), smoothing=0.5)
+    assert distances[0, 2] == 9.0
 
 
 def test_pairs_without_a_path_keep_their_value() -> None:
@@ -49,9 +49,9 @@ def test_pairs_without_a_path_keep_their_value() -> None:
 
 
 def test_a_distance_of_zero_is_a_measurement() -> None:
-    found = update_distance(unknown(3), LINE, np.array([0.0, 2.0]), smoothing=0.5)
-    assert found[0, 1] == 0.0
-    assert found[0, 2] == 2.0
+    distances = update_distance(unknown(3), LINE, np.array([0.0, 2.0]), smoothing=0.5)
+    assert distances[0, 1] == 0.0
+    assert distances[0, 2] == 2.0
 
 
 def test_the_old_estimate_is_left_alone() -> None:
@@ -61,15 +61,15 @@ def test_the_old_estimate_is_left_alone() -> None:
 
 
 def test_paths_without_measurements() -> None:
-    found = paths(2, NO_LINKS, np.empty(0))
-    assert found.tolist() == [[0, np.inf], [np.inf, 0]]
+    distances = paths(2, NO_LINKS, np.empty(0))
+    assert distances.tolist() == [[0, np.inf], [np.inf, 0]]
 
 
 def test_unknown_pairs_count_as_the_farthest_known() -> None:
     known = update_distance(unknown(4), LINE, np.array([1.0, 2.0]), smoothing=0.5)
-    found = complete(known)
-    assert found[0, 3] == found[3, 1] == 3.0
-    assert found[0, 1] == 1.0
+    distances = complete(known)
+    assert distances[0, 3] == distances[3, 1] == 3.0
+    assert distances[0, 1] == 1.0
     assert complete(unknown(2)).tolist() == [[0, 0], [0, 0]]
 
 

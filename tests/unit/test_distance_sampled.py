@@ -67,7 +67,7 @@ def test_a_link_without_a_path_keeps_its_distance() -> None:
     base = base_topology("ring", {}, workers=6, seed=0)
     old = np.arange(6.0)
     rows = unknown(6, np.array([5]))
-    found = update_link_distance(
+    estimates = update_link_distance(
         old,
         base.links,
         base.links[:1],
@@ -80,8 +80,8 @@ def test_a_link_without_a_path_keeps_its_distance() -> None:
     )
     untouched = (base.links != 5).all(axis=1)
     untouched[0] = False
-    assert found[0] == 9.0
-    assert found[untouched].tolist() == old[untouched].tolist()
+    assert estimates[0] == 9.0
+    assert estimates[untouched].tolist() == old[untouched].tolist()
 
 
 @pytest.mark.parametrize("away", [0.0, 0.2])
@@ -158,6 +158,6 @@ def test_the_faster_method_is_chosen() -> None:
 
 def test_a_distance_that_is_not_finite_is_no_link() -> None:
     line = np.array([[0, 1], [1, 2]])
-    found = paths(3, line, np.array([np.nan, 1.0]))
-    assert np.isinf(found[0, 1:]).all()
-    assert found[1, 2] == 1.0
+    estimates = paths(3, line, np.array([np.nan, 1.0]))
+    assert np.isinf(estimates[0, 1:]).all()
+    assert estimates[1, 2] == 1.0

@@ -29,8 +29,8 @@ def test_latency_is_added_once() -> None:
 def test_sharing_divides_by_the_transfers_of_each_end() -> None:
     """Worker 0 has three transfers at once, worker 1 one, worker 2 two."""
     network = Network(np.array([3e6, 2e6, 4e6]), 8e6, sharing=True)
-    found = network.link_time(LINKS, np.array([3, 1, 2]))
-    assert found.tolist() == [8 / min(1, 2), 8 / min(1, 2), 8 / min(2, 2)]
+    link_times = network.link_time(LINKS, np.array([3, 1, 2]))
+    assert link_times.tolist() == [8 / min(1, 2), 8 / min(1, 2), 8 / min(2, 2)]
 
 
 def test_without_sharing_the_transfers_do_not_count() -> None:
@@ -62,29 +62,29 @@ def test_slowest_link_without_links() -> None:
     [(0.0, 1), (1.05, 1), (1.1, 1), (1.2, 2), (1.29, 2), (1.3, 3), (6.0, 50), (99.0, 50)],
 )
 def test_steps_within(deadline: float, steps: int) -> None:
-    found = steps_within(deadline, np.array([0.1]), np.array([1.0]), max_steps=50)
-    assert found.tolist() == [steps]
-    assert found.dtype == np.int64
+    counts = steps_within(deadline, np.array([0.1]), np.array([1.0]), max_steps=50)
+    assert counts.tolist() == [steps]
+    assert counts.dtype == np.int64
 
 
 def test_steps_within_several_deadlines_at_once() -> None:
-    found = steps_within(
+    counts = steps_within(
         np.array([[1.0], [2.0]]), np.array([0.25, 0.5]), np.array([0.0, 0.5]), max_steps=100
     )
-    assert found.tolist() == [[4, 1], [8, 3]]
+    assert counts.tolist() == [[4, 1], [8, 3]]
 
 
 def test_timing_of_a_round() -> None:
-    found = timing(np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.ones(2, dtype=np.bool_))
-    assert found.worker_time.tolist() == [5.0, 4.0]
-    assert found.waiting_time.tolist() == [0.0, 1.0]
-    assert (found.round_time, found.mean_waiting_time) == (5.0, 0.5)
+    round_timing = timing(np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.ones(2, dtype=np.bool_))
+    assert round_timing.worker_time.tolist() == [5.0, 4.0]
+    assert round_timing.waiting_time.tolist() == [0.0, 1.0]
+    assert (round_timing.round_time, round_timing.mean_waiting_time) == (5.0, 0.5)
 
 
 def test_timing_without_workers() -> None:
-    found = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
-    assert (found.round_time, found.mean_waiting_time) == (0.0, 0.0)
-    assert np.isnan(found.worker_time).all()
+    round_timing = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
+    assert (round_timing.round_time, round_timing.mean_waiting_time) == (0.0, 0.0)
+    assert np.isnan(round_timing.worker_time).all()
 
 
 def test_learning_rate_by_round_and_by_time() -> None:
