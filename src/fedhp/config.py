@@ -123,6 +123,7 @@ class EvaluationConfig(ConfigSection):
     every: Annotated[int, Field(ge=1)] = 1
     images: Annotated[int, Field(ge=1)] | None = None  # none: the whole test set
     choose: Literal["stratified", "first"] = "stratified"
+    per_class: bool | None = None  # true: the accuracy of every class as well
     whole_at_end: bool = True  # the last models are tested on the whole test set as well
     targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
     final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of the last evaluations, this many

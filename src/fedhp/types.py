@@ -218,6 +218,8 @@ class Evaluation:
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
     loss: FloatArray | None = None  # [N] each worker's model; None where it is not reported
     mean_model_loss: float = np.nan
+    class_accuracy: FloatArray | None = None  # [classes] mean of the workers, if asked for
+    mean_model_class_accuracy: FloatArray | None = None  # [classes]
 
     @property
     def mean_accuracy(self) -> float:

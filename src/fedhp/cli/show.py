@@ -95,6 +95,13 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     if summary.mean_model_loss is not None:
         loss += f", of the mean model {number(summary.mean_model_loss)}"
     test_loss = [] if summary.final_loss is None else [("test loss", loss)]
+    known = [(v, c) for c, v in enumerate(summary.class_accuracy or []) if v is not None]
+    by_class = [
+        (f"{name} class", f"{score(value, metric)} (class {number_of_class})")
+        for name, (value, number_of_class) in (
+            (("worst", min(known)), ("best", max(known))) if known else ()
+        )
+    ]
     total = seconds(summary.completion_time)
     meaning = final_meaning([summary.final_tests])
     return [
@@ -103,6 +110,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),
         *test_loss,
+        *by_class,
         ("best", score(summary.best_accuracy, metric)),
         *reached,
         ("total time", total if network else f"{total} of virtual time"),

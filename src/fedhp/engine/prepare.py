@@ -84,6 +84,14 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         experiment.algorithm.name, experiment.algorithm.settings, source=source
     )
     task = _build_task(experiment, source)
+    if experiment.evaluation.per_class and type(task) is not Classification:
+        raise ConfigError(
+            f"the accuracy by class is unknown for the task {experiment.task.name!r}",
+            key="evaluation.per_class",
+            source=source,
+            allowed="evaluation.per_class = true with task.name = 'classification'",
+            fix="remove evaluation.per_class",
+        )
     dataset = task_data(task, source=source)
     parts = partition(
         dataset.train_targets,
@@ -148,6 +156,7 @@ class ShardSpec:
     executors: int
     overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
+    per_class: bool = False  # test the accuracy of every class as well
 
 
 def shard_spec_of(
@@ -180,6 +189,7 @@ def shard_spec_of(
         executors=prepared.executors,
         overlap=prepared.overlap,
         scratch=scratch,
+        per_class=bool(experiment.evaluation.per_class),
     )
 
 

@@ -243,7 +243,8 @@ class Shard:
             with self._threads.replica() as replica:
                 # The mean model has no counters; evaluation does not read them.
                 replica.bind(rows[index], counters[min(index, len(counters) - 1)])
-                return [score(replica, self.spec.task, test, stop=self.stop)]
+                spec = self.spec
+                return [score(replica, spec.task, test, stop=self.stop, per_class=spec.per_class)]
 
         return self._threads.start([partial(test_one, index) for index in range(len(rows))])
 
@@ -254,7 +255,8 @@ class Shard:
             check(self.stop)
             outputs.append(self.stack.outputs(stacked, batch))
         by_model = torch.cat(outputs, dim=1)
-        return [score_outputs(self.spec.task, output, test.targets) for output in by_model]
+        task, per_class = self.spec.task, self.spec.per_class
+        return [score_outputs(task, out, test.targets, per_class=per_class) for out in by_model]
 
     def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""

@@ -6,7 +6,7 @@ tensors is done in a shard (shard.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from fedhp.types import (
     BoolArray,
     Evaluation,
     Exchange,
+    FloatArray,
     IntArray,
     NeighborMixing,
     PeerScoring,
@@ -354,7 +355,16 @@ class ShardedExecutor:
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
             loss=self._gather([np.array([s.loss for s in part]) for part in by_shard]),
             mean_model_loss=mean_model.loss,
+            class_accuracy=self._class_means(by_shard),
+            mean_model_class_accuracy=mean_model.by_class,
         )
+
+    def _class_means(self, by_shard: Sequence[Sequence[ModelScore]]) -> FloatArray | None:
+        """The accuracy of every class, mean of the workers by rising worker."""
+        if by_shard[0][0].by_class is None:
+            return None
+        by_worker = self._gather([np.array([s.by_class for s in part]) for part in by_shard])
+        return np.asarray(by_worker.mean(axis=0))
 
 
 def _results(pending: Iterable[Pending[T]]) -> list[T]:

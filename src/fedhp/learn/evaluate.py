@@ -24,6 +24,7 @@ class ModelScore:
 
     metric: float
     loss: float  # NaN where the task's loss does not apply to test outputs
+    by_class: FloatArray | None = None  # [classes] accuracy; NaN: no test sample of the class
 
 
 def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntArray:
@@ -43,9 +44,20 @@ def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntAr
     return np.sort(order[np.argsort(key, kind="stable")[:images]])
 
 
-def score_outputs(task: Task, outputs: Tensor, targets: Tensor) -> ModelScore:
-    """Metric and loss of a model's outputs on all test samples."""
-    return ModelScore(task.metric(outputs, targets), _test_loss(task, outputs, targets))
+def score_outputs(
+    task: Task, outputs: Tensor, targets: Tensor, *, per_class: bool = False
+) -> ModelScore:
+    """Metric and loss of a model's outputs on all test samples; the accuracy by class if asked."""
+    by_class = class_accuracy(outputs, targets) if per_class else None
+    return ModelScore(task.metric(outputs, targets), _test_loss(task, outputs, targets), by_class)
+
+
+def class_accuracy(outputs: Tensor, targets: Tensor) -> FloatArray:
+    """The share of right answers among the samples of every class; NaN without samples."""
+    classes = outputs.shape[1]
+    right = targets[outputs.argmax(dim=1) == targets]
+    hits = torch.bincount(right, minlength=classes).double()
+    return np.asarray((hits / torch.bincount(targets, minlength=classes)).cpu().numpy())
 
 
 def _test_loss(task: Task, outputs: Tensor, targets: Tensor) -> float:
@@ -59,7 +71,14 @@ def _test_loss(task: Task, outputs: Tensor, targets: Tensor) -> float:
         return math.nan
 
 
-def score(replica: Replica, task: Task, test: Samples, *, stop: Callable[[], bool]) -> ModelScore:
+def score(
+    replica: Replica,
+    task: Task,
+    test: Samples,
+    *,
+    stop: Callable[[], bool],
+    per_class: bool = False,
+) -> ModelScore:
     """Metric and loss of the bound model."""
     replica.module.eval()
     outputs = []
@@ -67,7 +86,7 @@ def score(replica: Replica, task: Task, test: Samples, *, stop: Callable[[], boo
         for batch in torch.split(test.inputs, BATCH):
             check(stop)
             outputs.append(replica.forward(batch))
-        return score_outputs(task, torch.cat(outputs), test.targets)
+        return score_outputs(task, torch.cat(outputs), test.targets, per_class=per_class)
 
 
 def score_peers(

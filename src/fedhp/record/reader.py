@@ -53,7 +53,8 @@ class RunReader:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
-        final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics, wall.
+        final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics,
+        class_test_metrics, wall.
         A single round can be read, or all from a first round on.
         Of very many links only a selection is recorded: see `links_kept`.
         """
@@ -130,6 +131,8 @@ class RunSummary:
     final_tests: int = 1  # final_accuracy and mean_model_accuracy: mean of this many last tests
     final_loss: float | None = None  # test loss, mean of the workers, over the same tests
     mean_model_loss: float | None = None
+    class_accuracy: list[float | None] | None = None  # by class, over the same tests
+    mean_model_class_accuracy: list[float | None] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -146,6 +149,7 @@ def summarize(run: RunReader) -> RunSummary:
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
     losses = final_metrics(run, "test_metrics", tests["round"][-last:])
+    classes = final_metrics(run, "class_test_metrics", tests["round"][-last:])
     by_worker = list(worker_finals(run, tests["round"][-last:]).values())
     return RunSummary(
         algorithm=run.meta("label"),
@@ -171,6 +175,8 @@ def summarize(run: RunReader) -> RunSummary:
         final_tests=min(last, max(1, len(tests["accuracy"]))),
         final_loss=mean(losses["loss"]),
         mean_model_loss=mean(losses["mean_model_loss"]),
+        class_accuracy=_by_class(classes, "accuracy"),
+        mean_model_class_accuracy=_by_class(classes, "mean_model_accuracy"),
     )
 
 
@@ -179,6 +185,16 @@ def final_metrics(run: RunReader, table: str, rounds: Sequence[int]) -> Columns:
     rows = run.table(table, first_round=rounds[0] if rounds else 0)
     kept = [index for index, whole in enumerate(rows["whole"]) if not whole]
     return {name: [column[index] for index in kept] for name, column in rows.items()}
+
+
+def _by_class(rows: Columns, column: str) -> list[float | None] | None:
+    """The mean of a column for every class; None if classes were not tested."""
+    if not rows["class"]:
+        return None
+    values: dict[int, list[float | None]] = {}
+    for number, value in zip(rows["class"], rows[column], strict=True):
+        values.setdefault(number, []).append(value)
+    return [mean(values[number]) for number in sorted(values)]
 
 
 def worker_finals(run: RunReader, rounds: Sequence[int]) -> dict[int, float]:

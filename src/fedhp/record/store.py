@@ -89,6 +89,11 @@ METRIC_SCHEMA = {
   round INTEGER NOT NULL, whole INTEGER NOT NULL, worker INTEGER NOT NULL, loss REAL,
   PRIMARY KEY (round, whole, worker)
 ) WITHOUT ROWID""",
+    "class_test_metrics": """(
+  round INTEGER NOT NULL, whole INTEGER NOT NULL, class INTEGER NOT NULL, accuracy REAL,
+  mean_model_accuracy REAL,
+  PRIMARY KEY (round, whole, class)
+) WITHOUT ROWID""",
 }
 
 # The tables of the result, in the order in which the digest reads them.
@@ -119,6 +124,7 @@ KEYS = {
     "final_worker_evaluations": "round, worker",
     "test_metrics": "round, whole",
     "worker_test_metrics": "round, whole, worker",
+    "class_test_metrics": "round, whole, class",
     "wall": "round, phase",
 }
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
@@ -405,6 +411,14 @@ def _metric_columns(record: RoundRecord) -> dict[str, Columns]:
             "test_metrics": _single(whole, float(losses.mean()), tested.mean_model_loss),
             "worker_test_metrics": [[whole] * len(known), known.tolist(), losses.tolist()],
         }
+        if tested.class_accuracy is not None and tested.mean_model_class_accuracy is not None:
+            classes = len(tested.class_accuracy)
+            rows["class_test_metrics"] = [
+                [whole] * classes,
+                range(classes),
+                tested.class_accuracy.tolist(),
+                tested.mean_model_class_accuracy.tolist(),
+            ]
         for table, added in rows.items():
             before = columns.get(table, [[] for _ in added])
             columns[table] = [[*old, *new] for old, new in zip(before, added, strict=True)]

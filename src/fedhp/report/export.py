@@ -133,7 +133,8 @@ def save_summaries(
     runs: Sequence[ExportedRun], path: Path, *, owner: Types, targets: Sequence[str]
 ) -> list[Path]:
     """One row per run; times to targets have a column each. `path` is without a suffix."""
-    left_out = ("algorithm", "seed", "time_to_target")
+    lists = ("class_accuracy", "mean_model_class_accuracy")  # the table class_test_metrics has them
+    left_out = ("algorithm", "seed", "time_to_target", *lists)
     names = [name for name in RunSummary.__slots__ if name not in left_out]
     types = dict(owner)
     for name in names:

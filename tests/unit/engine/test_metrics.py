@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import loop_of, start_run
-from fedhp.learn.evaluate import choose_images, score_outputs
+from fedhp.errors import ConfigError
+from fedhp.learn.evaluate import choose_images, class_accuracy, score_outputs
 from fedhp.learn.task import Classification, initial_model
 from fedhp.record.reader import RunReader
 from fedhp.record.store import METRIC_TABLES, RECORD_FILE
@@ -131,3 +133,50 @@ def older_version(folder: Path) -> None:
     with closing(sqlite3.connect(folder / RECORD_FILE)) as connection, connection:
         for table in METRIC_TABLES:
             connection.execute(f"DROP TABLE {table}")
+
+
+@pytest.mark.parametrize("kernel", ["auto", "worker"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_accuracy_by_class_is_that_of_a_naive_evaluation(kernel: str, shards: int) -> None:
+    changes = {"evaluation": {"per_class": True}, "training": {"kernel": kernel}}
+    prepared = prepared_of("dpsgd", changes, overlap=False)
+    engine = LocalExecutor(prepared, shards=shards)
+    try:
+        tested = list(loop_of(engine).rounds())[-1].evaluation
+        models = torch.from_numpy(engine.state()["models"].copy())
+    finally:
+        engine.close()
+    targets = prepared.dataset.test_targets
+    by_model = []
+    for model in (*models, models.mean(dim=0)):
+        answers = naive_outputs(prepared, model, np.arange(len(targets))).argmax(dim=1).numpy()
+        by_model.append([np.mean(answers[targets == number] == number) for number in range(10)])
+    assert tested is not None
+    assert tested.class_accuracy == pytest.approx(np.mean(by_model[:-1], axis=0))
+    assert tested.mean_model_class_accuracy == pytest.approx(by_model[-1])
+
+
+def test_classes_are_recorded_only_if_asked_for(tmp_path: Path) -> None:
+    list(start_run(tiny("dpsgd"), tmp_path / "plain").rounds())
+    experiment = tiny("dpsgd", {"evaluation": {"per_class": True}})
+    list(start_run(experiment, tmp_path / "asked").rounds())
+    with RunReader(tmp_path / "plain") as plain, RunReader(tmp_path / "asked") as asked:
+        assert plain.table("class_test_metrics")["class"] == []
+        assert plain.summary().class_accuracy is None
+        assert asked.digest() == plain.digest()
+        rows, summary = asked.table("class_test_metrics"), asked.summary()
+    assert rows["class"] == [*range(10)] * 3
+    assert summary.class_accuracy is not None
+    assert summary.mean_model_class_accuracy is not None
+    assert summary.class_accuracy == pytest.approx(rows["accuracy"][-10:])
+
+
+def test_classes_without_test_samples_are_missing() -> None:
+    by_class = class_accuracy(torch.eye(3), torch.tensor([0, 1, 1]))
+    assert by_class == pytest.approx([1.0, 0.5, np.nan], nan_ok=True)
+
+
+def test_a_task_without_classes_has_no_accuracy_by_class() -> None:
+    task = {"task": {"name": "unit.learn.tasks:Doubling"}, "evaluation": {"per_class": True}}
+    with pytest.raises(ConfigError, match="per_class"):
+        prepare(parse({**task, "workers": 2}))
