@@ -96,10 +96,10 @@ def test_an_error_in_own_code_has_its_file_and_line(
     code.write_text(FAILS, encoding="utf-8")
     file = tmp_path / "own.toml"
     file.write_text(f"[{setting.split('.')[0]}]\nname = '{code.stem}:{part}'\n")
-    told = command("run", file, "--out", tmp_path / "run")
-    assert told.code == 2
-    assert words in told.err
-    assert f"{code}, line {line_of(FAILS, f'# here: {part}')}" in told.err
+    result = command("run", file, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert words in result.err
+    assert f"{code}, line {line_of(FAILS, f'# here: {part}')}" in result.err
     assert not (tmp_path / "run").exists()
 
 
@@ -110,9 +110,9 @@ def test_an_error_at_import_has_its_file_and_line(
     module = tmp_path / f"bad_import_{len(code)}.py"
     module.write_text(code, encoding="utf-8")
     file = write(tmp_path, model={"name": f"{module.stem}:Net"})
-    told = command("run", file, "--out", tmp_path / "run")
-    assert told.code == 2
-    assert f"{module}, line 2" in told.err
+    result = command("run", file, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert f"{module}, line 2" in result.err
 
 
 def test_a_bad_plan_ends_a_run_with_its_file_and_line(command: Command, tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_a_bad_plan_ends_a_run_with_its_file_and_line(command: Command, tmp_path
     module = tmp_path / "bad_plan_part.py"
     module.write_text(code, encoding="utf-8")
     file = write(tmp_path, rounds=4, algorithm={"name": "bad_plan_part:Breaks"})
-    told = command("run", file, "--out", tmp_path / "run")
-    assert told.code == 2
-    assert "round 3: its topology has a link of the unknown worker 99" in told.err
-    assert f"{module}, line {line_of(code, 'def plan')}" in told.err
+    result = command("run", file, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "round 3: its topology has a link of the unknown worker 99" in result.err
+    assert f"{module}, line {line_of(code, 'def plan')}" in result.err
     with fedhp.open_run(tmp_path / "run") as run:
         assert run.rounds_done == 2
 
@@ -147,13 +147,13 @@ def test_a_run_reports_what_failed_and_where_the_details_are(
     command: Command, folder: Path
 ) -> None:
     file = write(folder, rounds=4, algorithm={"name": "breaking_part:Breaks"})
-    told = command("run", file, "--out", folder / "run")
-    assert told.code == 70
-    assert "an unexpected LookupError: the map is lost" in told.err
-    assert "your own code" in told.err
-    assert f"{folder / 'breaking_part.py'}, line {line_of(BREAKS, 'LookupError')};" in told.err
+    result = command("run", file, "--out", folder / "run")
+    assert result.code == 70
+    assert "an unexpected LookupError: the map is lost" in result.err
+    assert "your own code" in result.err
+    assert f"{folder / 'breaking_part.py'}, line {line_of(BREAKS, 'LookupError')};" in result.err
     (details,) = (folder / "details").iterdir()
-    assert str(details) in told.err
+    assert str(details) in result.err
     assert "breaking_part.py" in details.read_text()
     with fedhp.open_run(folder / "run") as run:
         assert run.rounds_done == 2
@@ -162,11 +162,11 @@ def test_a_run_reports_what_failed_and_where_the_details_are(
 def test_in_a_comparison_the_others_finish(command: Command, folder: Path) -> None:
     algorithms = "breaking_part:Breaks,breaking_part:Breaks:after=9,dpsgd"
     options = ("--algorithms", algorithms, "--jobs", "1", "--no-figures", "--json")
-    told = command("compare", write(folder), *options, "--out", folder / "out")
-    assert told.code == 70
-    assert "1 run failed" in told.err
-    assert "breaking_part:Breaks, seed 0: an unexpected LookupError: the map is lost" in told.err
-    runs = told.json()["runs"]
+    result = command("compare", write(folder), *options, "--out", folder / "out")
+    assert result.code == 70
+    assert "1 run failed" in result.err
+    assert "breaking_part:Breaks, seed 0: an unexpected LookupError: the map is lost" in result.err
+    runs = result.json()["runs"]
     assert [run["rounds"] for run in runs] == [2, 3, 3]
     assert [run["status"] for run in runs] == ["running", "finished", "finished"]
 

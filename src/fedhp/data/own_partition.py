@@ -7,8 +7,6 @@ is trained; an error names the file and line of the function.
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhp.components import check_settings, resolve
 from fedhp.config import DataConfig
-from fedhp.errors import ConfigError, FedhpError
+from fedhp.errors import ConfigError, FedhpError, definition_place, user_place
 from fedhp.types import IntArray
 
 UNUSED = -1  # the owner of a sample that no worker gets
@@ -73,7 +71,7 @@ class _Call:
             text = " ".join(str(error).split())
             raise self.refused(
                 f"fails with {type(error).__name__}{': ' + text if text else ''}",
-                location=_raised_in(error, _file_of(self.function)),
+                location=user_place(error),
                 allowed="a function (labels, workers, seed, *, settings...)",
                 fix="correct the function, or change data.partition_options",
             ) from error
@@ -151,7 +149,7 @@ class _Call:
 
     def refused(self, problem: str, *, allowed: str, fix: str, location: str = "") -> ConfigError:
         """The error about this function, with its file and line."""
-        location = location or _defined_in(self.function)
+        location = location or definition_place(self.function)
         where = f" ({location})" if location else ""
         return ConfigError(
             f"{self.name!r}{where}: {problem}",
@@ -166,27 +164,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"
     return type(value).__name__
-
-
-def _file_of(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsourcefile(inspect.unwrap(function)) or ""
-    except TypeError:  # a callable object
-        return inspect.getsourcefile(type(function)) or ""
-
-
-def _defined_in(function: Callable[..., Any]) -> str:
-    try:
-        return f"{_file_of(function)}:{inspect.getsourcelines(inspect.unwrap(function))[1]}"
-    except (OSError, TypeError):  # its source is not available
-        return ""
-
-
-def _raised_in(error: BaseException, file: str) -> str:
-    """The last line of the user's file that led to an error."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if file and frame.filename == file
-    ]
-    return f"{file}:{lines[-1]}" if lines else ""

@@ -134,7 +134,7 @@ def test_what_is_refused_names_the_file_and_line(folder: Folder, body: str, prob
     path = folder.module(body)
     error = refused(3, partition=path)
     line = 3 if "fails" in problem else 2  # the line that fails, or the definition
-    assert str(error).startswith(f"data.partition: {path!r} ({folder.file}:{line}): ")
+    assert str(error).startswith(f"data.partition: {path!r} ({folder.file}, line {line}): ")
     assert problem in str(error)
     assert error.allowed
     assert error.fix
@@ -144,7 +144,7 @@ def test_the_wrong_number_of_parameters_is_explained(folder: Folder) -> None:
     error = refused(3, partition=folder.module("return labels", signature="labels, workers"))
     assert "takes 2 positional arguments but 3 were given" in str(error)
     assert "(labels, workers, seed, *, settings...)" in error.allowed
-    assert f"{folder.file}:2" in str(error)
+    assert f"{folder.file}, line 2" in str(error)
 
 
 def test_a_function_that_does_not_exist() -> None:
