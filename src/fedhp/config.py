@@ -7,6 +7,7 @@ settings, which are checked against the component itself. Validated settings are
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,10 +20,14 @@ from fedhp.tables import (
     flatten,
     merge_tables,
     parse_override,
+    pop_key,
     read_toml,
     resolve_paths,
     set_key,
 )
+from fedhp.wording import choices_at, default_at, names_at
+
+LOG = logging.getLogger("fedhp")
 
 
 class ConfigSection(BaseModel):
@@ -309,8 +314,14 @@ FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ra
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment file and apply key=value overrides."""
-    return parse(read_toml(path), overrides, source=str(path), folder=Path(path).parent)
+    """Read an experiment file and apply key=value overrides; dropped settings are logged."""
+    notes: list[str] = []
+    experiment = parse(
+        read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=notes
+    )
+    for note in notes:
+        LOG.warning("note: %s", note)
+    return experiment
 
 
 def parse(
@@ -319,24 +330,68 @@ def parse(
     *,
     source: str = "",
     folder: Path | None = None,
+    notes: list[str] | None = None,
 ) -> Experiment:
-    """Validate raw tables and overrides."""
+    """Validate raw tables and overrides; notes gets a line for settings that were dropped.
+
+    `key=none` unsets a key, unless none is one of its values.
+    """
     tree = merge_tables({}, tables)
     if folder is not None:
         resolve_paths(tree, folder, source=source)
-    changes = [parse_override(override) for override in overrides]
-    _reset_replaced_components(tree, changes)
+    before = merge_tables({}, tree)
+    changes = [_change(override) for override in overrides]
+    dropped = _drop_settings_of_other_kinds(tree, changes)
+    if notes is not None:
+        notes.extend(dropped)
     for key, value in changes:
-        set_key(tree, key, value)
+        if value is not UNSET:
+            set_key(tree, key, value)
+        elif not pop_key(tree, key)[0] and not _is_known(key):
+            set_key(tree, key, "none")  # so that the key is refused as unknown
     resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
-    _apply_profile(tree)
-    _add_default_names(tree)
     try:
-        return Experiment.model_validate(tree)
+        return _validated(tree)
     except ValidationError as error:
         wrong = from_validation(error, Experiment, source=source)
         overridden = any(f"{wrong.key}.".startswith(f"{key}.") for key, _ in changes)
-        raise (wrong.with_source(COMMAND_LINE) if overridden else wrong) from None
+        if overridden or (changes and _is_valid(before)):
+            wrong = wrong.with_source(COMMAND_LINE)
+        raise wrong from None
+
+
+def _validated(tree: dict[str, Any]) -> Experiment:
+    _apply_profile(tree)
+    _add_default_names(tree)
+    return Experiment.model_validate(tree)
+
+
+def _is_valid(tree: dict[str, Any]) -> bool:
+    try:
+        _validated(tree)
+    except ValidationError:
+        return False
+    return True
+
+
+UNSET: Any = object()  # the value of key=none
+# Settings of built-in components for which none is a value.
+NONE_IS_A_VALUE = ("algorithm.bound", "model.norm")
+
+
+def _change(override: str) -> tuple[str, Any]:
+    """The key and value of an override; the bare word none unsets the key."""
+    key, value = parse_override(override)
+    bare = override.partition("=")[2].strip() == "none"
+    if bare and "none" not in choices_at(Experiment, key.split(".")) and key not in NONE_IS_A_VALUE:
+        return key, UNSET
+    return key, value
+
+
+def _is_known(key: str) -> bool:
+    """Whether a key is part of the schema; the settings of a component are checked by itself."""
+    *sections, last = key.split(".")
+    return sections[:1] in [[name] for name in COMPONENTS] or last in names_at(Experiment, sections)
 
 
 def to_tables(experiment: Experiment) -> dict[str, Any]:
@@ -361,15 +416,61 @@ def _apply_profile(tree: dict[str, Any]) -> None:
         tree["world"] = merge_tables(PROFILES[profile], world)
 
 
-def _reset_replaced_components(tree: dict[str, Any], changes: list[tuple[str, Any]]) -> None:
-    """A component named on the command line does not inherit the settings of the file's."""
+# Settings that only some kinds have: key of the kind -> setting -> the kinds that have it.
+_SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "data.partition": {
+        "data.skew": ("skew",),
+        "data.alpha": ("dirichlet", "quantity"),
+        "data.shards_per_worker": ("shards",),
+    },
+    "data.name": {"data.split": ("emnist",), "data.options": ()},
+    "training.decay_by": {"training.decay_seconds": ("time",)},
+    "cluster.compression": {"cluster.topk_share": ("topk",)},
+    "cluster.robust": {"cluster.clip": ("clip",)},
+}
+
+
+def _drop_settings_of_other_kinds(
+    tree: dict[str, Any], changes: list[tuple[str, Any]]
+) -> list[str]:
+    """A kind set on the command line does not inherit the file's settings of another kind.
+
+    The kind is that of a component, a partition, a world profile, ...; returns a note for each.
+    """
+    notes = []
     for key, value in changes:
-        section, _, rest = key.partition(".")
-        table = tree.get(section)
-        if section not in COMPONENTS or rest != "name" or not isinstance(table, dict):
+        default = default_at(Experiment, key.split("."))
+        old, new = flatten(tree).get(key, default), default if value is UNSET else value
+        if old == new:
             continue
-        if table.get("name", Experiment.model_fields[section].default.name) != value:
-            tree[section] = {}
+        dropped = {
+            setting: content
+            for setting in _settings_of_other_kinds(tree, key, old=old, new=new)
+            for present, content in [pop_key(tree, setting)]
+            if present
+        }
+        if dropped:
+            settings = ", ".join(f"{name} = {content!r}" for name, content in dropped.items())
+            notes.append(
+                f"{key}={new} on the command line drops settings of {old!r} in the file: {settings}"
+            )
+    return notes
+
+
+def _settings_of_other_kinds(tree: Mapping[str, Any], key: str, *, old: Any, new: Any) -> list[str]:
+    section, _, rest = key.partition(".")
+    if section in COMPONENTS and rest == "name":
+        table = tree.get(section)
+        names = table if isinstance(table, Mapping) else ()
+        return [f"{section}.{name}" for name in names if name != "name"]
+    if key == "world.profile":
+        profiles = [PROFILES[name] for name in (old, new) if name in PROFILES]
+        return sorted({f"world.{name}" for profile in profiles for name in flatten(profile)})
+    settings = _SETTINGS_OF_KINDS.get(key, {})
+    dropped = [setting for setting, kinds in settings.items() if new not in kinds]
+    if key == "data.name" and new == "digits":
+        dropped.append("data.path")
+    return dropped
 
 
 def _add_default_names(tree: dict[str, Any]) -> None:

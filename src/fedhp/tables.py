@@ -86,6 +86,17 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
+def pop_key(tree: dict[str, Any], key: str) -> tuple[bool, Any]:
+    """Remove a dotted key from nested tables: whether it was there, and its value."""
+    *sections, last = key.split(".")
+    for section in sections:
+        table = tree.get(section)
+        if not isinstance(table, dict):
+            return False, None
+        tree = table
+    return last in tree, tree.pop(last, None)
+
+
 def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Tables with changes laid over them, table by table; the result shares no table with either.
 

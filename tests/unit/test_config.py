@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tomli_w
 
-from fedhp.config import PROFILES, Experiment, differences, load, parse, to_tables
+from fedhp.algorithms.base import ALGORITHMS
+from fedhp.components import resolve
+from fedhp.config import (
+    NONE_IS_A_VALUE,
+    PROFILES,
+    Experiment,
+    differences,
+    load,
+    parse,
+    to_tables,
+)
 from fedhp.errors import ConfigError
+from fedhp.graph import TOPOLOGIES
+from fedhp.learn.models import MODELS
 from fedhp.tables import merge_tables, parse_override, read_toml, set_key
 
 
@@ -247,3 +260,113 @@ def test_another_component_on_the_command_line_drops_the_settings_of_the_files()
     swapped = parse(tables, ["model.width=0.5", "model.name=cnn"]).model
     assert (swapped.name, swapped.settings) == ("cnn", {"width": 0.5})
     assert parse(tables, ["model.name=mlp"]).model.settings == {"hidden": [32]}
+
+
+@pytest.mark.parametrize(
+    ("tables", "override", "dropped"),
+    [
+        ({"data": {"skew": 0.8}}, "data.partition=dirichlet", ["data.skew = 0.8"]),
+        (
+            {"data": {"partition": "dirichlet", "alpha": 0.3}},
+            "data.partition=skew",
+            ["data.alpha = 0.3"],
+        ),
+        ({"data": {"partition": "dirichlet", "alpha": 0.3}}, "data.partition=quantity", []),
+        ({"data": {"skew": 0.8}}, "data.partition=skew", []),
+        ({"data": {"name": "npz", "path": "a.npz"}}, "data.name=digits", ["data.path = "]),
+        (
+            {"data": {"name": "emnist", "split": "letters"}},
+            "data.name=mnist",
+            ["data.split = 'letters'"],
+        ),
+        ({"algorithm": {"deadline": "fill"}}, "algorithm.name=dpsgd", ["algorithm.deadline"]),
+        ({"model": {"name": "mlp", "hidden": [8]}}, "model.name=cnn", ["model.hidden = [8]"]),
+        (
+            {"topology": {"name": "star", "center": 1}},
+            "topology.name=ring",
+            ["topology.center = 1"],
+        ),
+        (
+            {"world": {"drift": 0.3, "bandwidth": {"low": 2.0, "sharing": True}}},
+            "world.profile=uniform",
+            ["world.drift = 0.3", "world.bandwidth.low = 2.0"],
+        ),
+        (
+            {"training": {"decay_by": "time", "decay_seconds": 3.0}},
+            "training.decay_by=round",
+            ["training.decay_seconds = 3.0"],
+        ),
+    ],
+)
+def test_another_kind_on_the_command_line_drops_the_settings_of_the_files(
+    tables: dict[str, Any], override: str, dropped: list[str]
+) -> None:
+    notes: list[str] = []
+    experiment = parse(tables, [override], notes=notes)
+    kind, _, value = override.partition("=")
+    section, _, name = kind.partition(".")
+    assert getattr(getattr(experiment, section), name) == value
+    assert len(notes) == bool(dropped)
+    for setting in dropped:
+        assert setting in notes[0]
+        assert override in notes[0]
+
+
+def test_a_profile_on_the_command_line_is_the_whole_profile() -> None:
+    file = {"world": {"drift": 0.3, "bandwidth": {"low": 2.0, "sharing": True}}}
+    world = parse(file, ["world.profile=uniform"]).world
+    assert (world.drift, world.bandwidth.low, world.bandwidth.sharing) == (0.0, 5.0, True)
+    assert parse(file, ["world.profile=uniform", "world.drift=0.1"]).world.drift == 0.1
+
+
+def test_a_dropped_setting_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text("[data]\nskew = 0.8\n")
+    assert load(file, ["data.partition=dirichlet"]).data.skew is None
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "data.skew = 0.8" in message
+
+
+def test_none_unsets_a_key() -> None:
+    file = {"data": {"skew": 0.8}, "workers": 5, "algorithm": {"name": "dpsgd", "steps": 3}}
+    assert parse(file, ["data.skew=none"]).data.skew is None
+    assert parse(file, ["workers=none"]).workers == 30
+    assert parse(file, ["data=none"]).data == Experiment().data
+    assert parse(file, ["algorithm.steps=none"]).algorithm.settings == {}
+    assert parse(file, ["algorithm.name=none"]).algorithm == Experiment().algorithm
+    assert parse(file, ["world.trace=none"]).world.trace is None, "it need not be set"
+    with pytest.raises(ConfigError, match=r"^command line: data\.skwe: unknown key"):
+        parse(file, ["data.skwe=none"])
+
+
+def test_none_stays_a_value_where_it_is_one() -> None:
+    file = {"cluster": {"robust": "median"}, "algorithm": {"bound": "update", "mine": 1}}
+    experiment = parse(
+        file, ["cluster.robust=none", "algorithm.bound=none", 'algorithm.mine="none"']
+    )
+    assert experiment.cluster.robust == "none"
+    assert experiment.algorithm.settings == {"bound": "none", "mine": "none"}
+
+
+def test_every_built_in_setting_with_the_value_none_is_known() -> None:
+    tables = {"algorithm": ALGORITHMS, "model": MODELS, "topology": TOPOLOGIES}
+    keys = {
+        f"{section}.{name}"
+        for section, parts in tables.items()
+        for path in parts.values()
+        for name, parameter in inspect.signature(
+            resolve(path, {}, key=section), eval_str=True
+        ).parameters.items()
+        if "none" in get_args(parameter.annotation)
+    }
+    assert keys == set(NONE_IS_A_VALUE)
+
+
+def test_a_combination_that_the_command_line_breaks_is_blamed_on_it() -> None:
+    file = {"world": {"bandwidth": {"low": 3.0, "high": 9.0}}}
+    with pytest.raises(ConfigError, match=r"^command line: world\.bandwidth\.low"):
+        parse(file, ["world.bandwidth.high=2"], source="demo.toml")
+    with pytest.raises(ConfigError, match=r"^demo\.toml: workers"):
+        parse({"workers": 0, **file}, ["world.bandwidth.high=20"], source="demo.toml")
