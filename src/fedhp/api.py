@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhp.config import Experiment, load, parse, to_tables
+from fedhp.config import Experiment, check_targets, load, parse, to_tables
 from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.runs.run import Run, start_run
@@ -25,7 +25,9 @@ def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Exper
 
 def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
     """An experiment from nested dictionaries; other settings have their defaults."""
-    return parse(tables or {})
+    experiment = parse(tables or {})
+    check_targets(experiment)
+    return experiment
 
 
 def run(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> RunReader:

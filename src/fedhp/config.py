@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedhp.components import from_validation, is_dotted, wrong_setting
+from fedhp.errors import ConfigError
 from fedhp.tables import (
     COMMAND_LINE,
     flatten,
@@ -313,15 +314,41 @@ COMPONENTS = ("algorithm", "model", "task", "topology")
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file and apply key=value overrides; dropped settings are logged."""
     notes: list[str] = []
     experiment = parse(
         read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=notes
     )
+    check_targets(experiment, source=_source_of("evaluation.targets", overrides, str(path)))
     for note in notes:
         LOG.warning("note: %s", note)
     return experiment
+
+
+def check_targets(experiment: Experiment, *, source: str = "") -> None:
+    """Refuse target accuracies that are not shares; another task's metric may be any number.
+
+    Not part of the schema: a record with such targets must still open.
+    """
+    if experiment.task.name != Experiment.model_fields["task"].default.name:
+        return
+    for target in experiment.evaluation.targets:
+        if not 0 <= target <= 1:
+            meant = f"did you mean {target / 100:g}? " if 1 < target <= 100 else ""
+            raise ConfigError(
+                f"invalid value {target:g}: accuracies are shares, not percent",
+                key="evaluation.targets",
+                source=source,
+                allowed="numbers, each from 0 to 1",
+                fix=f"{meant}write 90 % as 0.9",
+            )
+
+
+def _source_of(key: str, overrides: Iterable[str], source: str) -> str:
+    """The command line if it sets this key, otherwise the source."""
+    keys = [parse_override(override)[0] for override in overrides]
+    return COMMAND_LINE if any(f"{key}.".startswith(f"{name}.") for name in keys) else source
 
 
 def parse(

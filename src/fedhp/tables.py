@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +28,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         )
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise refused(
+                "cannot be read: it is UTF-16 text",
+                allowed="a readable UTF-8 text file in TOML",
+                fix="save it as UTF-8",
+            )
+        # A byte order mark is what some editors on Windows put before UTF-8.
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise refused(
             "does not exist",
@@ -44,10 +54,34 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise refused(
-            f"is not valid TOML: {error}",
+            f"is not valid TOML: {_toml_problem(text, str(error))}",
             allowed='lines such as rounds = 100, name = "mlp" and [data]',
             fix="correct that line; text needs quotes, and a section starts with [its name]",
         ) from None
+
+
+def _toml_problem(text: str, message: str) -> str:
+    """The parser's message; a key or section that occurs twice is named, with both lines."""
+    if not message.startswith(("Cannot overwrite", "Cannot declare")):
+        return message
+    lines = text.splitlines()
+    position = re.search(r"at line (\d+)", message)
+    last = (
+        int(position[1])
+        if position
+        else max((number for number, line in enumerate(lines, 1) if line.strip()), default=1)
+    )
+    section, seen = "", {}
+    for number, line in enumerate(lines[:last], 1):
+        name = line.partition("#")[0].partition("=")[0].strip()
+        if name.startswith("["):
+            section = name = f"[{name.strip('[]').strip()}]"
+        elif section:
+            name = f"{section} {name}"
+        if number == last and name in seen:
+            return f"{name} is set twice, in line {seen[name]} and in line {last}"
+        seen.setdefault(name, number)
+    return message
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -175,3 +175,12 @@ def test_data_that_does_not_fit(command: Command, tmp_path: Path) -> None:
     result = command("run", file, "model.name=mlp", "workers=40", "--out", out_of(tmp_path))
     assert "workers: 40 workers cannot share 24 training samples" in result.err
     assert not out_of(tmp_path).exists()
+
+
+def test_an_override_of_a_component_is_blamed_on_the_command_line(
+    command: Command, tmp_path: Path
+) -> None:
+    file = write(tmp_path)
+    told = command("run", file, "algorithm.stepz=3", "--out", tmp_path / "run")
+    assert told.code == 2
+    assert told.err.startswith("error: command line: algorithm.stepz: unknown key")

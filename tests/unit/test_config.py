@@ -370,3 +370,45 @@ def test_a_combination_that_the_command_line_breaks_is_blamed_on_it() -> None:
         parse(file, ["world.bandwidth.high=2"], source="demo.toml")
     with pytest.raises(ConfigError, match=r"^demo\.toml: workers"):
         parse({"workers": 0, **file}, ["world.bandwidth.high=20"], source="demo.toml")
+
+
+def test_a_target_in_percent_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text("[evaluation]\ntargets = [0.8, 90]\n")
+    with pytest.raises(ConfigError, match="invalid value 90") as caught:
+        load(file)
+    assert caught.value.source == str(file)
+    assert "did you mean 0.9?" in caught.value.fix
+    with pytest.raises(ConfigError, match=r"^command line: evaluation\.targets: invalid value -1"):
+        load(file, ["evaluation.targets=[-1]"])
+    assert load(file, ["evaluation.targets=[1]"]).evaluation.targets == [1.0]
+    assert load(file, ["task.name=own:Rivers"]).evaluation.targets == [0.8, 90]
+    assert parse({"evaluation": {"targets": [90.0]}}), "a record of before still opens"
+
+
+def test_a_byte_order_mark_is_accepted_and_utf_16_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_bytes(b"\xef\xbb\xbfworkers = 7\n")
+    assert load(file).workers == 7
+    file.write_text("workers = 7\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match="UTF-16"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = 1\nb = 2\na = 3\n", "a is set twice, in line 1 and in line 3"),
+        ("a = 1\n\na = 3", "a is set twice, in line 1 and in line 3"),
+        ("[d]\nx = 1\n[e]\n[d]\n", r"\[d\] is set twice, in line 1 and in line 4"),
+        ("x = 0\n[d]\nx = 1 # c\n\nx = 2\n\n", r"\[d\] x is set twice, in line 3 and in line 5"),
+        ("d.x = 1\n[d]\nx = 2\n", "line 2"),
+    ],
+)
+def test_a_key_that_is_set_twice_is_named_with_both_lines(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load(file)

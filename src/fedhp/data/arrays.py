@@ -111,6 +111,7 @@ def from_unsplit_arrays(
 ) -> RawData:
     """Arrays x and y, split into training and test."""
     targets, classes = _targets([("y", content["y"])], where)
+    _check_first_class(["y"], targets, named=bool(class_names), classes=classes, where=where)
     inputs = _inputs("x", content["x"], samples=len(targets[0]), layout=layout, where=where)
     classes, names = _class_names(class_names, classes, where=where)
     groups = _groups(content, samples=len(inputs), where=where)
@@ -154,6 +155,8 @@ def from_arrays(
     """Inputs and targets, checked and put into the order [n, channels, height, width]."""
     pairs = [("y_train", training[1]), ("y_test", testing[1])]
     (train, test), classes = _targets(pairs, where)
+    names = [name for name, _ in pairs]
+    _check_first_class(names, [train, test], named=bool(class_names), classes=classes, where=where)
     train_inputs = _inputs("x_train", training[0], samples=len(train), layout=layout, where=where)
     test_inputs = _inputs("x_test", testing[0], samples=len(test), layout=layout, where=where)
     if train_inputs.shape[1:] != test_inputs.shape[1:]:
@@ -163,8 +166,8 @@ def from_arrays(
             allowed="one shape for both",
             fix="reshape one of them, or set data.options.layout if the axes were inferred wrongly",
         )
-    classes, names = _class_names(class_names, classes, where=where)
-    return RawData(train_inputs, train, test_inputs, test, classes, names)
+    classes, class_names = _class_names(class_names, classes, where=where)
+    return RawData(train_inputs, train, test_inputs, test, classes, class_names)
 
 
 def check_numbers(name: str, array: AnyArray, *, where: str) -> None:
@@ -229,6 +232,20 @@ def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArr
                 fix="number the classes from 0",
             )
     return [array.astype(np.int64) for array in arrays], 1 + max(int(a.max()) for a in arrays)
+
+
+def _check_first_class(
+    names: list[str], targets: list[AnyArray], *, named: bool, classes: int | None, where: str
+) -> None:
+    """Refuse labels counted from 1: class 0 would be an output that is never right."""
+    if classes is None or named or min(int(array.min()) for array in targets) != 1:
+        return
+    raise DataError(
+        f"{where}: {' and '.join(names)} have labels from 1 to {classes - 1}, and class 0 has no"
+        " sample",
+        allowed="classes counted from 0",
+        fix="save the labels minus 1 (y - 1), or add class_names with a name for class 0 too",
+    )
 
 
 def _values(names: list[str], arrays: list[AnyArray], *, where: str) -> list[AnyArray]:

@@ -89,7 +89,8 @@ def require_existing(path: Path) -> None:
     if not path.exists():
         raise DataError(
             f"data.path = {path}: no such file or folder",
-            allowed="an existing file or folder; a relative path starts at the experiment file",
+            allowed="an existing file or folder; a relative path starts at the folder of the"
+            " experiment file, or on the command line at the current folder",
             fix="correct data.path",
         )
 

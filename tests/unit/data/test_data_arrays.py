@@ -325,3 +325,18 @@ def test_a_loader_that_fails(loaders: ModuleType) -> None:
         own("refuses")
     with pytest.raises(ConfigError, match=r"data\.name: cannot import 'my_loaders:absent'"):
         own("absent")
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_labels_counted_from_1_are_refused(tmp_path: Path, split: bool) -> None:
+    x, y = np.ones((6, 4), dtype=np.float32), np.array([1, 2, 3, 1, 2, 3])
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y} if split else {"x": x, "y": y}
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match="labels from 1 to 3, and class 0 has no sample") as caught:
+        load(path)
+    assert "y - 1" in caught.value.fix
+    np.savez(path, **arrays, class_names=np.array(["none", "a", "b", "c"]))
+    assert load(path).classes == 4
+    np.savez(path, **{name: a - 1 if a is y else a for name, a in arrays.items()})
+    assert load(path).classes == 3

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.config import Experiment, parse, to_tables
+from fedhp.config import Experiment, check_targets, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.run import check_folder, is_finished
 from fedhp.engine.runs.variants import parse_variant, tables_of
@@ -53,6 +53,7 @@ def plan_cells(
     """All runs of a comparison, every configuration checked."""
     folder = Path(source).parent if source else None
     base = parse(tables, overrides, source=source, folder=folder)
+    check_targets(base, source=source)
     labels = list(base.compare.algorithms if algorithms is None else algorithms)
     numbers = list(base.compare.seeds if seeds is None else seeds)
     for name, values in (("algorithms", labels), ("seeds", numbers)):
