@@ -96,38 +96,117 @@ def grid(workers: int, seed: int) -> IntArray:
     return np.array(right + down, dtype=np.int64)
 
 
-def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=2)] = 6) -> IntArray:
-    """Every worker has about `degree` neighbors; always connected.
+DRAWS = 100  # of a random graph until it is connected
 
-    A union of random rings (and one random matching for an odd degree): near-regular
-    even where an exactly regular graph does not exist.
-    """
+
+def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1)] = 6) -> IntArray:
+    """Every worker has exactly `degree` neighbors, at random; drawn until it is connected."""
+    _check_regular(workers, degree)
     rng = generator(seed, Purpose.TOPOLOGY)
-    if degree >= workers - 1:
-        return full(workers, seed)
-    pairs = [ring_over(rng.permutation(workers)) for _ in range(degree // 2)]
-    if degree % 2:
-        order = rng.permutation(workers)
-        half = workers // 2
-        pairs.append(np.stack([order[:half], order[half : 2 * half]], axis=1))
-    return topology_from(workers, np.concatenate(pairs)).links
+    if degree == 2:  # the connected 2-regular graphs are the rings
+        return topology_from(workers, ring_over(rng.permutation(workers))).links
+    for _ in range(DRAWS):
+        topology = _draw_regular(workers, degree, rng)
+        if topology is not None and is_connected(topology):
+            return topology.links
+    raise ConfigError(
+        f"no connected graph of degree {degree} was found for {workers} workers in {DRAWS} draws",
+        key="topology.degree",
+        allowed="a degree for which random graphs are connected: 3 or more",
+        fix="increase topology.degree, or set another seed",
+    )
+
+
+def _check_regular(workers: int, degree: int) -> None:
+    """Refuse degrees for which no connected regular graph exists."""
+    product = "the number of workers times the degree must be even"
+    if degree >= workers:
+        problem, most = f"{degree} neighbors each, but workers = {workers}", workers - 1
+        allowed = f"at most {most}: each worker has {most} others"
+        fix = f"set topology.degree to at most {most}, or use topology.name = 'full'"
+    elif degree * workers % 2:
+        problem = f"{workers} workers cannot have {degree} neighbors each: {product}"
+        allowed = "an even degree, or an even number of workers"
+        even = degree + 1 if degree + 1 < workers else degree - 1
+        fix = f"set topology.degree = {even}, or workers = {workers + 1}"
+    elif degree == 1 and workers > 2:
+        problem = f"{workers} workers with one neighbor each fall apart into pairs"
+        allowed = "2 or more"
+        fix = "set topology.degree to at least 2"
+    else:
+        return
+    raise ConfigError(problem, key="topology.degree", allowed=allowed, fix=fix)
+
+
+def _draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology | None:
+    """A random graph in which every degree is exact; None if the draw could not be completed.
+
+    Every worker has `degree` ends; all ends are joined in random pairs. A pair that is a loop or
+    repeats a link is exchanged with a random link: (a, b), (c, d) become (a, c), (b, d). A dense
+    graph is the complement of a sparse one, in which few pairs need that.
+    """
+    if 2 * degree > workers - 1:
+        missing = _draw_regular(workers, workers - 1 - degree, rng)
+        if missing is None:
+            return None
+        left, right = np.nonzero(np.triu(~missing.adjacency, k=1))
+        return Topology(workers, np.stack([left, right], axis=1).astype(np.int64))
+    ends = np.sort(rng.permutation(np.repeat(np.arange(workers), degree)).reshape(-1, 2), axis=1)
+    keys = ends[:, 0] * workers + ends[:, 1]
+    usable = np.zeros(len(ends), dtype=np.bool_)
+    usable[np.unique(keys, return_index=True)[1]] = True
+    usable &= ends[:, 0] != ends[:, 1]
+    pairs: list[tuple[int, int]] = [(a, b) for a, b in ends[usable].tolist()]
+    if not _exchange_ends(pairs, ends[~usable].tolist(), rng):
+        return None
+    return topology_from(workers, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def _exchange_ends(
+    pairs: list[tuple[int, int]], unusable: list[list[int]], rng: np.random.Generator
+) -> bool:
+    """Add the ends of unusable pairs to the links by exchanges; whether all could be added."""
+    present = set(pairs)
+    for a, b in unusable:
+        for _ in range(10_000 if pairs else 0):
+            index = int(rng.integers(len(pairs)))
+            c, d = pairs[index] if rng.random() < 0.5 else pairs[index][::-1]
+            first, second = (min(a, c), max(a, c)), (min(b, d), max(b, d))
+            new = a != c and b != d and first != second
+            if new and first not in present and second not in present:
+                present.remove(pairs[index])
+                present.update((first, second))
+                pairs[index] = first
+                pairs.append(second)
+                break
+        else:
+            return False
+    return True
 
 
 def random(
     workers: int, seed: int, *, probability: Annotated[float, Field(gt=0, le=1)] = 0.3
 ) -> IntArray:
-    """Each link with this probability, plus a random ring, so that it is connected."""
+    """Each link with this probability (Erdős-Rényi); drawn until it is connected."""
     rng = generator(seed, Purpose.TOPOLOGY)
-    # Worker by worker: links that are not drawn take no memory.
-    drawn = [
-        worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
-        for worker in range(workers)
-    ]
-    smaller = np.repeat(np.arange(workers), [len(neighbors) for neighbors in drawn])
-    pairs = np.stack([smaller, np.concatenate(drawn)], axis=1)
-    return topology_from(
-        workers, np.concatenate([pairs, ring_over(rng.permutation(workers))])
-    ).links
+    for _ in range(DRAWS):
+        # Worker by worker: links that are not drawn take no memory.
+        drawn = [
+            worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
+            for worker in range(workers)
+        ]
+        smaller = np.repeat(np.arange(workers), [len(neighbors) for neighbors in drawn])
+        topology = topology_from(workers, np.stack([smaller, np.concatenate(drawn)], axis=1))
+        if is_connected(topology):
+            return topology.links
+    likely = min(1.0, 1.5 * float(np.log(workers)) / workers)
+    raise ConfigError(
+        f"none of {DRAWS} random graphs of {workers} workers with probability {probability:g} was"
+        " connected",
+        key="topology.probability",
+        allowed=f"a probability for which such graphs are connected: about {likely:.2g} or more",
+        fix=f"set topology.probability = {likely:.2g}, or use topology.name = 'random_regular'",
+    )
 
 
 def links(workers: int, seed: int, *, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
