@@ -449,6 +449,7 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
         "data.skew": ("skew",),
         "data.alpha": ("dirichlet", "quantity"),
         "data.shards_per_worker": ("shards",),
+        "data.partition_options": (),
     },
     "data.name": {"data.split": ("emnist",), "data.options": ()},
     "training.decay_by": {"training.decay_seconds": ("time",)},

@@ -273,6 +273,11 @@ def test_another_component_on_the_command_line_drops_the_settings_of_the_files()
         ),
         ({"data": {"partition": "dirichlet", "alpha": 0.3}}, "data.partition=quantity", []),
         ({"data": {"skew": 0.8}}, "data.partition=skew", []),
+        (
+            {"data": {"partition": "own:by_river", "partition_options": {"year": 3}}},
+            "data.partition=iid",
+            ["data.partition_options = {'year': 3}"],
+        ),
         ({"data": {"name": "npz", "path": "a.npz"}}, "data.name=digits", ["data.path = "]),
         (
             {"data": {"name": "emnist", "split": "letters"}},
