@@ -71,7 +71,7 @@ def _toml_problem(text: str, message: str) -> str:
         if position
         else max((number for number, line in enumerate(lines, 1) if line.strip()), default=1)
     )
-    section, seen = "", {}
+    section, seen = "", dict[str, int]()
     for number, line in enumerate(lines[:last], 1):
         name = line.partition("#")[0].partition("=")[0].strip()
         if name.startswith("["):

@@ -330,7 +330,9 @@ def test_a_loader_that_fails(loaders: ModuleType) -> None:
 @pytest.mark.parametrize("split", [True, False])
 def test_labels_counted_from_1_are_refused(tmp_path: Path, split: bool) -> None:
     x, y = np.ones((6, 4), dtype=np.float32), np.array([1, 2, 3, 1, 2, 3])
-    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y} if split else {"x": x, "y": y}
+    arrays: dict[str, Any] = (
+        {"x_train": x, "y_train": y, "x_test": x, "y_test": y} if split else {"x": x, "y": y}
+    )
     path = tmp_path / "a.npz"
     np.savez(path, **arrays)
     with pytest.raises(DataError, match="labels from 1 to 3, and class 0 has no sample") as caught:

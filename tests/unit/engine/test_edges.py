@@ -244,8 +244,8 @@ def test_a_rate_that_falls_with_virtual_time(algorithm: str, tmp_path: Path) -> 
 def test_no_targets_and_a_target_out_of_reach(tmp_path: Path) -> None:
     with run(tmp_path / "none", evaluation={"targets": []}) as reader:
         assert reader.summary().time_to_target == {}
-    with run(tmp_path / "far", evaluation={"targets": [2.0, 0.0]}) as reader:
-        assert reader.summary().time_to_target["2.00"] is None
+    with run(tmp_path / "far", evaluation={"targets": [1.0, 0.0]}) as reader:
+        assert reader.summary().time_to_target["1.00"] is None
         assert reader.summary().time_to_target["0.00"] is not None
 
 
