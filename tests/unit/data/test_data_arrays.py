@@ -340,5 +340,6 @@ def test_labels_counted_from_1_are_refused(tmp_path: Path, split: bool) -> None:
     assert "y - 1" in caught.value.fix
     np.savez(path, **arrays, class_names=np.array(["none", "a", "b", "c"]))
     assert load(path).classes == 4
-    np.savez(path, **{name: a - 1 if a is y else a for name, a in arrays.items()})
+    counted: dict[str, Any] = {name: a - 1 if a is y else a for name, a in arrays.items()}
+    np.savez(path, **counted)
     assert load(path).classes == 3
