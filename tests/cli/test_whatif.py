@@ -57,6 +57,18 @@ def test_the_table_and_what_it_rests_on(command: Command, run: Path) -> None:
     assert re.search(r"Replayed 6 planners over 6 rounds in [\d.]+ s\.", words)
 
 
+def test_every_row_has_its_own_name(command: Command, run: Path) -> None:
+    said = command("whatif", run, "world.drift=0", "--planner", "fedhp", "--planner", "dpsgd")
+    rows = [line for line in said.out.splitlines() if line.startswith(("fedhp", "dpsgd"))]
+    assert [row.split("  ")[0].rstrip(" 0123456789") for row in rows] == [
+        "fedhp (recorded)",
+        "fedhp (changed)",
+        "dpsgd",
+    ]
+    said = command("whatif", run, "--planner", "fedhp")
+    assert "fedhp (replayed)" in said.out
+
+
 def test_planners_and_settings_of_ones_own(command: Command, run: Path) -> None:
     outcome = command("whatif", run, "world.drift=0", "--planner", "dpsgd", "--planner", "ldsgd")
     assert outcome.code == 0, outcome.err

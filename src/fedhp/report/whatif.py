@@ -29,7 +29,7 @@ def whatif_table(result: WhatIf) -> Table:
     against = [result.against_record(outcome) for outcome in result.planners]
     rates = column_texts([outcome.steps_per_second for outcome in outcomes])
     columns: list[tuple[str, list[str]]] = [
-        ("planner", [escape(outcome.planner) for outcome in outcomes]),
+        ("planner", [escape(name) for name in _row_names(result)]),
         ("rounds", column_texts([len(outcome.rounds.clock) for outcome in outcomes], 0)),
         ("round\n(s)", column_texts([outcome.round_time for outcome in outcomes])),
         ("against\nrecord", [MISSING, *(_percent(time) for time, _ in against)]),
@@ -55,6 +55,16 @@ def whatif_table(result: WhatIf) -> Table:
     for row in zip(*(column for _, column in columns), strict=True):
         table.add_row(*row)
     return table
+
+
+def _row_names(result: WhatIf) -> list[str]:
+    """The name of every row; the run's own planner may be there both recorded and replayed."""
+    names = [outcome.planner for outcome in result.planners]
+    recorded = result.recorded.planner
+    if recorded not in names:
+        return [recorded, *names]
+    replayed = f"{recorded} (changed)" if result.overrides else f"{recorded} (replayed)"
+    return [f"{recorded} (recorded)", *(replayed if n == recorded else n for n in names)]
 
 
 def whatif_words(result: WhatIf) -> list[str]:

@@ -17,6 +17,7 @@ from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.report.figures.comparison import (
     accuracy_over_rounds,
+    accuracy_over_time,
     overview,
     save_comparison_figures,
     time_to_target,
@@ -26,7 +27,7 @@ from fedhp.report.figures.run import save_run_figures, timeline, topology
 from fedhp.report.figures.style import KNOWN, VERMILLION, device_styles, line_styles, save_figure
 from fedhp.report.groups import mean_curve, read_comparison
 from unit.report.conftest import Runs
-from unit.report.runs import query
+from unit.report.runs import make_run, query
 
 NAMES = [
     "overview",
@@ -203,3 +204,16 @@ def test_errors_name_the_cause(runs: Runs, tmp_path: Path) -> None:
     blocked.write_text("")
     with pytest.raises(RunError, match="cannot be written"):
         save_figure(waiting_time(read_comparison([runs.dpsgd[0]])), blocked / "below", "x")
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "R2"])
+def test_one_test_has_an_axis_that_can_be_read(tmp_path: Path, metric: str) -> None:
+    folder = make_run(tmp_path / "run", "dpsgd", rounds=1, evaluation={"targets": []})
+    comparison = replace(read_comparison([folder]), metric=metric)
+    figure = accuracy_over_time(comparison)
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    assert axis.get_major_formatter().get_offset() == ""
+    texts = [text for label in axis.get_majorticklabels() if (text := label.get_text())]
+    assert len(set(texts)) == len(texts) > 1
+    assert all(len(text) <= 6 for text in texts), texts

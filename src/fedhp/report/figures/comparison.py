@@ -44,6 +44,7 @@ BAR_HEIGHT = 0.23  # inches
 MARKERS_PER_CURVE = 7
 BELOW = 1.5  # the curves' axis goes this many times (best - lowest target) below that target
 APART = 0.075  # of the axis between two targets' names, so that both are readable
+LEAST_SPAN = 0.02  # of a flat curve's axis: two points of accuracy
 ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
 
 
@@ -330,6 +331,9 @@ def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, sca
     if not values.size:
         return
     low, high = float(values.min()), float(values.max())
+    least = LEAST_SPAN * (scale if comparison.metric == ACCURACY else abs(high) or 1.0)
+    if high - low < least:  # one test, or equal ones: the ticks would differ in the tenth digit
+        low, high = high - least, high + least
     ends = [float(curve[-1]) for curve in curves if np.isfinite(curve[-1])]
     near = [scale * float(t) for t in comparison.targets]
     span = max(high - low, 1e-9)
@@ -342,6 +346,7 @@ def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, sca
     if comparison.metric == ACCURACY:
         low, top = max(low, margin), min(top, 100.8)
     axes.set_ylim(low - margin, top)
+    axes.ticklabel_format(axis="y", useOffset=False)
 
 
 def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:

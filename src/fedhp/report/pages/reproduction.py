@@ -81,9 +81,12 @@ class Reproduction:
         """Our own verdicts for the console; the page has the paper's, and the reasons."""
         from rich.table import Table
 
-        caption = f"The paper's own claims: {count_words(self.paper)}"
+        caption = (
+            "FedHP has the deadline rule fill; values of other algorithms are their own. "
+            f"The paper's own claims: {count_words(self.paper)}"
+        )
         table = Table(title="What we require: does it hold?", caption=caption)
-        for name in ("claim", "bar", "verdict", "FedHP (fill)"):
+        for name in ("claim", "bar", "verdict", "our values"):
             table.add_column(name, overflow="fold")
         for judged in self.acceptance:
             claim, verdict = judged.claim, judged.verdict
