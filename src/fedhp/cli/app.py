@@ -19,6 +19,7 @@ from fedhp.cli.report import report
 from fedhp.cli.reproduce import reproduce
 from fedhp.cli.run import run
 from fedhp.cli.show import show
+from fedhp.cli.start import demo, init
 from fedhp.cli.sweep import sweep
 from fedhp.cli.whatif import whatif
 from fedhp.cli.worker import worker
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, compare, sweep, reproduce, show, explain, whatif, report, export):
+for command in (demo, init, run, compare, sweep, reproduce, show, explain, whatif, report, export):
     app.command()(command)
 for network_command in (coordinator, worker, doctor):
     app.command()(network_command)

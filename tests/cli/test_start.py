@@ -1,0 +1,75 @@
+"""`fedhp demo` and `fedhp init` work in any folder; one version everywhere."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedhp
+from cli.support import Command
+from fedhp.starter import COPIED, DEMO
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_demo_runs_in_an_empty_folder(command: Command, empty: Path) -> None:
+    smaller = ["workers=4", "rounds=1", 'compare.algorithms=["dpsgd"]', "compare.seeds=[0]"]
+    outcome = command("demo", *smaller, "--json")
+    assert outcome.code == 0, outcome.err
+    assert [run["algorithm"] for run in outcome.json()["runs"]] == ["dpsgd"]
+    assert (empty / "runs/demo-1/comparison.md").is_file()
+
+
+def test_a_new_folder_runs_with_its_model_and_algorithm(command: Command, empty: Path) -> None:
+    created = command("init", "my folder")
+    assert created.code == 0, created.err
+    assert "cd 'my folder'" in created.out
+    assert sorted(path.name for path in (empty / "my folder").iterdir()) == sorted(COPIED)
+    own = ["model.name=own_model:two_convolutions", "algorithm.name=own_algorithm:RandomPairs"]
+    for number, names in enumerate(([], own)):
+        settings = ["rounds=2", "training.local_steps=2", *names]
+        outcome = command("run", "my folder/experiment.toml", *settings, "--out", f"run-{number}")
+        assert outcome.code == 0, outcome.err
+    with fedhp.open_run(empty / "run-1") as run:
+        assert run.summary().algorithm == "own_algorithm:RandomPairs"
+        assert len(set(run.array("workers", "local_steps")[-1])) > 1
+
+
+def test_nothing_is_overwritten(command: Command, empty: Path) -> None:
+    (empty / "own_model.py").write_text("mine", encoding="utf-8")
+    outcome = command("init", ".")
+    assert outcome.code == 2
+    assert "already contains own_model.py" in outcome.err
+    assert [path.name for path in empty.iterdir()] == ["own_model.py"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(command: Command, empty: Path) -> None:
+    (empty / "taken").touch()
+    outcome = command("init", "taken")
+    assert outcome.code == 2
+    assert "taken" in outcome.err
+
+
+def test_what_the_commands_need_is_in_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["fedhp"]
+    package = ROOT / "src/fedhp"
+    shipped = {path for pattern in patterns for path in package.glob(pattern)}
+    assert {DEMO, *package.rglob("*.toml")} <= shipped
+    assert (ROOT / "experiments/demo.toml").resolve() == DEMO
+
+
+def test_changelog_and_citation_have_this_version() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = [line for line in changes.splitlines() if line.startswith("## ")]
+    assert headings[0] == f"## {fedhp.__version__}"
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {fedhp.__version__}\n" in citation
