@@ -73,3 +73,9 @@ def test_changelog_and_citation_have_this_version() -> None:
     assert headings[0] == f"## {fedhp.__version__}"
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {fedhp.__version__}\n" in citation
+
+
+def test_the_readme_says_which_fedhp_this_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "heterogeneous participants" in text
+    assert "hyperspherical prototypes" in text

@@ -19,7 +19,7 @@ from fedhp.types import FloatArray, LinkVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PairsMemory:
     """What the algorithm remembers between rounds: arrays, numbers and strings only."""
 
     seed: int
@@ -33,14 +33,14 @@ class RandomPairs:
     def __init__(self, *, max_steps: Annotated[int, Field(ge=1)] = 100) -> None:
         self.max_steps = max_steps
 
-    def start(self, federation: Federation) -> Memory:
+    def start(self, federation: Federation) -> PairsMemory:
         """The state before round 1."""
         unknown = np.full(federation.workers, np.nan)
-        return Memory(federation.seed, federation.local_steps, unknown)
+        return PairsMemory(federation.seed, federation.local_steps, unknown)
 
     def plan(
-        self, state: Memory, observation: Observation, reports: Reports
-    ) -> tuple[Memory, Plan]:
+        self, state: PairsMemory, observation: Observation, reports: Reports
+    ) -> tuple[PairsMemory, Plan]:
         """Decide one round. It must depend on the arguments alone, so that runs can be repeated."""
         measured = np.isfinite(reports.step_time)
         step_time = np.where(measured, reports.step_time, state.step_time)
