@@ -38,7 +38,7 @@ def test_a_finished_run_is_told_again(command: Command, run: Path) -> None:
     ("override", "words"),
     [
         ("data.skew=0.5", "data.skew is 0.5, but the run was started with 0.8"),
-        ("rounds=9", "rounds is 9, but the run was started with 3"),
+        ("rounds=2", "rounds is 2, but the run was started with 3"),
         ("algorithm.name=pens", "algorithm.name is 'pens', but the run was started with 'dpsgd'"),
         ("algorithm.steps=4", "algorithm.steps is 4, but the run was started with not set"),
         ("seed=1", "seed is 1, but the run was started with 0"),
@@ -126,3 +126,43 @@ def test_a_checkpoint_of_another_run(command: Command, run: Path) -> None:
     result = command("run", write(run.parent), "--out", run, "--resume")
     assert result.code == 2
     assert "the checkpoint does not belong to this experiment" in result.err
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "ldsgd", "adpsgd"])
+def test_more_rounds_as_if_asked_for_at_the_start(
+    command: Command, tmp_path: Path, algorithm: str
+) -> None:
+    """3 is no multiple of `every`: the test after the old last round must go."""
+    file = write(tmp_path, algorithm={"name": algorithm}, evaluation={"every": 2})
+    short, whole = tmp_path / "short", tmp_path / "whole"
+    assert command("run", file, "--out", short).code == 0
+    longer = command("run", file, "rounds=5", "--out", short, "--resume")
+    assert longer.code == 0, longer.err
+    assert command("run", file, "rounds=5", "--out", whole).code == 0
+    assert digest_of(short) == digest_of(whole)
+    assert (short / "experiment.toml").read_bytes() == (whole / "experiment.toml").read_bytes()
+    back = command("run", file, "--out", short, "--resume")
+    assert back.code == 2
+    assert "rounds is 3, but the run was started with 5" in back.err
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
+def test_more_rounds_are_refused_where_decisions_depend_on_them(
+    command: Command, tmp_path: Path, algorithm: str
+) -> None:
+    file, out = write(tmp_path, rounds=1, algorithm={"name": algorithm}), tmp_path / "run"
+    assert command("run", file, "--out", out).code == 0
+    before = digest_of(out)
+    refused = command("run", file, "rounds=2", "--out", out, "--resume")
+    assert refused.code == 2
+    assert "depend on the number of rounds" in refused.err
+    assert digest_of(out) == before
+
+
+def test_a_finished_comparison_gets_more_rounds(command: Command, tmp_path: Path) -> None:
+    options = ("--algorithms", "dpsgd", "--no-figures", "--json", "--out", tmp_path / "c")
+    file = write(tmp_path, rounds=1)
+    assert command("compare", file, *options).code == 0
+    longer = command("compare", file, "rounds=2", *options, "--resume")
+    assert longer.code == 0, longer.err
+    assert longer.json()["runs"][0]["rounds"] == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +30,7 @@ class ADState:
 class ADPSGD(Settings):
     """Fixed steps, then a random neighbor."""
 
+    uses_rounds: ClassVar[bool] = False
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     neighbors: Literal["base", "ring"] = "base"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -69,9 +69,14 @@ class AsyncAlgorithm(Protocol):
 
 
 class Settings(BaseModel):
-    """Base of the built-in algorithms, whose settings are their fields."""
+    """Base of the built-in algorithms, whose settings are their fields.
+
+    `uses_rounds`: whether decisions depend on the number of rounds of the experiment. If not, a
+    finished run can be extended. An algorithm that does not declare it counts as dependent.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    uses_rounds: ClassVar[bool] = True
 
 
 def load_algorithm(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,7 @@ class RingState:
 class DPSGD(Settings):
     """Ring over a random permutation, fixed steps."""
 
+    uses_rounds: ClassVar[bool] = False
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     weights: MixingRule = "max_degree"
 

@@ -5,7 +5,7 @@ A round ends with a communication, so rounds cycle through I1 + 1, 1, ..., 1 loc
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from fedhp.types import Plan, Reports, StepReason, StepRule
 class LDSGD(Settings):
     """Local and communicating phases in turn."""
 
+    uses_rounds: ClassVar[bool] = False
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
     weights: MixingRule = "max_degree"

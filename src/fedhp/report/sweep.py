@@ -129,7 +129,7 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     caption = "mean ± half-width of the 95 % interval over the seeds" if several else "one seed"
     tests = [run.final_tests for each in result.combinations for run in each.finished]
     if tests:
-        caption += f"; {final_meaning(tests)}"
+        caption += f"; final: {final_meaning(tests)}"
     if any(len(each.finished) < len(each.runs) for each in result.combinations):
         caption += "; runs that did not finish are not counted"
     return headers, rows, caption

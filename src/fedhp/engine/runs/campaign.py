@@ -21,7 +21,7 @@ from typing import Any
 
 from fedhp.config import Experiment, check_targets, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
-from fedhp.engine.runs.run import check_folder, is_finished
+from fedhp.engine.runs.run import check_folder, is_complete
 from fedhp.engine.runs.variants import parse_variant, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
@@ -101,7 +101,7 @@ def run_cells(
 ) -> list[FedhpError]:
     """Run what is not finished yet; the errors of runs that failed. Raises Interrupted."""
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-    unfinished = [cell for cell in cells if not is_finished(cell.folder)]
+    unfinished = [cell for cell in cells if not is_complete(cell.experiment, cell.folder)]
     for cell in cells:
         if cell not in unfinished:
             report(cell, {"event": "finished"})

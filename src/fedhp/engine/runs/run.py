@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 import torch
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
@@ -234,7 +234,9 @@ def start_run(
         check_cluster(experiment.ray.address, source=source)
     prepared = prepare(experiment, source=source)
     try_algorithm(prepared, source=source)
-    if not resumed:
+    if resumed:
+        _extend(experiment, target)
+    else:
         _check_space(prepared, target)
         try:
             _create(prepared, target, label=label or experiment.algorithm.name)
@@ -253,6 +255,11 @@ def is_run(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Whether a run folder holds a finished run."""
     return is_run(folder) and _meta(folder, "status") == "finished"
+
+
+def is_complete(experiment: Experiment, folder: Path) -> bool:
+    """Whether a folder holds this experiment, finished, with at least as many rounds."""
+    return is_finished(folder) and _meta(folder, "rounds") >= experiment.rounds
 
 
 def _meta(folder: Path, key: str) -> Any:
@@ -348,7 +355,9 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
             fix="start the run again in another folder",
         )
     changed = differences(recorded, to_tables(experiment))
-    if changed:
+    if [key for key, _, _ in changed] == ["rounds"] and experiment.rounds > recorded["rounds"]:
+        _check_extendable(experiment, folder, rounds=recorded["rounds"])
+    elif changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise RunError(
@@ -356,6 +365,34 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
             allowed="the settings the run was started with",
             fix=f"set {key} back, or start a new run with another --out",
         )
+
+
+def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> None:
+    """Refuse more rounds where earlier decisions would have been different with them."""
+    part = experiment.algorithm
+    algorithm = load_algorithm(part.name, part.settings)
+    if getattr(algorithm, "uses_rounds", True):
+        raise RunError(
+            f"{folder}: rounds is {experiment.rounds}, but the run was started with {rounds}, and "
+            f"decisions of {part.name!r} depend on the number of rounds: with more rounds the "
+            "earlier ones would have been different",
+            allowed="more rounds for algorithms that declare uses_rounds = False, such as dpsgd, "
+            "ldsgd and adpsgd",
+            fix="set rounds back, or start a new run with another --out",
+        )
+
+
+def _extend(experiment: Experiment, folder: Path) -> None:
+    """Let a run that was started with fewer rounds go on, as if these had been asked for."""
+    recorded = _meta(folder, "experiment")
+    if recorded["rounds"] >= experiment.rounds:
+        return
+    tables = to_tables(experiment)
+    with FolderLock(folder), run_storage_errors(folder):
+        with closing(Store.open(folder, write=True)) as store:
+            store.extend(tables, rounds=experiment.rounds, test_every=experiment.evaluation.every)
+            store.leave_wal_mode()
+        write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
 
 
 def _shown(value: Any) -> str:
