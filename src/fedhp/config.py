@@ -262,6 +262,14 @@ class CheckpointConfig(ConfigSection):
     seconds: Annotated[float, Field(ge=0)] = 10.0  # real time between two checkpoints
 
 
+class UntilConfig(ConfigSection):
+    """A run ends after the first round that reaches one of these, or after `rounds`."""
+
+    accuracy: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None  # mean of a round's tests
+    clock: Positive | None = None  # s of virtual time
+    bytes: Annotated[int, Field(ge=1)] | None = None  # sent by all workers
+
+
 class CompareConfig(ConfigSection):
     """Defaults of `fedhp compare`."""
 
@@ -293,7 +301,20 @@ class Experiment(ConfigSection):
     ray: RayConfig = RayConfig()
     cluster: ClusterConfig = ClusterConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    until: UntilConfig = UntilConfig()
     compare: CompareConfig = CompareConfig()
+
+    @model_validator(mode="after")
+    def _accuracy_is_a_share(self) -> Experiment:
+        goal = self.until.accuracy
+        if goal is not None and self.task.name == "classification" and not 0 < goal <= 1:
+            raise wrong_setting(
+                "until.accuracy",
+                f"the value {goal:g} is not an accuracy",
+                allowed="a share above 0 and at most 1",
+                fix="write 0.9 for 90 %",
+            )
+        return self
 
     @model_validator(mode="after")
     def _absent_workers_exist(self) -> Experiment:
@@ -423,7 +444,10 @@ def _is_known(key: str) -> bool:
 
 def to_tables(experiment: Experiment) -> dict[str, Any]:
     """The experiment as plain tables for TOML or JSON; settings that are None are left out."""
-    return experiment.model_dump(mode="json", exclude_none=True)
+    tables = experiment.model_dump(mode="json", exclude_none=True)
+    if not tables["until"]:  # experiments from before this section have the same tables
+        del tables["until"]
+    return tables
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -25,6 +25,7 @@ from fedhp.engine.executor import (
     check_finite,
 )
 from fedhp.engine.testing import with_results
+from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
@@ -91,6 +92,7 @@ class EventLoop:
         self.algorithm = context.algorithm
         self.world = context.world
         self.experiment = context.experiment
+        self.stop_condition = StopCondition(context.experiment, tested=tester is not None)
         self.workers = n = self.experiment.workers
         self.round_index = 0
         self.clock = 0.0
@@ -111,7 +113,7 @@ class EventLoop:
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; the state at each yield is that of a round's end."""
-        while self.round_index < self.experiment.rounds:
+        while self.round_index < self.stop_condition.last_round:
             try:
                 self._wake()
                 record = self._round()
@@ -136,11 +138,24 @@ class EventLoop:
         self.round_index += 1
         record = self._record(totals, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
         check_clock(record, self.experiment)
-        if self.tester is not None and self.tester.is_tested(self.round_index):
-            record = with_results(record, self.tester.start_tests(self.round_index))
+        record = self._tested(record)
         self._begin(last)
         self._wake()
         return record
+
+    def _tested(self, record: RoundRecord) -> RoundRecord:
+        """The record with its tests, those of the last round included."""
+        if self.tester is None:
+            return record
+        last, tested = self.stop_condition.is_last(record), record
+        if last:
+            self.tester.end_at(record.round_index)
+        if self.tester.is_tested(record.round_index):
+            tested = with_results(record, self.tester.start_tests(record.round_index))
+            if not last and self.stop_condition.is_last(tested):
+                self.tester.end_at(record.round_index)
+                tested = with_results(record, self.tester.start_tests(record.round_index))
+        return tested
 
     def _step(self, totals: _RoundTotals) -> int:
         """Handle the next event; the worker that ended a turn with it, or -1."""

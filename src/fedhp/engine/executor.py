@@ -115,6 +115,9 @@ class ModelTester(Protocol):
     def overlap(self) -> bool:
         """Whether tests may run while the next round trains."""
 
+    def end_at(self, round_index: int) -> None:
+        """This round is the last one: it is tested as such."""
+
     def is_tested(self, round_index: int) -> bool:
         """Whether the models are tested after this round."""
 

@@ -26,6 +26,7 @@ from fedhp.engine.accounting import (
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Exchanged, ModelTester, RoundExecutor, ShardLost
 from fedhp.engine.testing import RoundTests
+from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.types import BoolArray, IntArray, Plan, Reports, RoundRecord
@@ -59,6 +60,7 @@ class RoundLoop:
         self.algorithm = context.algorithm
         self.world = context.world
         self.experiment = context.experiment
+        self.stop_condition = StopCondition(context.experiment, tested=tester is not None)
         self.progress = Progress(
             round_index=0,
             clock=0.0,
@@ -73,7 +75,7 @@ class RoundLoop:
         A round is yielded when its tests are done, at the latest after the next one's training.
         """
         tests = RoundTests(self.executor, self.tester)
-        while self.progress.round_index < self.experiment.rounds:
+        while self.progress.round_index < self.stop_condition.last_round:
             watch = Stopwatch()
             try:
                 tests.start()  # of the last round: they run while this one trains
@@ -115,8 +117,19 @@ class RoundLoop:
                     yield tests.run()
                 raise
             tests.add(record)
-            if not tests.overlap or record.round_index == self.experiment.rounds:
-                yield tests.run()
+            last = self._is_last(record)
+            if last or not tests.overlap or self.stop_condition.needs_tests:
+                tested = tests.run()
+                if not last and self._is_last(tested):
+                    tests.add(record)  # again, as the last round: on the whole test set as well
+                    tested = tests.run()
+                yield tested
+
+    def _is_last(self, record: RoundRecord) -> bool:
+        last = self.stop_condition.is_last(record)
+        if last and self.tester is not None:
+            self.tester.end_at(record.round_index)
+        return last
 
     def _plan(self) -> RoundPlan:
         """Algorithm 2: what the coordinator decides by the reports of the last round."""

@@ -89,6 +89,7 @@ class ShardedExecutor:
 
     def __init__(self, prepared: Prepared, shards: Shards) -> None:
         self.prepared = prepared
+        self._last_round = prepared.experiment.rounds
         self.shards = shards
         self.workers = prepared.experiment.workers
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
@@ -223,16 +224,20 @@ class ShardedExecutor:
         """Whether tests may run while the next round trains."""
         return self.prepared.overlap
 
+    def end_at(self, round_index: int) -> None:
+        """This round is the last one: it is tested as such."""
+        self._last_round = round_index
+
     def is_tested(self, round_index: int) -> bool:
         """Whether the models are tested: every so many rounds, and after the last."""
-        experiment = self.prepared.experiment
-        return round_index % experiment.evaluation.every == 0 or round_index == experiment.rounds
+        every = self.prepared.experiment.evaluation.every
+        return round_index % every == 0 or round_index == self._last_round
 
     def start_tests(self, round_index: int) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
         mean = self._mean_model()
         tests = [self._start_evaluation(mean, whole=False)]
-        if round_index == self.prepared.experiment.rounds and self.prepared.whole_at_end:
+        if round_index == self._last_round and self.prepared.whole_at_end:
             tests.append(self._start_evaluation(mean, whole=True))
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 

@@ -236,14 +236,19 @@ class Store:
         with _clear_errors(self.path), self._transaction():
             self._delete_from(last_round + 1)
 
-    def extend(self, experiment: dict[str, Any], *, rounds: int, test_every: int) -> None:
-        """Set more rounds, and delete the tests that were made only because the run ended."""
+    def extend(self, experiment: dict[str, Any], *, rounds: int, test_every: int | None) -> None:
+        """Let a run continue: delete the tests that were made only because it had ended.
+
+        Without test_every the run has ended under the new settings too, and keeps them.
+        """
         meta = {"experiment": experiment, "rounds": rounds, "status": "interrupted"}
         with _clear_errors(self.path), self._transaction():
-            for table in ("final_evaluations", "final_worker_evaluations"):
-                self._connection.execute(f"DELETE FROM {table}")
-            for table in ("evaluations", "worker_evaluations"):
-                self._connection.execute(f"DELETE FROM {table} WHERE round % ? != 0", (test_every,))
+            if test_every is not None:
+                for table in ("final_evaluations", "final_worker_evaluations"):
+                    self._connection.execute(f"DELETE FROM {table}")
+                for table in ("evaluations", "worker_evaluations"):
+                    irregular = f"DELETE FROM {table} WHERE round % ? != 0"
+                    self._connection.execute(irregular, (test_every,))
             self._connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],

@@ -61,6 +61,8 @@ def _status(run: RunReader) -> str:
     done, planned = run.rounds_done, run.meta("rounds")
     text = f"{run.meta('status')}, {done} of {count(planned, 'round')}"
     message = run.meta("message") if run.meta("status") == "diverged" else None
+    if run.meta("status") == "finished":
+        message = run.meta("stopped")
     return f"{text}: {message.splitlines()[0]}" if message else text
 
 

@@ -31,6 +31,7 @@ from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
+from fedhp.engine.until import StopCondition
 from fedhp.errors import Diverged, Interrupted, RunError
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -102,6 +103,7 @@ class Run:
             store.set_meta("seconds", before + time.monotonic() - started)
             store.set_meta("peak_memory", peak_memory())
             store.set_meta("moved_bytes", executor.shards.moved)
+            store.set_meta("stopped", loop.stop_condition.reason)
             store.set_meta("status", "finished")
             store.leave_wal_mode()
 
@@ -141,6 +143,7 @@ class Run:
                 )
             self._restore(loop, executor, saved)
         store.truncate(loop.checkpoint().round_index)
+        _continue_after(loop.stop_condition, store)
         store.set_meta("status", "running")
         return loop
 
@@ -193,6 +196,17 @@ class _Checkpoints:
             write_checkpoint(self._folder, checkpoint_of(self._loop, self._executor))
         self._last = time.monotonic()
         self._cost = self._last - started
+
+
+def _continue_after(condition: StopCondition, store: Store) -> None:
+    """Tell the condition what the record holds so far."""
+    last = store.last_round()
+    if last:
+        here: dict[str, Any] = {"where": "round = ?", "values": (last,)}
+        tested = store.columns("evaluations", names=("accuracy",), **here)["accuracy"]
+        clock = store.columns("rounds", names=("clock",), **here)["clock"][0]
+        sent = sum(store.columns("rounds", names=("bytes_sent",))["bytes_sent"])
+        condition.resume(last, clock, sent, tested[0] if tested else None)
 
 
 def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
@@ -258,8 +272,10 @@ def is_finished(folder: Path) -> bool:
 
 
 def is_complete(experiment: Experiment, folder: Path) -> bool:
-    """Whether a folder holds this experiment, finished, with at least as many rounds."""
-    return is_finished(folder) and _meta(folder, "rounds") >= experiment.rounds
+    """Whether a folder holds this experiment, finished, and not to be extended."""
+    return is_finished(folder) and not differences(
+        _meta(folder, "experiment"), to_tables(experiment)
+    )
 
 
 def _meta(folder: Path, key: str) -> Any:
@@ -355,8 +371,9 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
             fix="start the run again in another folder",
         )
     changed = differences(recorded, to_tables(experiment))
-    if [key for key, _, _ in changed] == ["rounds"] and experiment.rounds > recorded["rounds"]:
-        _check_extendable(experiment, folder, rounds=recorded["rounds"])
+    if changed and all(_extends(*change) for change in changed):
+        if experiment.rounds > recorded["rounds"]:
+            _check_extendable(experiment, folder, rounds=recorded["rounds"])
     elif changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -365,6 +382,13 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
             allowed="the settings the run was started with",
             fix=f"set {key} back, or start a new run with another --out",
         )
+
+
+def _extends(key: str, old: Any, new: Any) -> bool:
+    """Whether a changed setting only lets a run continue for longer."""
+    if key == "rounds":
+        return bool(new > old)
+    return key.startswith("until") and (new is None or (old is not None and new > old))
 
 
 def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> None:
@@ -384,13 +408,19 @@ def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> N
 
 def _extend(experiment: Experiment, folder: Path) -> None:
     """Let a run that was started with fewer rounds go on, as if these had been asked for."""
-    recorded = _meta(folder, "experiment")
-    if recorded["rounds"] >= experiment.rounds:
-        return
     tables = to_tables(experiment)
+    if not any(_extends(*change) for change in differences(_meta(folder, "experiment"), tables)):
+        return
     with FolderLock(folder), run_storage_errors(folder):
         with closing(Store.open(folder, write=True)) as store:
-            store.extend(tables, rounds=experiment.rounds, test_every=experiment.evaluation.every)
+            condition = StopCondition(experiment, tested=True)
+            _continue_after(condition, store)
+            ended = store.last_round() >= condition.last_round
+            store.extend(
+                tables,
+                rounds=experiment.rounds,
+                test_every=None if ended else experiment.evaluation.every,
+            )
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
 

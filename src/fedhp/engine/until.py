@@ -1,0 +1,46 @@
+"""When a run ends: after its rounds, or after the first round that reaches `until`."""
+
+from __future__ import annotations
+
+from fedhp.config import Experiment, UntilConfig
+from fedhp.types import RoundRecord
+
+
+class StopCondition:
+    """The last round of a run, as far as it is known. Without tests `until` does not count."""
+
+    def __init__(self, experiment: Experiment, *, tested: bool) -> None:
+        self._until = experiment.until if tested else UntilConfig()
+        self._round, self._bytes = 0, 0
+        self.last_round = experiment.rounds
+        self.reason = ""  # which condition was reached; empty: none
+
+    @property
+    def needs_tests(self) -> bool:
+        """Whether the tests of a round decide if there is another."""
+        return self._until.accuracy is not None
+
+    def resume(self, round_index: int, clock: float, sent: int, accuracy: float | None) -> None:
+        """Continue after this round, with the bytes sent so far."""
+        self._round, self._bytes = round_index, sent
+        self._check(round_index, clock, accuracy)
+
+    def is_last(self, record: RoundRecord) -> bool:
+        """Whether the run ends after this round; it may be asked again with its tests."""
+        if record.round_index > self._round:
+            self._round = record.round_index
+            self._bytes += record.bytes_sent
+        self._check(record.round_index, record.clock, record.accuracy)
+        return record.round_index >= self.last_round
+
+    def _check(self, round_index: int, clock: float, accuracy: float | None) -> None:
+        until = self._until
+        if until.accuracy is not None and accuracy is not None and accuracy >= until.accuracy:
+            self.reason = f"until.accuracy = {until.accuracy:g} is reached ({accuracy:.4g})"
+        elif until.clock is not None and clock >= until.clock:
+            self.reason = f"until.clock = {until.clock:g} is reached ({clock:.6g} s)"
+        elif until.bytes is not None and self._bytes >= until.bytes:
+            self.reason = f"until.bytes = {until.bytes} is reached ({self._bytes} bytes)"
+        else:
+            return
+        self.last_round = min(self.last_round, round_index)
