@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test accept campaign faults fuzz bench clean
+.PHONY: setup demo docs test accept campaign faults fuzz bench clean
 
 setup: $(READY)
 
@@ -33,6 +33,10 @@ test: setup
 	@.venv/bin/mypy > .venv/mypy.log 2>&1 & types=$$!; \
 	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"; tests=$$?; \
 	wait $$types; types=$$?; cat .venv/mypy.log; exit $$(( tests ? tests : types ))
+
+# docs/reference.md, from the docstrings.
+docs: setup
+	.venv/bin/python docs/reference.py
 
 # The acceptance campaign; ARGS passes overrides and seeds, for example ARGS="--seeds 3,4,5".
 accept: setup

@@ -18,12 +18,20 @@ _HOMES = {
     "start": "fedhp.api",
     "compare": "fedhp.api",
     "open_run": "fedhp.api",
+    "show": "fedhp.api",
+    "explain": "fedhp.api",
+    "export": "fedhp.api",
+    "report": "fedhp.api",
+    "reproduce": "fedhp.api",
     "whatif": "fedhp.engine.replay.whatif",
     "Experiment": "fedhp.config",
     "FedhpError": "fedhp.errors",
     "Dataset": "fedhp.types",
     "Plan": "fedhp.types",
     "Decision": "fedhp.types",
+    "Action": "fedhp.types",
+    "LinkVerdict": "fedhp.types",
+    "PeerScoring": "fedhp.types",
     "NeighborMixing": "fedhp.types",
     "DirectedMixing": "fedhp.types",
     "Reports": "fedhp.types",
@@ -35,14 +43,17 @@ _HOMES = {
 }
 
 __all__ = [
+    "Action",
     "Dataset",
     "Decision",
     "DirectedMixing",
     "Experiment",
     "Federation",
     "FedhpError",
+    "LinkVerdict",
     "NeighborMixing",
     "Observation",
+    "PeerScoring",
     "Plan",
     "Reports",
     "RoundRecord",
@@ -50,26 +61,46 @@ __all__ = [
     "Topology",
     "__version__",
     "compare",
+    "explain",
+    "export",
     "load_experiment",
     "make_experiment",
     "open_run",
+    "report",
+    "reproduce",
     "run",
+    "show",
     "start",
     "whatif",
 ]
 
 if TYPE_CHECKING:
     from fedhp.algorithms import Federation, Observation
-    from fedhp.api import compare, load_experiment, make_experiment, open_run, run, start
+    from fedhp.api import (
+        compare,
+        explain,
+        export,
+        load_experiment,
+        make_experiment,
+        open_run,
+        report,
+        reproduce,
+        run,
+        show,
+        start,
+    )
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif
     from fedhp.errors import FedhpError
     from fedhp.learn.task import Task
     from fedhp.types import (
+        Action,
         Dataset,
         Decision,
         DirectedMixing,
+        LinkVerdict,
         NeighborMixing,
+        PeerScoring,
         Plan,
         Reports,
         RoundRecord,
@@ -81,3 +112,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fedhp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

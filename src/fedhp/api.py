@@ -1,25 +1,36 @@
-"""The Python interface: load an experiment, run it, iterate over rounds, compare, read results."""
+"""The Python interface: what the commands do, as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedhp.config import Experiment, check_targets, load, parse, to_tables
 from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.runs.run import Run, start_run
 from fedhp.record.reader import RunReader
+from fedhp.report.explain import explain_text
+from fedhp.report.export import export_run
+from fedhp.report.show import print_parts, show_parts
 from fedhp.tables import read_toml
+
+if TYPE_CHECKING:
+    from fedhp.report.pages.reproduction import Reproduction
 
 
 def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:
     """Read an experiment file; overrides as on the command line ("data.skew=0.8").
 
-    Top-level settings may be given by name: load_experiment("demo.toml", seed=3).
+    Settings may be given by name, sections as dictionaries, which are laid over those of the file:
+    load_experiment("demo.toml", seed=3, algorithm={"name": "dpsgd"}, data={"skew": 0.6}).
     """
-    named = [f"{key}={_toml(value)}" for key, value in settings.items()]
+    named = [text for key, value in settings.items() for text in _overrides(key, value)]
     return load(path, [*overrides, *named])
 
 
@@ -85,7 +96,96 @@ def open_run(folder: str | Path) -> RunReader:
     return RunReader(folder)
 
 
+def show(run: str | Path, *, round_index: int | None = None, width: int = 120) -> str:
+    """The text of `fedhp show`: a run, one of its rounds, or all runs in a folder."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    print_parts(Console(file=text, highlight=False, width=width), show_parts(run, round_index))
+    return text.getvalue()
+
+
+def explain(run: str | Path, round_index: int | None = None) -> str:
+    """The text of `fedhp explain`: what was decided in a round (default: the last), and why."""
+    with RunReader(run) as reader:
+        return explain_text(reader, round_index)
+
+
+def export(
+    run: str | Path,
+    out: str | Path | None = None,
+    *,
+    table: str | None = None,
+    trace: str | Path | None = None,
+) -> list[Path]:
+    """Write tables or a trace as `fedhp export` does; returns the files.
+
+    All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`.
+    """
+    return export_run(run, out, table=table, trace=trace)
+
+
+def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write the page of `fedhp report` about runs, with its figures and numbers; returns it."""
+    from fedhp.report.pages.run_report import report_on
+
+    return report_on(runs, out)[0]
+
+
+def reproduce(
+    figures: str | Sequence[str] = "all",
+    *,
+    profile: str = "quick",
+    out: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    files: str | Path | None = None,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> Reproduction:
+    """Run the paper's experiments and judge its claims, as `fedhp reproduce` does.
+
+    Finished runs are not repeated. If a run fails, the others still run; then the first error is
+    raised.
+    """
+    from fedhp.engine.runs.suite import check_suite, choose_figures, profile_folder, read_suite
+    from fedhp.report.figures.paper import read_figure_texts
+    from fedhp.report.pages.reproduction import save_reproduction
+
+    folder = profile_folder(profile, None if out is None else Path(out))
+    source = None if files is None else Path(files)
+    names = choose_figures([figures] if isinstance(figures, str) else figures, source)
+    suite = read_suite(names, profile=profile, out=folder, overrides=overrides, folder=source)
+    texts = read_figure_texts(names, source)
+    suite = check_suite(suite)
+    runner = run_with_progress if progress else run_cells
+    errors = runner([run.cell for run in suite.cells()], jobs=jobs)
+    result = save_reproduction(suite, texts, folder)
+    if errors:
+        raise errors[0]
+    return result
+
+
+def _overrides(key: str, value: Any) -> list[str]:
+    """A setting given by name as overrides: a table becomes one for each of its keys."""
+    if isinstance(value, Mapping):
+        return [
+            text for name, inner in value.items() for text in _overrides(f"{key}.{name}", inner)
+        ]
+    return [f"{key}={_toml(value)}"]
+
+
 def _toml(value: Any) -> str:
+    """A value as TOML in one line."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, Sequence | np.ndarray):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)

@@ -79,15 +79,15 @@ Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring
 class LinkVerdict(IntEnum):
     """Why a link is in this round's topology or not."""
 
-    CUT = 0
-    KEPT_BRIDGE = 1
-    KEPT_BOUND = 2
-    KEPT_NO_GAIN = 3
-    KEPT_UNTRIED = 4
-    KEPT_ALL = 5
-    FIXED = 6
-    DRAWN = 7
-    SCORED = 8
+    CUT = 0  # removed to shorten the round
+    KEPT_BRIDGE = 1  # without it the graph would be disconnected
+    KEPT_BOUND = 2  # without it the distance bound would be exceeded
+    KEPT_NO_GAIN = 3  # removing it would not improve the objective
+    KEPT_UNTRIED = 4  # the search ended before it was tried
+    KEPT_ALL = 5  # the round did not search: every link stays
+    FIXED = 6  # the algorithm always uses it
+    DRAWN = 7  # chosen at random
+    SCORED = 8  # the peers were scored on the worker's samples
 
 
 class StepRule(StrEnum):

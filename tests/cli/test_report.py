@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command
-from fedhp.cli.report import default_folder
+from fedhp.report.pages.run_report import report_folder
 from unit.report.markup import check_page
 from unit.report.runs import make_run
 
@@ -69,11 +69,11 @@ def check_json_names_every_file(command: Command, top: Path, tmp_path: Path) -> 
 
 def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert default_folder([Path("runs/a")]) == Path("runs/a/report")
-    assert default_folder([Path("runs/a/x"), Path("runs/a/y")]) == Path("runs/a/report")
-    assert default_folder([Path("a"), Path("b")]) == Path("report")
-    assert default_folder([Path("a"), Path("/b/c")]) == Path("/report")
-    assert default_folder([Path("/b/c"), Path("/b/d")]) == Path("/b/report")
+    assert report_folder([Path("runs/a")]) == Path("runs/a/report")
+    assert report_folder([Path("runs/a/x"), Path("runs/a/y")]) == Path("runs/a/report")
+    assert report_folder([Path("a"), Path("b")]) == Path("report")
+    assert report_folder([Path("a"), Path("/b/c")]) == Path("/report")
+    assert report_folder([Path("/b/c"), Path("/b/d")]) == Path("/b/report")
 
 
 @pytest.mark.parametrize(

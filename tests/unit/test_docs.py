@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ def test_api_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with forked_jobs():
         for block in blocks:
             exec(compile(block, "docs/api.md", "exec"), names)
+
+
+def test_the_reference_is_up_to_date() -> None:
+    generator = runpy.run_path(str(ROOT / "docs/reference.py"))
+    kept = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    assert generator["reference"]() == kept, "run: make docs"
+    for name in ("Plan", "Decision", "Reports", "Action", "LinkVerdict", "Topology"):
+        assert f"### fedhp.types.{name} *" in kept
 
 
 def test_the_design_page_names_files_that_exist() -> None:

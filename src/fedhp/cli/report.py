@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedhp.cli.parameters import Json
-
-REPORT_FOLDER = "report"
 
 
 def report(
@@ -35,10 +31,10 @@ def report(
 
     from fedhp.record.reader import find_runs
     from fedhp.report.formatting import count, data_size
-    from fedhp.report.pages.run_report import save_report
+    from fedhp.report.pages.run_report import report_folder, save_report
 
     folders = [folder for run in runs for folder in find_runs(run)]
-    target = default_folder(runs) if out is None else out
+    target = report_folder(runs) if out is None else out
     # Shown only in a terminal: forty runs take a minute or two.
     with Console(stderr=True).status(f"drawing {count(len(folders), 'run')} ..."):
         page, *files = save_report(folders, target)
@@ -52,13 +48,3 @@ def report(
     print(f"report: {page} ({data_size(page.stat().st_size)}, {count(len(folders), 'run')})")
     print(f"figures: {target / 'figures'} ({count(len(figures), 'file')})")
     print(f"numbers: {target / 'data'} ({count(len(data), 'file')})")
-
-
-def default_folder(runs: Sequence[Path]) -> Path:
-    """Inside the one folder that was given, or in the folder that contains all of them."""
-    if len(runs) == 1:
-        return runs[0] / REPORT_FOLDER
-    common = Path(os.path.commonpath([path.absolute() for path in runs]))
-    current = Path.cwd()
-    relative = common.relative_to(current) if common.is_relative_to(current) else common
-    return relative / REPORT_FOLDER

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.parameters import Json, redirect_user_prints, table_console
-from fedhp.errors import ConfigError, combine_errors
-from fedhp.tables import COMMAND_LINE
+from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import Suite
@@ -57,12 +56,17 @@ def reproduce(
     """
     from fedhp.cli.stopping import StopRequest
     from fedhp.console.campaign import run_with_progress
-    from fedhp.engine.runs.suite import check_suite, read_suite
+    from fedhp.engine.runs.suite import (
+        check_suite,
+        choose_figures,
+        profile_folder,
+        read_suite,
+    )
     from fedhp.report.figures.paper import read_figure_texts
     from fedhp.report.pages.reproduction import save_reproduction
 
-    folder = _check_profile(profile, out)
-    names = _chosen(what or ["all"], files)
+    folder = profile_folder(profile, out)
+    names = choose_figures(what or ["all"], files)
     suite = read_suite(
         names,
         profile=profile,
@@ -110,36 +114,3 @@ def _announce(suite: Suite) -> None:
             typer.echo(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", err=True)
         elif data_set.note:
             typer.echo(f"{data_set.title}: {data_set.note}", err=True)
-
-
-def _check_profile(profile: str, out: Path | None) -> Path:
-    """The folder for a profile that exists."""
-    from fedhp.engine.runs.suite import PROFILES
-
-    if profile not in PROFILES:
-        raise ConfigError(
-            f"unknown profile {profile!r}",
-            key="--profile",
-            source=COMMAND_LINE,
-            allowed=", ".join(PROFILES),
-            fix="write --profile quick",
-        )
-    return out or Path("runs", f"reproduce-{profile}")
-
-
-def _chosen(what: list[str], files: Path | None) -> list[str]:
-    """The names asked for, in the order of the files."""
-    from fedhp.engine.runs.suite import FIGURES, figures_in
-
-    known = FIGURES if files is None else figures_in(files)
-    names = [name for word in what for name in (known if word == "all" else (word,))]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ConfigError(
-            f"{unknown[0]!r} is not a figure of {'the paper' if files is None else files}",
-            key=WHAT,
-            source=COMMAND_LINE,
-            allowed=f"{', '.join(known)}, all",
-            fix="name one or more of these",
-        )
-    return [name for name in known if name in names]

@@ -6,6 +6,7 @@ Every number is read from the record; which sentences appear depends on what the
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from fedhp.algorithms.fedhp import FedHP
@@ -21,7 +22,7 @@ from fedhp.report.formatting import (
     seconds,
     sentence,
 )
-from fedhp.report.rounds import Link, RoundView, WorkerRound, bridges_of, read_round
+from fedhp.report.rounds import Link, RoundView, WorkerRound, bridges_of, check_round, read_round
 from fedhp.types import LinkVerdict, StepRule
 
 PLANNED = (
@@ -55,6 +56,15 @@ def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
         Paragraph("Away", _away(view)),
     ]
     return [paragraph for paragraph in paragraphs if paragraph.text]
+
+
+def explain_text(run: RunReader, round_index: int | None = None, *, width: int = 92) -> str:
+    """The same as one text with lines of this width; the last round if none is given."""
+    lines: list[str] = []
+    for paragraph in explain_round(run, check_round(run, round_index)):
+        lines.append(paragraph.heading)
+        lines += textwrap.wrap(paragraph.text, width, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def round_line(view: RoundView) -> str:

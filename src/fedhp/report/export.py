@@ -75,6 +75,26 @@ def save_tables(run: RunReader, folder: Path) -> list[Path]:
     return [save_table(run, name, folder / f"{name}.csv") for name in ROUND_TABLES]
 
 
+def export_run(
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    table: str | None = None,
+    trace: str | Path | None = None,
+) -> list[Path]:
+    """One table as a file, or all tables in a folder (default: RUN/tables), or a trace."""
+    paths: list[Path] = []
+    with RunReader(folder) as run:
+        if trace is not None:
+            paths.append(save_text(Path(trace), trace_csv(run)))
+        if table is not None:
+            default = run.folder / "tables" / f"{table}.csv"
+            paths.append(save_table(run, table, default if out is None else Path(out)))
+        elif trace is None or out is not None:
+            paths += save_tables(run, run.folder / "tables" if out is None else Path(out))
+    return paths
+
+
 def save_text(path: Path, text: str) -> Path:
     """Write a whole file, and its folder if needed."""
     return save_parts(path, [text.encode()])

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-import fedhp.report
+import fedhp
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.report.figures.comparison import (
@@ -96,7 +96,7 @@ def test_drawing_leaves_no_global_trace(runs: Runs) -> None:
     before = dict(matplotlib.rcParams)
     overview(read_comparison(runs.comparison[:2]))
     assert dict(matplotlib.rcParams) == before
-    for path in Path(fedhp.report.__file__).parent.glob("*.py"):
+    for path in Path(fedhp.__file__).with_name("report").glob("*.py"):
         assert "import pyplot" not in path.read_text()
         assert "matplotlib.pyplot" not in path.read_text()
 

@@ -163,6 +163,35 @@ def figures_in(folder: Path) -> tuple[str, ...]:
     return names
 
 
+def profile_folder(profile: str, out: Path | None = None) -> Path:
+    """The folder of a profile's runs; refuse a profile that does not exist."""
+    if profile not in PROFILES:
+        raise ConfigError(
+            f"unknown profile {profile!r}",
+            key="--profile",
+            source=COMMAND_LINE,
+            allowed=", ".join(PROFILES),
+            fix="write --profile quick",
+        )
+    return out or Path("runs", f"reproduce-{profile}")
+
+
+def choose_figures(words: Sequence[str], files: Path | None = None) -> list[str]:
+    """The figures that these words name, in the order of the files; "all" names every one."""
+    known = FIGURES if files is None else figures_in(files)
+    names = [name for word in words for name in (known if word == "all" else (word,))]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]!r} is not a figure of {'the paper' if files is None else files}",
+            key="fig1 ... fig7 | tables | all",
+            source=COMMAND_LINE,
+            allowed=f"{', '.join(known)}, all",
+            fix="name one or more of these",
+        )
+    return [name for name in known if name in names]
+
+
 def read_suite(
     names: Sequence[str],
     *,

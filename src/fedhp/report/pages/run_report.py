@@ -5,11 +5,12 @@ All runs count in the comparison of a batch; the other sections look into one ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-from fedhp.record.reader import RunReader, RunSummary
+from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import explain_round, round_line
@@ -73,6 +74,7 @@ from fedhp.report.rounds import check_round, read_round, selection_note
 from fedhp.report.tables import comparison_grid, spread_evenly
 
 PAGE_FILE = "report.html"
+REPORT_FOLDER = "report"
 MOST_NAMES = 6  # labels in a title
 OPEN_LABELS = 2  # the others are folded
 LOG_ROUNDS = 12  # of a decision log
@@ -103,6 +105,23 @@ def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None)
     """The sections about these runs; `figures` with a folder also saves the figures."""
     runs = sort_runs(folders)
     return _sections(runs, _comparisons(runs), PageFigures() if figures is None else figures)
+
+
+def report_folder(runs: Sequence[Path]) -> Path:
+    """Inside the one folder that was given, or in the folder that contains all of them."""
+    if len(runs) == 1:
+        return runs[0] / REPORT_FOLDER
+    common = Path(os.path.commonpath([path.absolute() for path in runs]))
+    current = Path.cwd()
+    relative = common.relative_to(current) if common.is_relative_to(current) else common
+    return relative / REPORT_FOLDER
+
+
+def report_on(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> list[Path]:
+    """The report on run folders and on folders that contain runs; returns the files."""
+    paths = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
+    folders = [folder for path in paths for folder in find_runs(path)]
+    return save_report(folders, report_folder(paths) if out is None else Path(out))
 
 
 def save_report(folders: Sequence[Path], out: Path) -> list[Path]:

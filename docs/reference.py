@@ -1,0 +1,152 @@
+"""Writes docs/reference.md from the source: python docs/reference.py (or make docs)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import fedhp
+from fedhp import graph, timing, types
+from fedhp.algorithms import base
+
+TARGET = Path(__file__).with_name("reference.md")
+INTRODUCTION = """\
+# Reference
+
+<!-- Generated from the source by docs/reference.py: change a docstring there, then `make docs`. -->
+
+What an [algorithm of your own](own-parts.md) receives and returns, and helpers for topologies. N
+is the number of workers, E of links, M of candidate peers. Times are in seconds, sizes in bytes;
+workers are numbered from 0, rounds from 1. Names with a star can be imported from `fedhp` itself.
+"""
+SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
+    ("What an algorithm receives", base, ("Federation", "Observation")),
+    ("What an algorithm receives", types, ("Reports",)),
+    ("What an algorithm receives", timing, ("Network",)),
+    ("What an algorithm returns", types, ("Plan", "Action", "Decision", "LinkVerdict")),
+    ("Exchanges of a plan", types, ("NeighborMixing", "DirectedMixing", "PeerScoring")),
+    ("Topologies", types, ("Topology",)),
+    (
+        "Topologies",
+        graph,
+        (
+            "topology_from",
+            "full",
+            "ring",
+            "ring_over",
+            "star",
+            "grid",
+            "random_regular",
+            "random",
+            "links",
+            "base_topology",
+            "is_connected",
+            "components_of",
+            "neighbor_lists",
+            "among",
+            "laplacian",
+            "mixing_weights",
+            "mixing_matrix",
+            "directed_weights",
+            "mixing_rate",
+        ),
+    ),
+)
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    heading = ""
+    for title, module, names in SECTIONS:
+        if title != heading:
+            parts.append(f"## {title}\n")
+            heading = title
+        source = inspect.getsource(module)
+        nodes = {
+            node.name: node
+            for node in ast.parse(source).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+        for name in names:
+            node = nodes[name]
+            if isinstance(node, ast.ClassDef):
+                parts.append(_class_text(module, node, source.splitlines()))
+            else:
+                parts.append(_function_text(module, node))
+    return "\n".join(parts)
+
+
+def _class_text(module: ModuleType, node: ast.ClassDef, lines: list[str]) -> str:
+    star = " *" if node.name in fedhp.__all__ else ""
+    text = [f"### {module.__name__}.{node.name}{star}\n", f"{_doc(node)}\n"]
+    fields = [
+        (
+            f"`{ast.unparse(item.target)}`",
+            f"`{ast.unparse(item.annotation)}`",
+            "" if item.value is None else f"`{_default(item.value)}`",
+            _comment(lines, item),
+        )
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+    ]
+    members = [
+        (f"`{ast.unparse(item.targets[0])}`", ast.unparse(item.value), _comment(lines, item))
+        for item in node.body
+        if isinstance(item, ast.Assign)
+    ]
+    if fields:
+        text += _table(("field", "type", "default", "meaning"), fields)
+    if members:
+        text += _table(("name", "value", "meaning"), members)
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
+            is_property = any(ast.unparse(mark) == "property" for mark in item.decorator_list)
+            text.append(f"- `{item.name if is_property else _signature(item)}`: {_doc(item)}")
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _function_text(module: ModuleType, node: ast.FunctionDef) -> str:
+    return f"### {module.__name__}.{node.name}\n\n`{_signature(node)}`\n\n{_doc(node)}\n"
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    arguments = ast.unparse(node.args).removeprefix("self, ")
+    returned = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    return f"{node.name}({arguments}){returned}"
+
+
+def _default(value: ast.expr) -> str:
+    text = ast.unparse(value)
+    return "{}" if text == "field(default_factory=dict)" else text
+
+
+def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def _comment(lines: list[str], item: ast.stmt) -> str:
+    """The comment at the end of an item's line, or in the lines before it."""
+    _, mark, comment = lines[item.end_lineno - 1][item.end_col_offset :].partition("#")
+    if mark:
+        return comment.strip()
+    above: list[str] = []
+    for line in reversed(lines[: item.lineno - 1]):
+        if not line.strip().startswith("#"):
+            break
+        above.insert(0, line.strip().lstrip("# "))
+    return " ".join(above)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [
+        [cell.replace("|", "\\|") for cell in row] for row in (header, ["---"] * len(header), *rows)
+    ]
+    return [*(f"| {' | '.join(row)} |" for row in cells), ""]
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference(), encoding="utf-8")

@@ -1,0 +1,173 @@
+"""What `fedhp show` says about a run, one of its rounds, or all runs in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fedhp.errors import RunError
+from fedhp.record.reader import RunReader, RunSummary, find_runs
+from fedhp.record.statistics import summarize_runs
+from fedhp.report.describe import describe_run
+from fedhp.report.formatting import (
+    count,
+    data_size,
+    final_meaning,
+    number,
+    score,
+    seconds,
+    target_name,
+)
+from fedhp.report.rounds import check_round
+from fedhp.report.tables import comparison_table, round_table, worker_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Parts: TypeAlias = "list[str | Table]"
+
+
+def show_parts(folder: str | Path, round_index: int | None = None) -> Parts:
+    """Lines and tables about the run in a folder, one of its rounds, or all runs below it."""
+    top = Path(folder)
+    folders = find_runs(top)
+    if len(folders) > 1:
+        _refuse_round_of_many(top, folders, round_index)
+        return _many_parts(folders, top)
+    with RunReader(folders[0]) as run:
+        return _run_parts(run) if round_index is None else _round_parts(run, round_index)
+
+
+def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, Any]:
+    """One run: its summary, or one of its rounds. Several: as `fedhp compare --json`."""
+    top = Path(folder)
+    folders = find_runs(top)
+    if round_index is not None:
+        _refuse_round_of_many(top, folders, round_index)
+        with RunReader(folders[0]) as run:
+            return _round_json(run, check_round(run, round_index))
+    summaries = []
+    for run_folder in folders:
+        with RunReader(run_folder) as run:
+            summaries.append(run.summary())
+    if len(summaries) == 1:
+        return summaries[0].as_json()
+    runs = [summary.as_json() for summary in summaries]
+    return {"runs": runs, "summary": summarize_runs(summaries)}
+
+
+def print_parts(console: Console, parts: Iterable[str | Table]) -> None:
+    """Lines are printed as they are; tables are as wide as the console."""
+    for part in parts:
+        if isinstance(part, str):
+            console.print(part, soft_wrap=True, markup=False)
+        else:
+            console.print(part)
+
+
+def _refuse_round_of_many(top: Path, folders: Sequence[Path], round_index: int | None) -> None:
+    if round_index is not None and len(folders) > 1:
+        raise RunError(
+            f"{top} contains {len(folders)} runs, but --round needs a single one",
+            allowed="--round with a single run folder",
+            fix=f"for example: fedhp show {folders[0]} --round {round_index}",
+        )
+
+
+def _run_parts(run: RunReader) -> Parts:
+    parts: Parts = [*_fact_lines([("run", str(run.folder)), *describe_run(run)]), ""]
+    if not run.rounds_done:
+        return parts + _fact_lines([("digest", run.digest())])
+    numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
+    command = f"fedhp explain {run.folder} --round {run.rounds_done}"
+    return [*parts, round_table(run), "", *_fact_lines(numbers), f"explain a round: {command}"]
+
+
+def _round_parts(run: RunReader, round_index: int) -> Parts:
+    index = check_round(run, round_index)
+    return [
+        f"{run.folder}, round {index}",
+        worker_table(run, index),
+        f"explain it: fedhp explain {run.folder} --round {index}",
+    ]
+
+
+def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
+    parts: Parts = []
+    summaries = []
+    for folder in folders:
+        with RunReader(folder) as run:
+            summary = run.summary()
+        summaries.append(summary)
+        final = score(summary.final_accuracy, summary.metric)
+        parts.append(
+            f"{folder.relative_to(top)}: {summary.status}, {count(summary.rounds, 'round')}, "
+            f"{seconds(summary.completion_time)}, final {final}, "
+            f"digest {summary.digest[:12]}"
+        )
+    for metric in dict.fromkeys(summary.metric for summary in summaries):
+        parts += ["", comparison_table([s for s in summaries if s.metric == metric])]
+    return [*parts, f"show one of them: fedhp show {folders[0]}"]
+
+
+def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
+    reached = [
+        (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
+        for target, time in summary.time_to_target.items()
+    ]
+    # On a network time is real, and nobody sees all models.
+    mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
+    loss = number(summary.final_loss)
+    if summary.mean_model_loss is not None:
+        loss += f", of the mean model {number(summary.mean_model_loss)}"
+    test_loss = [] if summary.final_loss is None else [("test loss", loss)]
+    known = [(v, c) for c, v in enumerate(summary.class_accuracy or []) if v is not None]
+    by_class = [
+        (f"{name} class", f"{score(value, metric)} (class {number_of_class})")
+        for name, (value, number_of_class) in (
+            (("worst", min(known)), ("best", max(known))) if known else ()
+        )
+    ]
+    total = seconds(summary.completion_time)
+    meaning = final_meaning([summary.final_tests])
+    return [
+        ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers; {meaning})"),
+        *mean_model,
+        ("worst worker", score(summary.worst_worker_accuracy, metric)),
+        ("best worker", score(summary.best_worker_accuracy, metric)),
+        *test_loss,
+        *by_class,
+        ("best", score(summary.best_accuracy, metric)),
+        *reached,
+        ("total time", total if network else f"{total} of virtual time"),
+        ("round", seconds(summary.round_time)),
+        ("waiting", f"{seconds(summary.mean_waiting_time)} per round"),
+        ("mean steps", number(summary.mean_local_steps)),
+        ("data sent", data_size(summary.bytes_sent)),
+        ("digest", summary.digest),
+    ]
+
+
+def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in facts)
+    return [f"{name:<{width}}  {fact}" for name, fact in facts]
+
+
+def _round_json(run: RunReader, index: int) -> dict[str, Any]:
+    """The round's row of `rounds`, its evaluation or null, and the rows of its other tables."""
+
+    def rows(table: str) -> list[dict[str, Any]]:
+        columns = run.table(table, round_index=index)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    evaluations = rows("evaluations")
+    return {
+        **rows("rounds")[0],
+        "evaluation": evaluations[0] if evaluations else None,
+        "facts": {row["name"]: row["value"] for row in rows("facts")},
+        "workers": rows("workers"),
+        "links": rows("links"),
+        "verdicts": rows("verdicts"),
+    }
