@@ -13,14 +13,17 @@ import fedhp
 
 HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors", "grpc", "cryptography")
 PUBLIC = [
+    "Action",
     "Dataset",
     "Decision",
     "DirectedMixing",
     "Experiment",
     "Federation",
     "FedhpError",
+    "LinkVerdict",
     "NeighborMixing",
     "Observation",
+    "PeerScoring",
     "Plan",
     "Reports",
     "RoundRecord",
@@ -28,10 +31,15 @@ PUBLIC = [
     "Topology",
     "__version__",
     "compare",
+    "explain",
+    "export",
     "load_experiment",
     "make_experiment",
     "open_run",
+    "report",
+    "reproduce",
     "run",
+    "show",
     "start",
     "whatif",
 ]
