@@ -117,12 +117,14 @@ def export(
     *,
     table: str | None = None,
     trace: str | Path | None = None,
+    models: str | Path | None = None,
 ) -> list[Path]:
-    """Write tables or a trace as `fedhp export` does; returns the files.
+    """Write tables, a trace or models as `fedhp export` does; returns the files.
 
-    All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`.
+    All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`; the
+    models go to the folder `models`, one safetensors file per worker and one with their mean.
     """
-    return export_run(run, out, table=table, trace=trace)
+    return export_run(run, out, table=table, trace=trace, models=models)
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""`fedhp export`: a run's tables as CSV, and its devices and links as a trace to replay."""
+"""`fedhp export`: a run's tables as files, its world as a trace to replay, its models."""
 
 from __future__ import annotations
 
@@ -46,17 +46,26 @@ def export(
             help="Write the comparison of the runs in the folder as LaTeX tables.",
         ),
     ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write every worker's model and their mean as safetensors files.",
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's tables as CSV, a comparison as LaTeX, or devices and links as a trace."""
+    """Write a run's tables, a comparison as LaTeX, its world as a trace, or its models."""
     from fedhp.record.reader import RunReader
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
     from fedhp.report.rounds import selection_note
 
     if latex is not None:
         _save_latex(run, latex)
-        if table is None and out is None and trace is None:
+        if table is None and out is None and trace is None and models is None:
             return
     with RunReader(run) as reader:
+        if models is not None:
+            print(f"models: {models} ({len(reader.run_models().save(models))} files)")
         if trace is not None:
             unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
             save_text(trace, trace_csv(reader))
@@ -68,7 +77,7 @@ def export(
                     print(part, end="")
             else:
                 print(f"table: {save_table(reader, table, out)}")
-        elif trace is None or out is not None:
+        elif (trace is None and models is None) or out is not None:
             folder = run / "tables" if out is None else out
             print(f"tables: {folder} ({len(save_tables(reader, folder))} files)")
         else:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import read_checkpoint
 from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedhp.record.models import RunModels
 
 Columns = dict[str, list[Any]]
 
@@ -95,6 +100,33 @@ class RunReader:
         """Every worker's model as of the last checkpoint, [N, parameters]; None before it."""
         saved = read_checkpoint(self.folder, mapped=True)
         return None if saved is None else np.array(saved.arrays["models"])
+
+    def model(self, worker: int) -> nn.Module:
+        """A worker's model as of the last checkpoint: a new torch module with its weights."""
+        return self.run_models().model(worker)
+
+    def mean_model(self) -> nn.Module:
+        """The mean of all workers' models as of the last checkpoint, as a new torch module."""
+        return self.run_models().mean_model()
+
+    def state_dict(self, worker: int) -> dict[str, Tensor]:
+        """The tensors of a worker's model by their names in the module."""
+        return dict(self.model(worker).state_dict())
+
+    def run_models(self) -> RunModels:
+        """All models as of the last checkpoint; builds the run's task, which reads its data."""
+        from fedhp.record.models import RunModels
+
+        saved = read_checkpoint(self.folder, mapped=True)
+        if saved is None:
+            network = "; in a network run each worker keeps its own: workers/NAME/model.safetensors"
+            raise RunError(
+                f"{self.folder}: there is no checkpoint yet, so there are no models"
+                + (network if self.meta("network") else ""),
+                allowed="a finished run, or one that has written a checkpoint",
+                fix="let the run finish, with --resume if it was interrupted",
+            )
+        return RunModels(self.folder, self.meta("experiment"), saved)
 
     def digest(self) -> str:
         """A hash of all numbers of the run, models included: equal runs have equal digests."""

@@ -81,16 +81,19 @@ def export_run(
     *,
     table: str | None = None,
     trace: str | Path | None = None,
+    models: str | Path | None = None,
 ) -> list[Path]:
-    """One table as a file, or all tables in a folder (default: RUN/tables), or a trace."""
+    """One table as a file, or all tables in a folder (default: RUN/tables); a trace; models."""
     paths: list[Path] = []
     with RunReader(folder) as run:
+        if models is not None:
+            paths += run.run_models().save(Path(models))
         if trace is not None:
             paths.append(save_text(Path(trace), trace_csv(run)))
         if table is not None:
             default = run.folder / "tables" / f"{table}.csv"
             paths.append(save_table(run, table, default if out is None else Path(out)))
-        elif trace is None or out is not None:
+        elif (trace is None and models is None) or out is not None:
             paths += save_tables(run, run.folder / "tables" if out is None else Path(out))
     return paths
 

@@ -1,0 +1,101 @@
+"""The models of a run as torch modules: a row of the checkpoint loaded into the run's own model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedhp import components
+from fedhp.config import parse
+from fedhp.data import load_data
+from fedhp.errors import RunError
+from fedhp.files import storage_errors, write_parts
+from fedhp.learn.params import Layout, Slot, layout_of
+from fedhp.learn.task import initial_model, make_task
+from fedhp.record.checkpoint import Checkpoint
+from fedhp.record.tensors import tensor_parts
+
+
+class RunModels:
+    """The workers' models as of the last checkpoint, and their mean."""
+
+    def __init__(self, folder: Path, tables: Mapping[str, Any], saved: Checkpoint) -> None:
+        self._folder = folder
+        source = str(folder)
+        components.make_importable(os.getcwd())
+        self._experiment = parse(tables, source=source)
+        self._task = make_task(
+            self._experiment.task,
+            self._experiment.model,
+            lambda: load_data(self._experiment.data, source=source),
+            source=source,
+        )
+        self._rows = saved.arrays["models"]
+        self._counters = saved.arrays["counters"]
+        self.round_index = saved.round_index
+        self.workers = len(self._rows)
+
+    def model(self, worker: int) -> nn.Module:
+        """A new module with a worker's weights, in evaluation mode."""
+        if isinstance(worker, bool) or not 0 <= worker < self.workers:
+            raise RunError(
+                f"{self._folder}: unknown worker {worker!r}",
+                allowed=f"a worker from 0 to {self.workers - 1}",
+                fix="choose one of these, or mean_model() for the mean of all",
+            )
+        return self._module(self._rows[worker], self._counters[worker])
+
+    def mean_model(self) -> nn.Module:
+        """A new module with the mean of all workers' weights; counters are those of worker 0."""
+        total = np.zeros(self._rows.shape[1])
+        for row in self._rows:
+            total += row
+        return self._module((total / self.workers).astype(np.float32), self._counters[0])
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write worker-0.safetensors, ... and mean.safetensors into a folder."""
+        paths = [
+            self._save(self.model(worker), folder / f"worker-{worker}.safetensors")
+            for worker in range(self.workers)
+        ]
+        return [*paths, self._save(self.mean_model(), folder / "mean.safetensors")]
+
+    def _save(self, module: nn.Module, path: Path) -> Path:
+        arrays = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+        metadata = {"format": "pt", "round": str(self.round_index)}
+        with storage_errors(path, option="--models"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_parts(path, tensor_parts(arrays, metadata))
+        return path
+
+    def _module(self, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]) -> nn.Module:
+        module = initial_model(self._task, self._experiment.seed)
+        layout = layout_of(module, batch_norm=self._experiment.training.batch_norm)
+        self._check(layout, row, counters)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for slots, values in ((layout.slots, row), (layout.counters, counters)):
+                for slot in slots:
+                    tensors[slot.name].copy_(_part(values, slot))
+        return module.eval()
+
+    def _check(
+        self, layout: Layout, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]
+    ) -> None:
+        if (layout.width, layout.counter_width) != (len(row), len(counters)):
+            raise RunError(
+                f"{self._folder}: the model has {layout.width} numbers now, "
+                f"but the run recorded {len(row)}",
+                allowed="the model and task that the run was started with, code included",
+                fix="undo the change in your own model or task",
+            )
+
+
+def _part(values: np.ndarray[Any, Any], slot: Slot) -> Tensor:
+    return torch.from_numpy(np.array(values[slot.start : slot.stop])).view(slot.shape)
