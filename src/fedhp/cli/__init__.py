@@ -26,6 +26,7 @@ def call(arguments: list[str]) -> int:
     import typer
 
     from fedhp.cli.app import app
+    from fedhp.cli.parameters import remove_unused_folders
 
     try:
         result = app(arguments, standalone_mode=False)
@@ -47,6 +48,8 @@ def call(arguments: list[str]) -> int:
         failure = _blame_override(as_fedhp_error(error), arguments)
         print(f"error: {failure}", file=sys.stderr)
         return failure.exit_code
+    finally:
+        remove_unused_folders()
 
 
 def _blame_override(error: FedhpError, arguments: list[str]) -> FedhpError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WIDE = 120  # columns of a table in a file or pipe
 MOST_SEEDS = 10_000
+_reserved: list[Path] = []  # folders that choose_folder made for this command
 
 ExperimentFile = Annotated[
     Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
@@ -53,15 +54,47 @@ def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
 
 
 def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
-    """The --out folder, else the next free folder below runs/, or with resume the last one."""
+    """The --out folder, else a new one below runs/, or with resume the last one that has files.
+
+    A new folder is made here: of two commands at the same time, each gets its own. The command's
+    end removes it again if nothing was written to it.
+    """
     if out is not None:
         return out
+    runs = Path("runs")
     number = 1
-    while Path("runs", f"{experiment.stem}-{number}").exists():
+    while (runs / f"{experiment.stem}-{number}").exists():
         number += 1
-    if resume and number > 1:
-        number -= 1
-    return Path("runs", f"{experiment.stem}-{number}")
+    if resume:
+        for earlier in range(number - 1, 0, -1):
+            folder = runs / f"{experiment.stem}-{earlier}"
+            if not folder.is_dir() or any(folder.iterdir()):
+                return folder
+    while True:
+        folder = runs / f"{experiment.stem}-{number}"
+        try:
+            if not runs.exists():
+                runs.mkdir(exist_ok=True)
+                _reserved.append(runs)
+            folder.mkdir()
+        except FileExistsError:
+            if not folder.exists():  # runs itself is a file; the check of the folder says so
+                return folder
+            number += 1
+            continue
+        except FileNotFoundError:
+            continue  # another command has just removed the empty folder runs
+        except OSError:
+            return folder  # the check of the folder says why
+        _reserved.append(folder)
+        return folder
+
+
+def remove_unused_folders() -> None:
+    """Remove the folders that choose_folder made and nothing was written to."""
+    while _reserved:
+        with suppress(OSError):  # it has files, or is gone
+            _reserved.pop().rmdir()
 
 
 def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:

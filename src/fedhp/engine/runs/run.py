@@ -255,8 +255,9 @@ def start_run(
         try:
             _create(prepared, target, label=label or experiment.algorithm.name)
         except RunError:
-            # The job of a process that was just killed may have made it in the meantime.
-            if not (resume and check_folder(experiment, target, resume=True)):
+            # Another process may have made the run in the meantime: the job of one that was just
+            # killed, or a command with the same --out, which check_folder refuses.
+            if not (is_run(target) and check_folder(experiment, target, resume=resume)):
                 raise
     return Run(prepared, target, stop=stop)
 
