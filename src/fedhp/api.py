@@ -108,6 +108,7 @@ def show(run: str | Path, *, round_index: int | None = None, width: int = 120) -
 def explain(run: str | Path, round_index: int | None = None) -> str:
     """The text of `fedhp explain`: what was decided in a round (default: the last), and why."""
     with RunReader(run) as reader:
+        reader.check()
         return explain_text(reader, round_index)
 
 

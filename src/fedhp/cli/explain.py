@@ -26,6 +26,7 @@ def explain(
     console = Console(highlight=False)
     width = min(console.width, 92)  # lines longer than this are hard to read
     with RunReader(run) as reader:
+        reader.check()
         for paragraph in explain_round(reader, check_round(reader, round_index)):
             console.print(Text(paragraph.heading, style="bold"))
             console.print(Padding(Text(paragraph.text), (0, 0, 0, 2)), width=width)

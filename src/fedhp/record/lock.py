@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -38,3 +39,17 @@ class FolderLock:
 
     def __exit__(self, *details: object) -> None:
         self._lock.release()
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process works on the run now; None if that cannot be found out."""
+    try:
+        with (folder / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file gives it back
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False

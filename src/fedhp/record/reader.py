@@ -13,6 +13,7 @@ import numpy as np
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import read_checkpoint
+from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray
 
@@ -46,6 +47,19 @@ class RunReader:
     def meta(self, key: str) -> Any:
         """A value of the run's description: label, algorithm, seed, devices, status, ..."""
         return self._store.meta(key)
+
+    @property
+    def status(self) -> str:
+        """created, running, interrupted, finished or diverged; a run is running only while a
+        process works on it."""
+        recorded = str(self.meta("status"))
+        if recorded == "running" and is_held(self.folder) is False:
+            return "interrupted"
+        return recorded
+
+    def check(self) -> None:
+        """Refuse a record with damaged bytes: a finished run knows the hash of its numbers."""
+        self._store.check()
 
     @property
     def rounds_done(self) -> int:
@@ -187,7 +201,7 @@ def summarize(run: RunReader) -> RunSummary:
         algorithm=run.meta("label"),
         seed=run.meta("seed"),
         metric=run.meta("metric"),
-        status=run.meta("status"),
+        status=run.status,
         rounds=len(rounds["round"]),
         final_accuracy=mean(tests["accuracy"][-last:]),
         best_accuracy=max(tests["accuracy"], default=None),

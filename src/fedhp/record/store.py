@@ -127,6 +127,8 @@ KEYS = {
     "class_test_metrics": "round, whole, class",
     "wall": "round, phase",
 }
+NUMBERS_DIGEST = "numbers_digest"  # the description's key for the digest without the models
+MOST_HASHED_BYTES = 1 << 28
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
 WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
 CACHE_KIB = 64 * 1024  # a round of 10,000 workers fits, and is written once
@@ -196,6 +198,20 @@ class Store:
             return None if row is None else json.loads(row[0])
         except ValueError as error:
             raise _damaged(self.path, f"{key}: {error}") from None
+
+    def check(self) -> None:
+        """Refuse a record whose bytes were damaged: in its pages, or in a finished run's numbers.
+
+        A very large record is checked by its pages alone, since hashing it takes minutes.
+        """
+        with _clear_errors(self.path):
+            problem = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problem != "ok":
+                raise _damaged(self.path, problem)
+        recorded = self.meta(NUMBERS_DIGEST)
+        hashed = self.path.stat().st_size <= MOST_HASHED_BYTES
+        if recorded and hashed and self.meta("status") == "finished" and self.digest() != recorded:
+            raise _damaged(self.path, "its numbers differ from those that the run recorded")
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set a value, durably."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -58,10 +59,14 @@ def _model(experiment: Mapping[str, Any]) -> str:
 
 
 def _status(run: RunReader) -> str:
-    done, planned = run.rounds_done, run.meta("rounds")
-    text = f"{run.meta('status')}, {done} of {count(planned, 'round')}"
-    message = run.meta("message") if run.meta("status") == "diverged" else None
-    if run.meta("status") == "finished":
+    done, planned, status = run.rounds_done, run.meta("rounds"), run.status
+    text = f"{status}, {done} of {count(planned, 'round')}"
+    if status == "interrupted" and run.meta("status") == "running":
+        resume = "" if run.meta("network") else " --resume"
+        again = f"the same command with --out {shlex.quote(str(run.folder))}{resume}"
+        return f"{text} (its process is gone); resume with {again}"
+    message = run.meta("message") if status == "diverged" else None
+    if status == "finished":
         message = run.meta("stopped")
     return f"{text}: {message.splitlines()[0]}" if message else text
 

@@ -133,7 +133,7 @@ def _read_entry(folder: Path) -> RunEntry:
             folder=folder,
             label=run.meta("label"),
             seed=run.meta("seed"),
-            status=run.meta("status"),
+            status=run.status,
             rounds=run.rounds_done,
             asynchronous=bool(run.meta("asynchronous")),
             metric=run.meta("metric"),

@@ -37,6 +37,7 @@ def show_parts(folder: str | Path, round_index: int | None = None) -> Parts:
         _refuse_round_of_many(top, folders, round_index)
         return _many_parts(folders, top)
     with RunReader(folders[0]) as run:
+        run.check()
         return _run_parts(run) if round_index is None else _round_parts(run, round_index)
 
 
@@ -47,10 +48,12 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
     if round_index is not None:
         _refuse_round_of_many(top, folders, round_index)
         with RunReader(folders[0]) as run:
+            run.check()
             return _round_json(run, check_round(run, round_index))
     summaries = []
     for run_folder in folders:
         with RunReader(run_folder) as run:
+            run.check()
             summaries.append(run.summary())
     if len(summaries) == 1:
         return summaries[0].as_json()
@@ -99,6 +102,7 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
     summaries = []
     for folder in folders:
         with RunReader(folder) as run:
+            run.check()
             summary = run.summary()
         summaries.append(summary)
         final = score(summary.final_accuracy, summary.metric)
