@@ -89,6 +89,11 @@ class LinkVerdict(IntEnum):
     DRAWN = 7  # chosen at random
     SCORED = 8  # the peers were scored on the worker's samples
 
+    @property
+    def word(self) -> str:
+        """The name in tables and files: "cut", "kept_bridge", ..."""
+        return self.name.lower()
+
 
 class StepRule(StrEnum):
     """What set the steps of a round. The record keeps these texts, with numbers in the braces."""

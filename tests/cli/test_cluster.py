@@ -39,6 +39,7 @@ def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> 
     assert sorted(result["digests"]) == ["w0", "w1"]
     assert result["exit_codes"] == {"coordinator": 0, "w0": 0, "w1": 0}
     assert 0 < result["accuracy"] <= 1
+    assert result["runs"] == [result["run"]]
     assert result["run"]["mean_model_accuracy"] is None
     assert "round 2/2" in outcome.err
 

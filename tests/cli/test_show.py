@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import typer
@@ -15,6 +16,8 @@ from fedhp.cli.export import export
 from fedhp.cli.show import show
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
+from fedhp.record.store import ROUND_TABLES
+from fedhp.types import LinkVerdict
 from unit.report.runs import make_run, query, wide_run
 
 Call = Callable[..., str]
@@ -113,6 +116,69 @@ def test_export_one_table_all_tables_and_a_trace(call: Call, top: Path, tmp_path
     text = call("export", folder, "--trace", tmp_path / "trace.csv")
     assert "world.bandwidth.unit=Mb/s" in text
     assert (tmp_path / "trace.csv").read_text().startswith("time,worker,bandwidth,step_time\n")
+
+
+def test_parquet_by_the_ending_of_the_file(call: Call, top: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    folder = top / "fedhp" / "seed-0"
+    file = tmp_path / "new" / "links.parquet"
+    assert str(file) in call("export", folder, "--table", "links", "--out", file)
+    with RunReader(folder) as run:
+        assert pyarrow.parquet.read_table(file).to_pydict() == run.table("links")
+    with pytest.raises(RunError, match="holds one table") as caught:
+        call("export", folder, "--out", tmp_path / "all.parquet")
+    assert "--table" in caught.value.fix
+    assert not (tmp_path / "all.parquet").exists()
+
+
+def test_parquet_without_pyarrow_is_refused(
+    call: Call, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedhp.report.export.has_parquet", lambda: False)
+    file = tmp_path / "links.parquet"
+    with pytest.raises(RunError, match="pyarrow") as caught:
+        call("export", top / "fedhp" / "seed-0", "--table", "links", "--out", file)
+    assert "fedhp[parquet]" in caught.value.fix
+    assert not file.exists()
+
+
+def test_verdicts_are_words(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    recorded = query(folder, "SELECT verdict FROM links ORDER BY round, a, b")
+    words = [LinkVerdict(verdict).name.lower() for (verdict,) in recorded]
+    with RunReader(folder) as run:
+        assert run.table("links")["verdict"] == words
+        assert run.column_types("links")["verdict"] == "TEXT"
+        assert set(run.table("verdicts")["verdict"]) == set(words)
+    header, *rows = call("export", folder, "--table", "links").splitlines()
+    column = header.split(",").index("verdict")
+    assert [row.split(",")[column] for row in rows] == words
+
+
+def test_show_json_obeys_round(call: Call, top: Path) -> None:
+    folder = top / "fedhp" / "seed-0"
+    shown = json.loads(call("show", folder, "--json", "--round", 4))
+    assert shown["round"] == 4
+    (clock,) = query(folder, "SELECT clock FROM rounds WHERE round = 4")
+    assert (shown["clock"],) == clock
+    steps = query(folder, "SELECT worker, local_steps FROM workers WHERE round = 4")
+    assert [(row["worker"], row["local_steps"]) for row in shown["workers"]] == steps
+    assert shown["evaluation"]["round"] == 4
+    with pytest.raises(RunError, match="round 99"):
+        call("show", folder, "--json", "--round", 99)
+    with pytest.raises(RunError, match="contains 2 runs"):
+        call("show", top, "--json", "--round", 2)
+
+
+def test_the_help_of_export_lists_every_table() -> None:
+    (option,) = [
+        default
+        for default in get_type_hints(export, include_extras=True)["table"].__metadata__
+        if hasattr(default, "help")
+    ]
+    words = set(re.findall(r"\w+", option.help))
+    assert set(ROUND_TABLES) <= words
 
 
 def test_an_export_says_where_links_are_a_selection(

@@ -255,7 +255,8 @@ def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
         summary, cost = reader.summary(), cost_of(reader)
     if as_json:
         facts = {
-            "run": summary.as_json(),
+            "runs": [summary.as_json()],
+            "run": summary.as_json(),  # as before there was "runs"
             "rounds": summary.rounds,
             "accuracy": summary.as_json()["final_accuracy"],
             "seconds": round(seconds, 3),

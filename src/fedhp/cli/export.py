@@ -29,8 +29,8 @@ def export(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The CSV file of --table (default: standard output), "
-            "or the folder of all tables (default: RUN/tables).",
+            help="The file of --table, CSV or Parquet by its ending (default: CSV on standard "
+            "output), or the folder of all tables (default: RUN/tables).",
         ),
     ] = None,
     trace: Annotated[

@@ -15,7 +15,7 @@ from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import read_checkpoint
 from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
-from fedhp.types import FloatArray
+from fedhp.types import FloatArray, LinkVerdict
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedhp.record.models import RunModels
 
 Columns = dict[str, list[Any]]
+VERDICT = "verdict"  # a column of numbers in the record, of words for those who read it
+VERDICT_WORDS = {int(verdict): verdict.word for verdict in LinkVerdict}
 
 TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
 
@@ -75,21 +77,31 @@ class RunReader:
         final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics,
         class_test_metrics, wall.
         A single round can be read, or all from a first round on.
+        Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
         """
         if first_round is not None:
-            return self._store.columns(name, where="round >= ?", values=(first_round,))
-        if round_index is None:
-            return self._store.columns(name)
-        return self._store.columns(name, where="round = ?", values=(round_index,))
+            columns = self._store.columns(name, where="round >= ?", values=(first_round,))
+        elif round_index is None:
+            columns = self._store.columns(name)
+        else:
+            columns = self._store.columns(name, where="round = ?", values=(round_index,))
+        if VERDICT in columns:
+            columns[VERDICT] = [_verdict_word(verdict) for verdict in columns[VERDICT]]
+        return columns
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""
-        return self._store.blocks(name)
+        names = self._store.names(name)
+        blocks = self._store.blocks(name)
+        if VERDICT not in names:
+            return blocks
+        return _with_words(blocks, names.index(VERDICT))
 
     def column_types(self, name: str) -> dict[str, str]:
         """The columns of a table with their types: INTEGER, REAL or TEXT."""
-        return self._store.types(name)
+        types = self._store.types(name)
+        return {column: "TEXT" if column == VERDICT else types[column] for column in types}
 
     def links_kept(self, round_index: int | None = None) -> tuple[int, int]:
         """How many links are recorded, and how many there were, in a round or in all."""
@@ -150,6 +162,21 @@ class RunReader:
     def summary(self) -> RunSummary:
         """The run in a few numbers."""
         return summarize(self)
+
+
+def _verdict_word(verdict: int | None) -> str | None:
+    """The word for a recorded verdict; the number of one that this version does not know."""
+    if verdict is None:
+        return None
+    return VERDICT_WORDS.get(verdict, str(verdict))
+
+
+def _with_words(
+    blocks: Iterator[list[tuple[Any, ...]]], column: int
+) -> Iterator[list[tuple[Any, ...]]]:
+    yield next(blocks)  # the header
+    for rows in blocks:
+        yield [(*row[:column], _verdict_word(row[column]), *row[column + 1 :]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ SUMMARY_TEXTS, SUMMARY_INTEGERS = (
     ("metric", "status", "digest"),
     ("rounds", "bytes_sent", "final_tests"),
 )
+PARQUET = ".parquet"
 ROW_GROUP = 100_000  # rows of a Parquet row group
 
 
@@ -66,12 +67,30 @@ def table_csv(run: RunReader, table: str) -> Iterator[str]:
 
 
 def save_table(run: RunReader, table: str, path: Path) -> Path:
-    """One table as a CSV file, however long it is."""
-    return save_parts(path, (part.encode() for part in table_csv(run, table)))
+    """One table as a file, however long it is: Parquet if the path ends so, else CSV."""
+    if path.suffix != PARQUET:
+        return save_parts(path, (part.encode() for part in table_csv(run, table)))
+    if not has_parquet():
+        raise RunError(
+            f"{path}: Parquet files need pyarrow, which is not installed",
+            allowed="a path that ends in .csv, or an installed pyarrow",
+            fix="pip install 'fedhp[parquet]', or write a .csv file",
+        )
+    types, blocks = run.column_types(table), run.blocks(table)
+    next(blocks)  # the header
+    with storage_errors(path, option="--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return _save_parquet(path, types, blocks)
 
 
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
     """Every table as a CSV file in a folder."""
+    if folder.suffix == PARQUET:
+        raise RunError(
+            f"{folder}: a Parquet file holds one table",
+            allowed="--out FILE.parquet together with --table NAME, or --out FOLDER",
+            fix=f"add --table, for example --table links --out {folder}",
+        )
     return [save_table(run, name, folder / f"{name}.csv") for name in ROUND_TABLES]
 
 

@@ -204,7 +204,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         links_used=row["links"],
         links_known=row["links_known"],
         verdicts={
-            LinkVerdict(verdict): VerdictCount(links, used)
+            LinkVerdict[verdict.upper()]: VerdictCount(links, used)
             for verdict, links, used in zip(
                 verdicts["verdict"], verdicts["links"], verdicts["used"], strict=True
             )
@@ -283,7 +283,9 @@ def _links(table: Columns) -> list[Link]:
             size=table["bytes"][i],
             link_time=table["link_time"][i],
             distance=table["distance"][i],
-            verdict=None if table["verdict"][i] is None else LinkVerdict(table["verdict"][i]),
+            verdict=None
+            if table["verdict"][i] is None
+            else LinkVerdict[table["verdict"][i].upper()],
             planned_link_time=table["planned_link_time"][i],
             estimated_distance=table["estimated_distance"][i],
         )

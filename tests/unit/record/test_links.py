@@ -38,7 +38,7 @@ def naive_rows(record: RoundRecord) -> list[Row]:
     if decision.distance is not None:
         estimated = decision.distance
     considered = {
-        (int(a), int(b)): (int(verdict), plain(planned), plain(far))
+        (int(a), int(b)): (LinkVerdict(verdict).word, plain(planned), plain(far))
         for (a, b), verdict, planned, far in zip(
             decision.links, decision.verdicts, decision.link_time, estimated, strict=True
         )

@@ -90,7 +90,7 @@ def _read_round(
         learning_rate=rows["learning_rate"][0],
         links=pairs[used],
         directed=bool(rows["directed"][0]),
-        scored=LinkVerdict.SCORED in links["verdict"],
+        scored=LinkVerdict.SCORED.word in links["verdict"],
         has_all_links=rows["links_recorded"][0] == rows["links_known"][0],
         compute_time=_as_array(workers["compute_time"]),
         communication_time=_as_array(workers["communication_time"]),
