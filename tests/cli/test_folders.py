@@ -12,6 +12,7 @@ import fedhp
 from cli.support import Command, ended, start, write
 from fedhp.cli.parameters import choose_folder, remove_unused_folders
 from fedhp.config import load
+from fedhp.engine.prepare import prepare
 from fedhp.engine.runs import run as runs
 from fedhp.errors import RunError
 
@@ -70,7 +71,6 @@ def test_the_same_out_at_the_same_time_is_refused_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = load(write(tmp_path, rounds=1))
-    prepare = runs.prepare
 
     def prepare_while_another_starts(*arguments: object, **options: object) -> object:
         monkeypatch.setattr(runs, "prepare", prepare)

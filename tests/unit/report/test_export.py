@@ -10,6 +10,7 @@ import pytest
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.report.export import save_tables, save_text, table_csv, trace_csv
+from fedhp.types import LinkVerdict
 from fedhp.world.trace import read_trace
 from unit.report.conftest import Runs
 from unit.report.runs import WORLD, make_run, query
@@ -24,6 +25,8 @@ TABLES = [
     "worker_evaluations",
     "final_evaluations",
     "final_worker_evaluations",
+    "test_metrics",
+    "worker_test_metrics",
     "wall",
 ]
 
@@ -39,7 +42,10 @@ def test_every_table_comes_back_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
         expected = query(folder, f"SELECT {', '.join(header)} FROM {path.stem} ORDER BY 1, 2")
         assert len(rows) == len(expected)
         for row, values in zip(rows, expected, strict=True):
-            for text, value in zip(row, values, strict=True):
+            for name, text, value in zip(header, row, values, strict=True):
+                if name == "verdict" and value is not None:
+                    assert text == LinkVerdict(value).word
+                    continue
                 assert text == ("" if value is None else str(value))
                 if isinstance(value, float):
                     assert float(text) == value
