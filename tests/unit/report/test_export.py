@@ -27,6 +27,7 @@ TABLES = [
     "final_worker_evaluations",
     "test_metrics",
     "worker_test_metrics",
+    "class_test_metrics",
     "wall",
 ]
 
