@@ -74,6 +74,7 @@ class DataConfig(ConfigSection):
     alpha: Positive = 0.5  # dirichlet, quantity
     shards_per_worker: Annotated[int, Field(ge=1)] = 2
     partition_options: dict[str, Any] | None = None  # settings of your own partition
+    own_test: Annotated[float, Field(ge=0, lt=1)] | None = None  # share held back by each worker
     options: dict[str, Any] = {}  # settings of the reader or of your own loader
 
     @model_validator(mode="after")

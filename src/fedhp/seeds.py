@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     EVALUATION = 13
     MODULE_NOISE = 14
     HOLDOUT = 15
+    OWN_TEST = 16
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

@@ -225,6 +225,7 @@ class Evaluation:
     mean_model_loss: float = np.nan
     class_accuracy: FloatArray | None = None  # [classes] mean of the workers, if asked for
     mean_model_class_accuracy: FloatArray | None = None  # [classes]
+    own_accuracy: FloatArray | None = None  # [N] on what each worker held back; NaN: nothing
 
     @property
     def mean_accuracy(self) -> float:

@@ -19,7 +19,7 @@ from fedhp.data import load_data, partition
 from fedhp.engine.context import PlanningContext, federation_of, world_of
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
-from fedhp.learn.evaluate import choose_images
+from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
@@ -44,6 +44,7 @@ class Prepared(PlanningContext):
     facts: TaskFacts
     dataset: Dataset
     parts: list[IntArray]  # training samples of each worker
+    held_back: list[IntArray]  # of each worker's samples those it is tested on; empty: none
     layout: Layout
     device: torch.device
     executors: int
@@ -102,6 +103,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         groups=dataset.groups,
         source=source,
     )
+    parts, held_back = hold_back(parts, share=experiment.data.own_test or 0.0, seed=experiment.seed)
     size = _model_size(task)
     memory = plan_memory(
         experiment,
@@ -128,6 +130,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         facts=facts,
         dataset=dataset,
         parts=parts,
+        held_back=held_back,
         layout=layout,
         world=world,
         device=device,
@@ -157,6 +160,7 @@ class ShardSpec:
     overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
     per_class: bool = False  # test the accuracy of every class as well
+    held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
 
 
 def shard_spec_of(
@@ -167,11 +171,14 @@ def shard_spec_of(
     chosen = choose_images(
         dataset, images=experiment.evaluation.images, choose=experiment.evaluation.choose
     )
-    parts, task = prepared.parts, prepared.task
+    parts, held_back, task = prepared.parts, prepared.held_back, prepared.task
     if workers is None:
         workers = np.arange(experiment.workers)
     else:
-        parts, dataset = _own(dataset, [parts[worker] for worker in workers.tolist()])
+        own = [parts[worker] for worker in workers.tolist()]
+        held = [held_back[worker] for worker in workers.tolist()] if held_back else []
+        both, dataset = _own(dataset, [*own, *held])
+        parts, held_back = both[: len(own)], both[len(own) :]
         if type(task) is Classification:
             task = task.with_data(dataset)
     return ShardSpec(
@@ -190,6 +197,7 @@ def shard_spec_of(
         overlap=prepared.overlap,
         scratch=scratch,
         per_class=bool(experiment.evaluation.per_class),
+        held_back=tuple(held_back),
     )
 
 

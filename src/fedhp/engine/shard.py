@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedhp.types import FloatArray, IntArray
 
 Rows = tuple[IntArray, NDArray[np.float32]]  # workers, and their models
 EVALUATION_IMAGES = 512  # at a time, where models are stacked
+_NO_SAMPLES: IntArray = np.empty(0, dtype=np.int64)
 # The arrays of `state`, as checkpoints name them.
 SYNCHRONOUS_STATE = ("models", "counters")
 ASYNCHRONOUS_STATE = (*SYNCHRONOUS_STATE, "in_flight", "flight_counters")
@@ -234,21 +236,32 @@ class Shard:
         counters = self.counters.clone()
         if mean is not None:
             rows.append(torch.from_numpy(np.array(mean)).to(self.models.device))
+        # The mean model belongs to no worker, and what was held back is tested once.
+        own_tests = everyone and not whole
+        held = [*(self.spec.held_back if own_tests else ()), *[_NO_SAMPLES] * len(rows)]
+        held = held[: len(rows)]
         if self.stack is not None:
             size = self.stack.chunk(self.models.device)
             chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-            return self._threads.start([partial(self._score, chunk, test) for chunk in chunks])
+            own = [held[start : start + size] for start in range(0, len(rows), size)]
+            jobs = zip(chunks, own, strict=True)
+            return self._threads.start([partial(self._score, *job, test) for job in jobs])
 
         def test_one(index: int) -> list[ModelScore]:
             with self._threads.replica() as replica:
                 # The mean model has no counters; evaluation does not read them.
                 replica.bind(rows[index], counters[min(index, len(counters) - 1)])
                 spec = self.spec
-                return [score(replica, spec.task, test, stop=self.stop, per_class=spec.per_class)]
+                tested = score(replica, spec.task, test, stop=self.stop, per_class=spec.per_class)
+                if len(held[index]):
+                    own = Samples(*self.samples.take(self._to(held[index])))
+                    own_score = score(replica, spec.task, own, stop=self.stop)
+                    tested = replace(tested, own_metric=own_score.metric)
+                return [tested]
 
         return self._threads.start([partial(test_one, index) for index in range(len(rows))])
 
-    def _score(self, rows: list[Tensor], test: Samples) -> list[ModelScore]:
+    def _score(self, rows: list[Tensor], held: list[IntArray], test: Samples) -> list[ModelScore]:
         assert self.stack is not None
         stacked, outputs = torch.stack(rows), []
         for batch in torch.split(test.inputs, EVALUATION_IMAGES):
@@ -256,7 +269,14 @@ class Shard:
             outputs.append(self.stack.outputs(stacked, batch))
         by_model = torch.cat(outputs, dim=1)
         task, per_class = self.spec.task, self.spec.per_class
-        return [score_outputs(task, out, test.targets, per_class=per_class) for out in by_model]
+        scores = [score_outputs(task, out, test.targets, per_class=per_class) for out in by_model]
+        for index, own in enumerate(held):
+            if len(own):
+                inputs, targets = self.samples.take(self._to(own))
+                [output] = self.stack.outputs(stacked[index : index + 1], inputs)
+                metric = task.metric(output, targets)
+                scores[index] = replace(scores[index], own_metric=metric)
+        return scores
 
     def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""

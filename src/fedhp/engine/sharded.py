@@ -351,6 +351,7 @@ class ShardedExecutor:
         *workers, mean_model = last
         by_shard = (*others, workers)
         accuracy = self._gather([np.array([s.metric for s in part]) for part in by_shard])
+        own = self._gather([np.array([s.own_metric for s in part]) for part in by_shard])
         share = float(accuracy.mean())
         counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
         return Evaluation(
@@ -362,6 +363,7 @@ class ShardedExecutor:
             mean_model_loss=mean_model.loss,
             class_accuracy=self._class_means(by_shard),
             mean_model_class_accuracy=mean_model.by_class,
+            own_accuracy=own if np.isfinite(own).any() else None,
         )
 
     def _class_means(self, by_shard: Sequence[Sequence[ModelScore]]) -> FloatArray | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedhp.learn.local import Samples, check
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Classification, Task
+from fedhp.seeds import Purpose, generator
 from fedhp.types import Dataset, FloatArray, IntArray
 
 BATCH = 128  # measured: the best per image for the paper's CNN in the blocked layout
@@ -25,6 +26,7 @@ class ModelScore:
     metric: float
     loss: float  # NaN where the task's loss does not apply to test outputs
     by_class: FloatArray | None = None  # [classes] accuracy; NaN: no test sample of the class
+    own_metric: float = math.nan  # on the samples that the worker held back
 
 
 def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntArray:
@@ -42,6 +44,24 @@ def choose_images(dataset: Dataset, *, images: int | None, choose: str) -> IntAr
     rank = np.concatenate([np.arange(n) for n in counts])
     key = (rank + 0.5) / np.repeat(counts, counts)
     return np.sort(order[np.argsort(key, kind="stable")[:images]])
+
+
+def hold_back(
+    parts: list[IntArray], *, share: float, seed: int
+) -> tuple[list[IntArray], list[IntArray]]:
+    """Split every worker's samples into those it trains on and those it is tested on.
+
+    A worker with a single sample holds back none; without a share nothing is held back.
+    """
+    if not share:
+        return parts, []
+    trained, held_back = [], []
+    for worker, part in enumerate(parts):
+        count = min(max(1, round(share * len(part))), len(part) - 1)
+        order = generator(seed, Purpose.OWN_TEST, worker).permutation(len(part))
+        held_back.append(np.sort(part[order[:count]]))
+        trained.append(np.sort(part[order[count:]]))
+    return trained, held_back
 
 
 def score_outputs(

@@ -75,7 +75,7 @@ class RunReader:
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics,
-        class_test_metrics, wall.
+        class_test_metrics, own_test_metrics, wall.
         A single round can be read, or all from a first round on.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
@@ -204,6 +204,7 @@ class RunSummary:
     final_tests: int = 1  # final_accuracy and mean_model_accuracy: mean of this many last tests
     final_loss: float | None = None  # test loss, mean of the workers, over the same tests
     mean_model_loss: float | None = None
+    own_accuracy: float | None = None  # on what each worker held back, mean of the workers
     class_accuracy: list[float | None] | None = None  # by class, over the same tests
     mean_model_class_accuracy: list[float | None] | None = None
 
@@ -221,6 +222,7 @@ def summarize(run: RunReader) -> RunSummary:
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
+    own = run.table("own_test_metrics", first_round=min(tests["round"][-last:], default=0))
     losses = final_metrics(run, "test_metrics", tests["round"][-last:])
     classes = final_metrics(run, "class_test_metrics", tests["round"][-last:])
     by_worker = list(worker_finals(run, tests["round"][-last:]).values())
@@ -248,6 +250,7 @@ def summarize(run: RunReader) -> RunSummary:
         final_tests=min(last, max(1, len(tests["accuracy"]))),
         final_loss=mean(losses["loss"]),
         mean_model_loss=mean(losses["mean_model_loss"]),
+        own_accuracy=mean(own["accuracy"]),
         class_accuracy=_by_class(classes, "accuracy"),
         mean_model_class_accuracy=_by_class(classes, "mean_model_accuracy"),
     )

@@ -19,6 +19,7 @@ FIELDS = (
     "best_worker_accuracy",
     "final_loss",
     "mean_model_loss",
+    "own_accuracy",
     "completion_time",
     "round_time",
     "mean_waiting_time",

@@ -94,6 +94,10 @@ METRIC_SCHEMA = {
   mean_model_accuracy REAL,
   PRIMARY KEY (round, whole, class)
 ) WITHOUT ROWID""",
+    "own_test_metrics": """(
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
+  PRIMARY KEY (round, worker)
+) WITHOUT ROWID""",
 }
 
 # The tables of the result, in the order in which the digest reads them.
@@ -125,6 +129,7 @@ KEYS = {
     "test_metrics": "round, whole",
     "worker_test_metrics": "round, whole, worker",
     "class_test_metrics": "round, whole, class",
+    "own_test_metrics": "round, worker",
     "wall": "round, phase",
 }
 NUMBERS_DIGEST = "numbers_digest"  # the description's key for the digest without the models
@@ -456,6 +461,10 @@ def _metric_columns(record: RoundRecord) -> dict[str, Columns]:
         for table, added in rows.items():
             before = columns.get(table, [[] for _ in added])
             columns[table] = [[*old, *new] for old, new in zip(before, added, strict=True)]
+    if record.evaluation is not None and record.evaluation.own_accuracy is not None:
+        own = record.evaluation.own_accuracy
+        known = np.flatnonzero(np.isfinite(own))
+        columns["own_test_metrics"] = [known.tolist(), own[known].tolist()]
     return columns
 
 

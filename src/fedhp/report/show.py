@@ -127,6 +127,8 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     if summary.mean_model_loss is not None:
         loss += f", of the mean model {number(summary.mean_model_loss)}"
     test_loss = [] if summary.final_loss is None else [("test loss", loss)]
+    own = f"{score(summary.own_accuracy, metric)} (each worker on the samples it held back)"
+    own_data = [] if summary.own_accuracy is None else [("own data", own)]
     known = [(v, c) for c, v in enumerate(summary.class_accuracy or []) if v is not None]
     by_class = [
         (f"{name} class", f"{score(value, metric)} (class {number_of_class})")
@@ -141,6 +143,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         *mean_model,
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),
+        *own_data,
         *test_loss,
         *by_class,
         ("best", score(summary.best_accuracy, metric)),

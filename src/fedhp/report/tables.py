@@ -169,6 +169,19 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale=scale,
             decimals=decimals,
         ),
+        *(
+            [
+                Column(
+                    f"own\ndata {unit}",
+                    lambda run: run.own_accuracy,
+                    -1,
+                    scale=scale,
+                    decimals=decimals,
+                )
+            ]
+            if any(run.own_accuracy is not None for run in summaries)
+            else []
+        ),
         Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
             Column(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import loop_of, start_run
 from fedhp.errors import ConfigError
-from fedhp.learn.evaluate import choose_images, class_accuracy, score_outputs
+from fedhp.learn.evaluate import choose_images, class_accuracy, hold_back, score_outputs
 from fedhp.learn.task import Classification, initial_model
 from fedhp.record.reader import RunReader
 from fedhp.record.store import METRIC_TABLES, RECORD_FILE
@@ -180,3 +181,57 @@ def test_a_task_without_classes_has_no_accuracy_by_class() -> None:
     task = {"task": {"name": "unit.learn.tasks:Doubling"}, "evaluation": {"per_class": True}}
     with pytest.raises(ConfigError, match="per_class"):
         prepare(parse({**task, "workers": 2}))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "worker"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_each_worker_is_tested_on_what_it_held_back(kernel: str, shards: int) -> None:
+    changes = {"data": {"own_test": 0.3}, "training": {"kernel": kernel}}
+    prepared = prepared_of("dpsgd", changes, overlap=False)
+    engine = LocalExecutor(prepared, shards=shards)
+    try:
+        tested = list(loop_of(engine).rounds())[-1].evaluation
+        models = torch.from_numpy(engine.state()["models"].copy())
+    finally:
+        engine.close()
+    dataset = prepared.dataset
+    swapped = replace(
+        prepared,
+        dataset=replace(
+            dataset, test_inputs=dataset.train_inputs, test_targets=dataset.train_targets
+        ),
+    )
+    finals = []
+    for model, held in zip(models, prepared.held_back, strict=True):
+        answers = naive_outputs(swapped, model, held).argmax(dim=1).numpy()
+        finals.append(np.mean(answers == dataset.train_targets[held]))
+    assert tested is not None
+    assert tested.own_accuracy == pytest.approx(finals)
+
+
+def test_held_back_samples_are_not_trained_on() -> None:
+    plain, prepared = prepared_of("dpsgd"), prepared_of("dpsgd", {"data": {"own_test": 0.3}})
+    assert plain.held_back == []
+    for whole, part, held in zip(plain.parts, prepared.parts, prepared.held_back, strict=True):
+        assert sorted([*part, *held]) == sorted(whole)
+        assert len(held) == round(0.3 * len(whole))
+
+
+def test_a_worker_keeps_a_sample_to_train_on() -> None:
+    parts = [np.array([4]), np.array([5, 6])]
+    trained, held_back = hold_back(parts, share=0.9, seed=0)
+    assert [len(part) for part in trained] == [1, 1]
+    assert [len(part) for part in held_back] == [0, 1]
+
+
+def test_own_accuracy_is_recorded(tmp_path: Path) -> None:
+    list(start_run(tiny("dpsgd", {"data": {"own_test": 0.2}}), tmp_path / "run").rounds())
+    with RunReader(tmp_path / "run") as run:
+        rows, summary = run.table("own_test_metrics"), run.summary()
+    assert rows["worker"] == [*range(5)] * 3
+    assert summary.own_accuracy == pytest.approx(np.mean(rows["accuracy"][-5:]))
+
+
+def test_a_share_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="own_test"):
+        parse({"data": {"own_test": 1.0}})

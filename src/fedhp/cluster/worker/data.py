@@ -128,4 +128,5 @@ def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData
     task = spec.task
     if type(task) is Classification:
         task = task.with_data(dataset)
-    return replace(spec, dataset=dataset, task=task, parts=[np.arange(len(own.train_inputs))])
+    parts = [np.arange(len(own.train_inputs))]
+    return replace(spec, dataset=dataset, task=task, parts=parts, held_back=())

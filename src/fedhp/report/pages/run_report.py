@@ -96,6 +96,7 @@ CONTENTS = {
     "final_worker_evaluations": "the same, worker by worker",
     "test_metrics": "the loss of the tests; whole = 1: on the whole test set",
     "worker_test_metrics": "the same, worker by worker",
+    "own_test_metrics": "every worker on the samples it held back, if data.own_test is set",
     "class_test_metrics": "the accuracy of every class, if evaluation.per_class is set",
     "wall": "real seconds per phase",
 }
