@@ -184,3 +184,13 @@ def test_an_override_of_a_component_is_blamed_on_the_command_line(
     told = command("run", file, "algorithm.stepz=3", "--out", tmp_path / "run")
     assert told.code == 2
     assert told.err.startswith("error: command line: algorithm.stepz: unknown key")
+
+
+@pytest.mark.parametrize("label", ["pens=x", "dpsgd=", "dpsgd"])
+def test_a_label_needs_an_algorithm_of_the_comparison(
+    command: Command, tmp_path: Path, label: str
+) -> None:
+    said = command("compare", write(tmp_path), "--algorithms", "fedhp,dpsgd", "--label", label)
+    assert said.code == 2
+    assert "--label" in said.err
+    assert "fedhp, dpsgd" in said.err

@@ -20,8 +20,8 @@ from fedhp.cli.parameters import (
     redirect_user_prints,
     table_console,
 )
-from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
+from fedhp.errors import ConfigError, combine_errors
+from fedhp.tables import COMMAND_LINE, read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
@@ -45,6 +45,15 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
     ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="ALGORITHM=NAME",
+            help="A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
+            "may be repeated.",
+        ),
+    ] = None,
     figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
@@ -65,16 +74,19 @@ def compare(
         out=folder,
         source=str(experiment),
     )
+    names = _names(labels or [], list(dict.fromkeys(cell.label for cell in cells)))
     with redirect_user_prints(as_json):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
         errors = run_with_progress(cells, source=str(experiment), jobs=jobs, stop=stop)
-    _finish(cells, folder, as_json=as_json, figures=figures)
+    _finish(cells, folder, names=names, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)
 
 
-def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) -> None:
+def _finish(
+    cells: list[Cell], folder: Path, *, names: dict[str, str], as_json: bool, figures: bool
+) -> None:
     from fedhp.engine.runs.run import is_run, run_storage_errors
     from fedhp.files import write_file
     from fedhp.record.reader import RunReader
@@ -92,24 +104,47 @@ def _finish(cells: list[Cell], folder: Path, *, as_json: bool, figures: bool) ->
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),
         "paired": [paired.as_json() for paired in compare_all(summaries)],
+        "labels": names,
     }
     figure_paths: list[Path] = []
     with run_storage_errors(folder):
         if folders:
             write_file(folder / "comparison.json", json.dumps(result, indent=1).encode())
-            write_file(folder / "comparison.md", comparison_markdown(summaries).encode())
-            write_file(folder / "comparison.tex", comparison_latex(summaries).encode())
+            write_file(
+                folder / "comparison.md", comparison_markdown(summaries, names=names).encode()
+            )
+            write_file(folder / "comparison.tex", comparison_latex(summaries, names=names).encode())
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures
 
-            figure_paths = save_comparison_figures(folders, folder / "figures")
+            figure_paths = save_comparison_figures(folders, folder / "figures", names=names)
     if as_json:
         print(json.dumps(result))
         return
-    table_console().print(comparison_table(summaries))
-    for line in paired_lines(summaries):
+    table_console().print(comparison_table(summaries, names=names))
+    for line in paired_lines(summaries, names=names):
         print(line)
     print(f"runs, table and numbers: {folder}")
     if figure_paths:
         files = f"{len(figure_paths)} files; start with overview.png"
         print(f"figures: {folder / 'figures'} ({files})")
+
+
+def _names(texts: list[str], labels: list[str]) -> dict[str, str]:
+    """The names given with --label, by label."""
+    names: dict[str, str] = {}
+    for text in texts:
+        fitting = [label for label in labels if text.startswith(f"{label}=")]
+        label = max(fitting, key=len, default="")
+        name = text.removeprefix(f"{label}=").strip()
+        if not fitting or not name or name in names.values():
+            problem = "gives two algorithms the same name" if name in names.values() else ""
+            raise ConfigError(
+                f"{text!r} {problem or 'does not name an algorithm of this comparison'}",
+                key="--label",
+                source=COMMAND_LINE,
+                allowed=f"ALGORITHM=NAME with one of {', '.join(labels)}",
+                fix=f'write --label "{labels[0]}=NAME"',
+            )
+        names[label] = name
+    return names

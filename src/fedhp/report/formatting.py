@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 ACCURACY = "accuracy"  # the metric that is a share, shown in percent
 MISSING = "–"
@@ -120,3 +121,34 @@ def label_name(label: str) -> str:
         return label
     name = ALGORITHM_NAMES[base]
     return f"{name} ({settings.replace(',', ', ')})" if separator else name
+
+
+def short_names(labels: Sequence[str]) -> dict[str, str]:
+    """The labels of one comparison by what differs: AD-PSGD 100 steps, lr 0.4."""
+    parsed = {label: _label_parts(label) for label in labels}
+    shared = (
+        set.intersection(*(set(settings) for _, settings in parsed.values())) if parsed else set()
+    )
+    if len(parsed) < 2:
+        shared = set()
+    names = {}
+    for label, (base, settings) in parsed.items():
+        words = [_setting_words(setting) for setting in settings if setting not in shared]
+        names[label] = " ".join(filter(None, [ALGORITHM_NAMES.get(base, base), ", ".join(words)]))
+    uses = Counter(names.values())
+    return {label: name if uses[name] == 1 else label_name(label) for label, name in names.items()}
+
+
+def _label_parts(label: str) -> tuple[str, list[str]]:
+    """The algorithm of a label (perhaps package.module:Class) and its settings, key=value."""
+    parts = label.split(":")
+    first = next((i for i, part in enumerate(parts) if "=" in part), len(parts))
+    return ":".join(parts[:first]), parts[first:]
+
+
+def _setting_words(setting: str) -> str:
+    key, _, value = setting.partition("=")
+    key = key.rpartition(".")[2].strip()
+    if key in ("steps", "local_steps"):
+        return f"{value} steps"
+    return f"{'lr' if key == 'learning_rate' else key.replace('_', ' ')} {value}"

@@ -18,7 +18,7 @@ from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import interval
-from fedhp.report.formatting import count, label_base, label_name, listed
+from fedhp.report.formatting import count, label_base, label_name, listed, short_names
 from fedhp.report.rounds import check_round
 from fedhp.tables import flatten
 from fedhp.types import FloatArray
@@ -240,6 +240,7 @@ class Group:
 
     label: str
     runs: tuple[RunCurves, ...]
+    title: str = ""  # its name in this comparison; by default the label in words
 
     @property
     def finished(self) -> list[RunCurves]:
@@ -254,7 +255,9 @@ class Group:
     @property
     def name(self) -> str:
         """The label in words, with what did not finish."""
-        return label_name(self.label) + _unfinished_mark([run.summary for run in self.runs])
+        return (self.title or label_name(self.label)) + _unfinished_mark(
+            [run.summary for run in self.runs]
+        )
 
     def numbers(self, value: Callable[[RunSummary], float | None]) -> list[float]:
         """A number of every finished run that has it."""
@@ -282,8 +285,10 @@ class Comparison:
     kinds: tuple[str, ...]  # device kinds, fastest first
 
 
-def read_comparison(folders: Sequence[Path]) -> Comparison:
-    """Read the runs and group them by label."""
+def read_comparison(
+    folders: Sequence[Path], *, names: Mapping[str, str] | None = None
+) -> Comparison:
+    """Read the runs and group them by label; `names` are the user's own, by label."""
     runs = [read_curves(folder) for folder in folders]
     if not runs:
         raise RunError("there is no run to draw", fix="name at least one run folder")
@@ -294,11 +299,16 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
             allowed="runs of one task in one figure",
             fix="draw the runs of each task separately",
         )
-    labels = dict.fromkeys(run.summary.algorithm for run in runs)
+    labels = list(dict.fromkeys(run.summary.algorithm for run in runs))
+    titles = {**short_names(labels), **(names or {})}
     targets = dict.fromkeys(target for run in runs for target in run.summary.time_to_target)
     return Comparison(
         groups=tuple(
-            Group(label, tuple(run for run in runs if run.summary.algorithm == label))
+            Group(
+                label,
+                tuple(run for run in runs if run.summary.algorithm == label),
+                titles[label],
+            )
             for label in labels
         ),
         metric=runs[0].metric,

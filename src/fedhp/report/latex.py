@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedhp.record.reader import RunSummary
-from fedhp.report.formatting import ACCURACY, MISSING, label_name, sentence
+from fedhp.report.formatting import ACCURACY, MISSING, sentence, short_names
 from fedhp.report.paired import comparison_pairs, measure_words, number_words
 from fedhp.report.tables import comparison_grid
 
@@ -27,14 +27,18 @@ def latex_text(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 
-def comparison_latex(summaries: Sequence[RunSummary]) -> str:
-    """The comparison as one or two LaTeX tables."""
-    grid = comparison_grid(summaries)
+def comparison_latex(
+    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+) -> str:
+    """The comparison as one or two LaTeX tables; `names` are the user's own, by label."""
+    labels = list(dict.fromkeys(run.algorithm for run in summaries))
+    names = {**short_names(labels), **(names or {})}
+    grid = comparison_grid(summaries, names=names)
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     rows = []
     for row in grid.rows:
         first, *cells = row
-        texts = [latex_text(label_name(first.text))]
+        texts = [latex_text(first.text)]
         for cell in cells:
             text = latex_text(cell.text)
             texts.append(rf"\textbf{{{text}}}" if cell.best else text)
@@ -52,7 +56,7 @@ def comparison_latex(summaries: Sequence[RunSummary]) -> str:
             [
                 latex_text(text)
                 for text in (
-                    f"{label_name(paired.first)} against {label_name(paired.second)}",
+                    f"{names[paired.first]} against {names[paired.second]}",
                     number_words(paired, metric),
                     measure_words(paired, metric) or MISSING,
                     paired.verdict,
@@ -61,8 +65,8 @@ def comparison_latex(summaries: Sequence[RunSummary]) -> str:
             for paired in pairs
         ]
         caption = "The same runs paired by seed: equal seeds mean equal worlds."
-        names = ["pair", "number", "first compared with second", "verdict"]
-        parts.append(_table(names, lines, caption=caption, columns="llll"))
+        header = ["pair", "number", "first compared with second", "verdict"]
+        parts.append(_table(header, lines, caption=caption, columns="llll"))
     return "\n\n".join(parts) + "\n"
 
 

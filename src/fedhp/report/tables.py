@@ -71,11 +71,13 @@ class ComparisonGrid:
     caption: str
 
 
-def comparison_table(summaries: Sequence[RunSummary]) -> Table:
+def comparison_table(
+    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+) -> Table:
     """One row per algorithm, in the given order; bold: certainly the best of its column."""
     from rich.markup import escape
 
-    grid = comparison_grid(summaries)
+    grid = comparison_grid(summaries, names=names)
     table = new_table(*grid.headers, left=(grid.headers[0],), caption=grid.caption or None)
     table.columns[0].min_width = len(grid.headers[0])
     for row in grid.rows:
@@ -83,9 +85,11 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     return table
 
 
-def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
+def comparison_markdown(
+    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+) -> str:
     """The comparison as a Markdown table with its caption below."""
-    grid = comparison_grid(summaries)
+    grid = comparison_grid(summaries, names=names)
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -93,19 +97,28 @@ def comparison_markdown(summaries: Sequence[RunSummary]) -> str:
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     ruler = "|" + "|".join(["---", *["---:"] * (len(headers) - 1)]) + "|"
     rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
-    notes = [f"- {line}" for line in paired_lines(summaries)]
+    notes = [f"- {line}" for line in paired_lines(summaries, names=names)]
     notes = ["", *notes] if notes else []
     return "\n".join([line(headers), ruler, *rows, "", grid.caption, *notes]) + "\n"
 
 
-def paired_lines(summaries: Sequence[RunSummary], *, name: Callable[[str], str] = str) -> list[str]:
+def paired_lines(
+    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+) -> list[str]:
     """FedHP, or the first algorithm, against each other one over the common seeds, in words."""
     metric = summaries[0].metric if summaries else ACCURACY
+
+    def name(label: str) -> str:
+        return (names or {}).get(label, label)
+
     return [paired_words(paired, metric, name=name) for paired in comparison_pairs(summaries)]
 
 
-def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
-    """Headers and cells of a comparison."""
+def comparison_grid(
+    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+) -> ComparisonGrid:
+    """Headers and cells of a comparison; `names` are shown instead of the labels they are for."""
+    names = names or {}
     columns = _columns(summaries)
     columns = [
         column
@@ -121,12 +134,12 @@ def comparison_grid(summaries: Sequence[RunSummary]) -> ComparisonGrid:
         if finished:
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
-            rows.append([TableCell(label + part), *cells])
+            rows.append([TableCell(names.get(label, label) + part), *cells])
             labels.append(label)
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
-                rows.append([TableCell(_unfinished(run)), *cells])
+                rows.append([TableCell(_unfinished(run, names.get(label, label))), *cells])
                 labels.append(None)
     headers = ["algorithm", *(column.header for column in columns)]
     rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))
@@ -220,9 +233,9 @@ def with_spread(spread: Interval, decimals: int) -> str:
     return f"{text} ± {fixed(spread.high - spread.mean, decimals)}"
 
 
-def _unfinished(run: RunSummary) -> str:
+def _unfinished(run: RunSummary, name: str) -> str:
     what = {"created": "not started", "running": "still running"}.get(run.status, run.status)
-    return f"{run.algorithm}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
+    return f"{name}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
 
 
 def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from fedhp.record.reader import RunReader
 from fedhp.report.figures.comparison import (
     accuracy_over_rounds,
     accuracy_over_time,
+    local_steps,
     overview,
     save_comparison_figures,
     time_to_target,
@@ -25,6 +28,7 @@ from fedhp.report.figures.comparison import (
 )
 from fedhp.report.figures.run import save_run_figures, timeline, topology
 from fedhp.report.figures.style import KNOWN, VERMILLION, device_styles, line_styles, save_figure
+from fedhp.report.formatting import short_names
 from fedhp.report.groups import mean_curve, read_comparison
 from unit.report.conftest import Runs
 from unit.report.runs import make_run, query
@@ -217,3 +221,41 @@ def test_one_test_has_an_axis_that_can_be_read(tmp_path: Path, metric: str) -> N
     texts = [text for label in axis.get_majorticklabels() if (text := label.get_text())]
     assert len(set(texts)) == len(texts) > 1
     assert all(len(text) <= 6 for text in texts), texts
+
+
+def test_twelve_long_labels_keep_bars_and_legends_whole(runs: Runs) -> None:
+    comparison = read_comparison(runs.comparison)
+    label = "adpsgd:steps=100:training.learning_rate=0.4:algorithm.some_long_setting={}"
+    labels = [label.format(f"value-{index}") for index in range(12)]
+    names = short_names([*labels, "dpsgd"])
+    groups = [
+        replace(comparison.groups[index % 5], label=label, title=names[label])
+        for index, label in enumerate(labels)
+    ]
+    crowded = replace(comparison, groups=tuple(groups))
+    for draw in (overview, accuracy_over_time, time_to_target, waiting_time, local_steps):
+        figure = draw(crowded)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure.draw_without_rendering()
+        whole = figure.bbox
+        box = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
+        inside = (box.x0, box.y0, whole.x1 - box.x1, whole.y1 - box.y1)
+        assert min(inside) >= -1, (draw.__name__, inside)
+        for axes in figure.axes:
+            size = axes.get_window_extent()
+            assert size.width > 0.7 * figure.dpi, draw.__name__
+            assert size.height > 0.7 * figure.dpi, draw.__name__
+            texts = [text.get_window_extent() for text in axes.get_yticklabels() if text.get_text()]
+            pairs = itertools.pairwise(sorted(texts, key=lambda text: text.y0))
+            if axes.get_ylabel() == "":
+                assert all(low.y1 <= high.y0 + 1 for low, high in pairs), draw.__name__
+
+
+def test_warnings_of_matplotlib_do_not_reach_the_terminal(
+    runs: Runs, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    comparison = read_comparison(runs.fedhp)
+    groups = tuple(replace(group, title="\u4e2d\u6587") for group in comparison.groups)
+    save_figure(waiting_time(replace(comparison, groups=groups)), tmp_path, "x")
+    assert not recwarn.list

@@ -13,6 +13,7 @@ from fedhp.report.formatting import (
     number,
     score,
     seconds,
+    short_names,
     target_name,
 )
 
@@ -65,3 +66,15 @@ def test_labels_get_the_names_of_the_literature() -> None:
     assert label_name("adpsgd") == "AD-PSGD"
     assert label_name("fedhp:deadline=fill,max_steps=50") == "FedHP (deadline=fill, max_steps=50)"
     assert label_name("my.module:Algorithm") == "my.module:Algorithm"
+
+
+def test_variants_are_named_by_what_differs() -> None:
+    tuned = "adpsgd:steps=100:training.learning_rate=0.4"
+    assert short_names(["fedhp", tuned]) == {"fedhp": "FedHP", tuned: "AD-PSGD 100 steps, lr 0.4"}
+    shared = ["dpsgd:data.skew=0.8", "adpsgd:steps=5:data.skew=0.8"]
+    assert list(short_names(shared).values()) == ["D-PSGD", "AD-PSGD 5 steps"]
+    assert (
+        short_names(["my.module:Mine:x=1", "dpsgd"])["my.module:Mine:x=1"] == "my.module:Mine x 1"
+    )
+    alike = ["fedhp:a.x=1", "fedhp:b.x=1"]
+    assert len(set(short_names(alike).values())) == 2

@@ -7,7 +7,8 @@ global is left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAR_HEIGHT = 0.23  # inches
+NAME_LINE, LEGEND_LINE = 0.13, 0.16  # inches of a line of a name
+BAR_LETTERS, LEGEND_LETTERS = 24, 48  # of a line of a name
+LETTER = 0.053  # inches of a letter in a legend, about
 MARKERS_PER_CURVE = 7
 BELOW = 1.5  # the curves' axis goes this many times (best - lowest target) below that target
 APART = 0.075  # of the axis between two targets' names, so that both are readable
@@ -48,9 +52,11 @@ LEAST_SPAN = 0.02  # of a flat curve's axis: two points of accuracy
 ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
 
 
-def save_comparison_figures(folders: Sequence[Path], out: Path) -> list[Path]:
+def save_comparison_figures(
+    folders: Sequence[Path], out: Path, *, names: Mapping[str, str] | None = None
+) -> list[Path]:
     """Draw everything that compares these runs into a folder; returns the files."""
-    comparison = read_comparison(folders)
+    comparison = read_comparison(folders, names=names)
     drawings: dict[str, Callable[[Comparison], Figure]] = {
         "overview": overview,
         "accuracy_over_time": accuracy_over_time,
@@ -71,7 +77,7 @@ def save_comparison_figures(folders: Sequence[Path], out: Path) -> list[Path]:
 def accuracy_over_time(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against virtual time."""
     figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    legend_above(figure, curve_handles(comparison))
+    legend_above(figure, curve_handles(comparison), columns=_legend_columns(comparison, COLUMN, 2))
     over_time(figure.subplots(), comparison)
     return figure
 
@@ -80,7 +86,7 @@ def accuracy_over_time(comparison: Comparison) -> Figure:
 def accuracy_over_rounds(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against rounds."""
     figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    legend_above(figure, curve_handles(comparison))
+    legend_above(figure, curve_handles(comparison), columns=_legend_columns(comparison, COLUMN, 2))
     over_rounds(figure.subplots(), comparison)
     return figure
 
@@ -89,7 +95,9 @@ def accuracy_over_rounds(comparison: Comparison) -> Figure:
 def time_to_target(comparison: Comparison) -> Figure:
     """Virtual time to each target, one panel per target."""
     targets = comparison.targets
-    figure = new_figure(COLUMN, len(targets) * (0.55 + BAR_HEIGHT * len(comparison.groups)))
+    figure = new_figure(
+        COLUMN, len(targets) * (0.55 + _bar_height(comparison) * len(comparison.groups))
+    )
     panels = figure.subplots(len(targets), 1, squeeze=False)[:, 0]
     for axes, target in zip(panels, targets, strict=True):
         target_bars(axes, comparison, target)
@@ -99,7 +107,7 @@ def time_to_target(comparison: Comparison) -> Figure:
 @paper_style()
 def waiting_time(comparison: Comparison) -> Figure:
     """Mean waiting time of each algorithm."""
-    figure = new_figure(COLUMN, 0.55 + BAR_HEIGHT * len(comparison.groups))
+    figure = new_figure(COLUMN, 0.55 + _bar_height(comparison) * len(comparison.groups))
     waiting_bars(figure.subplots(), comparison)
     return figure
 
@@ -107,7 +115,7 @@ def waiting_time(comparison: Comparison) -> Figure:
 @paper_style()
 def local_steps(comparison: Comparison) -> Figure:
     """Mean local steps of each algorithm, by device kind."""
-    height = max(BAR_HEIGHT, 0.1 * len(comparison.kinds))
+    height = max(_bar_height(comparison), 0.1 * len(comparison.kinds))
     figure = new_figure(COLUMN, 0.85 + height * len(comparison.groups))
     handles = step_bars(figure.subplots(), comparison)
     legend_above(figure, handles, columns=min(3, len(handles)))
@@ -118,10 +126,14 @@ def local_steps(comparison: Comparison) -> Figure:
 def overview(comparison: Comparison) -> Figure:
     """The whole comparison in one picture: accuracy, time to target, waiting, steps."""
     rows = len(comparison.groups)
-    figure = new_figure(PAGE, 3.5 + BAR_HEIGHT * rows)
-    legend_above(figure, curve_handles(comparison), columns=min(4, rows))
+    bars = _bar_height(comparison) * rows
+    columns = _legend_columns(comparison, PAGE, min(4, rows))
+    curves = max(2.3, 0.9 + bars)  # inches; the bars next to the curves need their room, too
+    legend = LEGEND_LINE * max(0, _legend_lines(comparison, columns) - 3)
+    figure = new_figure(PAGE, 1.2 + curves + legend + bars + (0.4 if curves > 2.3 else 0))
+    legend_above(figure, curve_handles(comparison), columns=columns)
     # Each row has its own grid, so that long names below do not narrow the curves above.
-    halves = figure.add_gridspec(2, 1, height_ratios=(2.3, 0.6 + BAR_HEIGHT * rows))
+    halves = figure.add_gridspec(2, 1, height_ratios=(curves, 0.6 + bars))
     target = most_telling_target(comparison)
     panels = 1 if target is None else 2
     upper = halves[0].subgridspec(1, panels, width_ratios=(1.4, 1)[:panels])
@@ -146,7 +158,30 @@ def overview(comparison: Comparison) -> Figure:
 
 
 def _legend_height(comparison: Comparison) -> float:
-    return 0.16 * ((len(comparison.groups) + 1) // 2)
+    return LEGEND_LINE * _legend_lines(comparison, _legend_columns(comparison, COLUMN, 2))
+
+
+def _legend_columns(comparison: Comparison, width: float, most: int) -> int:
+    """As many columns as fit into a width in inches."""
+    names = [line for group in comparison.groups for line in _wrapped(group.name, LEGEND_LETTERS)]
+    widest = 0.5 + LETTER * max(map(len, names))
+    return max(1, min(most, int(width / widest)))
+
+
+def _legend_lines(comparison: Comparison, columns: int) -> int:
+    """How many lines of text a legend has, one above the other."""
+    lines = [len(_wrapped(group.name, LEGEND_LETTERS)) for group in comparison.groups]
+    return -(-len(lines) // columns) * max(lines)
+
+
+def _bar_height(comparison: Comparison) -> float:
+    """Inches of a row: a long name takes several lines."""
+    lines = max(len(_wrapped(group.name, BAR_LETTERS)) for group in comparison.groups)
+    return max(BAR_HEIGHT, 0.03 + NAME_LINE * lines)
+
+
+def _wrapped(name: str, letters: int) -> list[str]:
+    return textwrap.wrap(name, letters) or [name]
 
 
 def over_time(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
@@ -168,7 +203,12 @@ def curve_handles(comparison: Comparison, *, styles: LineStyles | None = None) -
 
     chosen = _styles(comparison, styles)
     return [
-        Line2D([], [], label=group.name, **_line_options(chosen[group.label]))
+        Line2D(
+            [],
+            [],
+            label="\n".join(_wrapped(group.name, LEGEND_LETTERS)),
+            **_line_options(chosen[group.label]),
+        )
         for group in comparison.groups
     ]
 
@@ -424,7 +464,7 @@ def _seed_dots(axes: Any, row: int, numbers: Sequence[float]) -> None:
 
 def _rows(axes: Any, names: Sequence[str]) -> None:
     """One row per label, the first on top, no ticks on the axis."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), ["\n".join(_wrapped(name, BAR_LETTERS)) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     grid_lines(axes, "x")

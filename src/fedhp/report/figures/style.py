@@ -7,6 +7,7 @@ dashes and markers distinguish what colour does not.
 from __future__ import annotations
 
 import io
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -153,7 +154,9 @@ def paper_style() -> Iterator[None]:
     """Draw with these settings, whatever the user's matplotlibrc says."""
     import matplotlib
 
-    with matplotlib.rc_context():
+    # A missing glyph or a crowded layout is visible in the figure; the terminal stays clean.
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
         yield

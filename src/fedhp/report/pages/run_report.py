@@ -6,7 +6,7 @@ All runs count in the comparison of a batch; the other sections look into one ru
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -220,8 +220,9 @@ def _range(values: Sequence[int]) -> str:
 
 def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     summaries = [run.summary for group in comparison.groups for run in group.runs]
-    grid = comparison_grid(summaries)
-    rows = [[label_name(row[0].text), *(cell.text for cell in row[1:])] for row in grid.rows]
+    names_by_label = {group.label: group.title for group in comparison.groups}
+    grid = comparison_grid(summaries, names=names_by_label)
+    rows = [[cell.text for cell in row] for row in grid.rows]
     marks = {
         (i, j): "good" for i, row in enumerate(grid.rows) for j, cell in enumerate(row) if cell.best
     }
@@ -239,7 +240,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         # The page's lead has the first sentence; alone it need not be repeated.
         text_html(" ".join(sentences) if len(sentences) > 1 else ""),
         table,
-        _paired_table(summaries),
+        _paired_table(summaries, names_by_label),
         figures.show(
             overview(comparison),
             name=_numbered("overview", index),
@@ -276,7 +277,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
 
 
-def _paired_table(summaries: Sequence[RunSummary]) -> str:
+def _paired_table(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> str:
     """The verdicts of the runs paired by seed; empty where there is nothing to compare."""
     pairs = comparison_pairs(summaries)
     if not pairs:
@@ -284,7 +285,7 @@ def _paired_table(summaries: Sequence[RunSummary]) -> str:
     metric = summaries[0].metric
     rows = [
         [
-            f"{label_name(paired.first)} against {label_name(paired.second)}",
+            f"{names[paired.first]} against {names[paired.second]}",
             number_words(paired, metric),
             measure_words(paired, metric),
             paired.verdict,
