@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,7 @@ def show(
             raise RunError(
                 f"{run} contains {len(folders)} runs, but --round needs a single one",
                 allowed="--round with a single run folder",
-                fix=f"for example: fedhp show {folders[0]} --round {round_index}",
+                fix=f"for example: fedhp show {shlex.quote(str(folders[0]))} --round {round_index}",
             )
         _show_many(console, folders, run)
     else:
@@ -71,7 +72,7 @@ def _show_run(console: Console, run: RunReader) -> None:
     console.print()
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
     _print_facts(console, numbers)
-    command = f"fedhp explain {run.folder} --round {run.rounds_done}"
+    command = f"fedhp explain {shlex.quote(str(run.folder))} --round {run.rounds_done}"
     console.print(f"explain a round: {command}", soft_wrap=True, markup=False)
 
 
@@ -136,7 +137,9 @@ def _show_round(console: Console, run: RunReader, round_index: int) -> None:
     console.print(f"{run.folder}, round {index}", soft_wrap=True, markup=False)
     console.print(worker_table(run, index))
     console.print(
-        f"explain it: fedhp explain {run.folder} --round {index}", soft_wrap=True, markup=False
+        f"explain it: fedhp explain {shlex.quote(str(run.folder))} --round {index}",
+        soft_wrap=True,
+        markup=False,
     )
 
 
@@ -161,7 +164,8 @@ def _show_many(console: Console, folders: Sequence[Path], top: Path) -> None:
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         console.print()
         console.print(comparison_table([s for s in summaries if s.metric == metric]))
-    console.print(f"show one of them: fedhp show {folders[0]}", soft_wrap=True, markup=False)
+    one = shlex.quote(str(folders[0]))
+    console.print(f"show one of them: fedhp show {one}", soft_wrap=True, markup=False)
 
 
 def _print_json(folders: Sequence[Path]) -> None:

@@ -105,11 +105,19 @@ def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None)
     return _sections(runs, _comparisons(runs), PageFigures() if figures is None else figures)
 
 
-def save_report(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Write report.html, figures/ and data/ into a folder; returns the files, the page first."""
+def save_report(
+    folders: Sequence[Path], out: Path, *, progress: Callable[[str], None] = lambda step: None
+) -> list[Path]:
+    """Write report.html, figures/ and data/ into a folder; returns the files, the page first.
+
+    `progress` is called with a few words when a step is done.
+    """
+    progress("reading")
     runs = sort_runs(folders)
     comparisons = _comparisons(runs)
-    figures = PageFigures(out / "figures")
+    figures = PageFigures(
+        out / "figures", drawn=lambda amount: progress(f"{count(amount, 'figure')} drawn")
+    )
     sections = _sections(runs, comparisons, figures)
     summaries = {
         run.folder: run.summary
@@ -117,6 +125,7 @@ def save_report(folders: Sequence[Path], out: Path) -> list[Path]:
         for group in comparison.groups
         for run in group.runs
     }
+    progress("writing the numbers")
     data = save_report_data(runs.batches, summaries, out / "data")
     sections.append(Section("Files", "files", _files(figures, data)))
     page = render_page(title=_title(runs.batches), lead=_lead(runs, comparisons), sections=sections)
@@ -208,7 +217,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     table = table_html(
         grid.headers,
         rows,
-        caption=grid.caption,
+        caption="; ".join(filter(None, [grid.caption, grid.bold_caption])),
         numeric=range(1, len(grid.headers)),
         marks=marks,
     )
