@@ -64,10 +64,11 @@ def test_a_comparison_drops_columns_and_cuts_no_number(width: int) -> None:
     for row, final in zip(rows, finals, strict=True):
         assert final in row
         numbers = row.split(final)[1].split()
-        assert set(numbers) <= {"92.0", "50.00", "10.00", "2.00", "30.0", "1.50", "MB"}
+        assert set(numbers) <= {"92.0", "50.00", "10.00", "2.00", "30.0", "1.50", "MB", "–"}
     missing = " ".join(hidden.split())
-    expected = {40: "mean-model %, round (s), waiting (s), mean steps, data sent", 160: ""}
-    assert missing == expected.get(width, missing)
+    assert missing.count(",") >= 5 if width == 40 else "round (s)" not in missing
+    assert "to 80 %" not in missing
+    assert not missing or width < 160
 
 
 def test_bold_is_named_only_where_it_is_seen() -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fedhp.terminal import FittingTable
 
 MOST_ROUNDS = 20
+# In a narrow terminal; how the headers begin.
+DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "waiting", "round")
 BOLD_CAPTION = (
     "bold: better than every other algorithm in the same seeds (95 % interval of the paired "
     "numbers)"
@@ -85,10 +87,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     grid = comparison_grid(summaries)
     # The least important first; the rest goes from the right.
     drop_first = [
-        header
-        for start in ("mean-", "mean\n", "data", "waiting", "round")
-        for header in grid.headers
-        if header.startswith(start)
+        header for start in DROPPED_FIRST for header in grid.headers if header.startswith(start)
     ]
     table = new_table(
         *grid.headers, left=grid.headers[:1], drop_first=drop_first, caption=grid.caption
