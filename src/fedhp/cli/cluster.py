@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from fedhp.cli.parameters import (
     Json,
     Overrides,
     choose_folder,
+    next_commands,
     redirect_user_prints,
     table_console,
 )
@@ -192,12 +194,16 @@ def gather(
         facts = {"run": whole.run, "status": whole.status, "rounds": whole.rounds}
         print(json.dumps({"folder": str(whole.folder), **facts, "pieces": pieces}))
         return
+    from fedhp.report.formatting import count
+
+    planned = count(whole.planned, "round")
     for piece in whole.pieces:
         print(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
-    print(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {whole.planned} rounds)")
+    print(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
     if whole.status != "finished":
         print("the run is not over in these folders; did another coordinator lead afterwards?")
-    print(f"next: fedhp show {out}; fedhp report {out}; fedhp cluster verify {out}")
+    path = shlex.quote(str(out))
+    print(f"next: fedhp show {path}; fedhp report {path}; fedhp cluster verify {path}")
 
 
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
@@ -271,4 +277,4 @@ def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
         print(cost)
     print(f"run: {cluster.folder}")
     print(f"logs: {cluster.folder / 'logs'}; models: {cluster.folder / 'workers'}")
-    print(f"next: fedhp show {cluster.folder}; fedhp explain {cluster.folder} --round 2")
+    print(next_commands(cluster.folder, summary.rounds))

@@ -61,6 +61,7 @@ def compare(
 
     load(experiment, overrides or [])  # a wrong key is refused before torch is imported
     from fedhp.cli.stopping import StopRequest
+    from fedhp.console import Activity
     from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.campaign import check_cells, plan_cells
     from fedhp.engine.runs.variants import split_algorithms
@@ -75,7 +76,7 @@ def compare(
         source=str(experiment),
     )
     names = _names(labels or [], list(dict.fromkeys(cell.label for cell in cells)))
-    with redirect_user_prints(as_json):
+    with redirect_user_prints(as_json), Activity("checking the settings"):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
         errors = run_with_progress(cells, source=str(experiment), jobs=jobs, stop=stop)
@@ -87,10 +88,12 @@ def compare(
 def _finish(
     cells: list[Cell], folder: Path, *, names: dict[str, str], as_json: bool, figures: bool
 ) -> None:
+    from fedhp.console import Activity
     from fedhp.engine.runs.run import is_run, run_storage_errors
     from fedhp.files import write_file
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
+    from fedhp.report.formatting import count
     from fedhp.report.latex import comparison_latex
     from fedhp.report.paired import compare_all
     from fedhp.report.tables import comparison_markdown, comparison_table, paired_lines
@@ -117,7 +120,8 @@ def _finish(
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures
 
-            figure_paths = save_comparison_figures(folders, folder / "figures", names=names)
+            with Activity(f"drawing {count(len(folders), 'run')}"):
+                figure_paths = save_comparison_figures(folders, folder / "figures", names=names)
     if as_json:
         print(json.dumps(result))
         return
@@ -126,7 +130,7 @@ def _finish(
         print(line)
     print(f"runs, table and numbers: {folder}")
     if figure_paths:
-        files = f"{len(figure_paths)} files; start with overview.png"
+        files = f"{count(len(figure_paths), 'file')}; start with overview.png"
         print(f"figures: {folder / 'figures'} ({files})")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,16 +105,19 @@ def coordinator(
     check_settings(settings)
     logs.set_up(who=name, form=form)
     folder = settings.folder
-    print(f"run: {folder}; to continue it, run the same command with --out {folder}")
+    path = shlex.quote(str(folder))
+    print(f"run: {folder}; to continue it, run the same command with --out {path}")
 
     async def run() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await coordinate(settings, stop=stop, on_round=lambda record: _print(record, loaded.rounds))
+        await coordinate(
+            settings, stop=stop, on_round=lambda record: _print(record, folder, loaded.rounds)
+        )
 
     asyncio.run(run())
-    print(f"the run is over; see: fedhp show {folder}")
+    print(f"the run is over; see: fedhp show {path}")
 
 
 def check_log_format(word: str) -> Format:
@@ -132,7 +136,10 @@ def check_log_format(word: str) -> Format:
     )
 
 
-def _print(record: RoundRecord, rounds: int) -> None:
+def _print(record: RoundRecord, folder: Path, rounds: int) -> None:
     from fedhp.console.cluster import round_facts, round_line
+    from fedhp.record.reader import RunReader
 
-    print(round_line(round_facts(record), rounds), flush=True)
+    with RunReader(folder) as run:
+        metric = run.meta("metric")
+    print(round_line(round_facts(record, metric), rounds), flush=True)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedhp.cli.parameters import table_console
+
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from fedhp.config import Experiment
     from fedhp.data.check import DataFinding
@@ -19,6 +21,7 @@ app = typer.Typer(help="Download, check and split data sets.", no_args_is_help=T
 
 _MOST_COLUMNS = 20  # classes with a column each; of more, a worker's largest are listed
 _MOST_ROWS = 60  # workers with a row each
+_MOST_LISTED = 6  # classes that are listed
 
 
 @app.command()
@@ -92,9 +95,9 @@ def split(
     ] = None,
 ) -> None:
     """Show how many samples of each class each worker gets."""
-    from rich.console import Console
-
     from fedhp.data import class_counts, load_data, partition
+    from fedhp.report.formatting import count
+    from fedhp.terminal import shorten_words
 
     settings, source = _experiment(experiment, overrides or [])
     data = settings.data
@@ -115,14 +118,12 @@ def split(
     if dataset.classes is not None:
         labels = dataset.train_targets.astype(np.int64)
         counts = class_counts(parts, labels, dataset.classes)
-    title = f"{dataset.name}: {len(dataset.train_inputs)} samples, {_rule(settings)}"
-    console = Console(highlight=False)
+    title = f"{dataset.name}: {count(len(dataset.train_inputs), 'sample')}, {_rule(settings)}"
+    console = table_console()
     names = dataset.class_names or tuple(map(str, range(dataset.classes or 0)))
-    if len(names) <= _MOST_COLUMNS and sum(len(name) + 3 for name in names) + 20 > console.width:
-        legend = ", ".join(f"{label} {name}" for label, name in enumerate(names))
-        console.print(f"classes: {legend}", markup=False)
-        names = tuple(map(str, range(len(names))))
-    console.print(_split_table(sizes, counts, names=names, title=title))
+    console.print(shorten_words(title, console.width), markup=False)
+    for part in split_tables(sizes, counts, names=names, width=console.width):
+        console.print(part)
     if len(sizes) > _MOST_ROWS:
         console.print(f"... and {len(sizes) - _MOST_ROWS} more workers; --plot shows all")
     console.print(
@@ -157,48 +158,71 @@ def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str
 
 
 def _rule(settings: Experiment) -> str:
+    from fedhp.report.formatting import count
+
     data, workers = settings.data, settings.workers
     values = {
         "skew": f"skew p = {3 / workers if data.skew is None else data.skew:.3g}",
         "dirichlet": f"Dirichlet, alpha = {data.alpha:g}",
-        "shards": f"{data.shards_per_worker} shards each",
+        "shards": f"{count(data.shards_per_worker, 'shard')} each",
         "quantity": f"sizes by Dirichlet, alpha = {data.alpha:g}",
         "iid": "IID",
         "natural": "by user",
     }
     rule = values.get(data.partition, f"partition {data.partition}")
-    return f"{workers} workers, {rule}, seed {settings.seed}"
+    return f"{count(workers, 'worker')}, {rule}, seed {settings.seed}"
 
 
-def _split_table(
-    sizes: IntArray, counts: IntArray | None, *, names: Sequence[str], title: str
-) -> Table:
+def split_tables(
+    sizes: IntArray, counts: IntArray | None, *, names: Sequence[str], width: int
+) -> list[RenderableType]:
+    """The samples of each worker, in a form that fits: a column per class, or the largest classes.
+
+    Long class names are listed first and replaced by their numbers.
+    """
+    from rich.cells import cell_len
     from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
-    table.add_column("worker", justify="right")
-    table.add_column("samples", justify="right")
-    wide = counts is not None and counts.shape[1] > _MOST_COLUMNS
-    if wide:
-        table.add_column("classes", justify="right")
-        table.add_column("most of")
-    elif counts is not None:
-        for name in names:
-            table.add_column(escape(name), justify="right")
-    for worker, size in enumerate(sizes[:_MOST_ROWS]):
-        cells: list[str] = []
-        if counts is not None and wide:
-            row = counts[worker]
-            largest = [label for label in (-row).argsort(kind="stable")[:6] if row[label]]
-            cells = [
-                str((row > 0).sum()),
-                escape(", ".join(f"{names[i]} {row[i]}" for i in largest)),
-            ]
-        elif counts is not None:
-            cells = [str(count) if count else "·" for count in counts[worker]]
-        table.add_row(str(worker), str(size), *cells)
-    return table
+    from fedhp.report.tables import new_table
+    from fedhp.terminal import GAP, shorten_words
+
+    rows = range(min(len(sizes), _MOST_ROWS))
+    if counts is None:
+        table = new_table("worker", "samples")
+        for worker in rows:
+            table.add_row(str(worker), str(sizes[worker]))
+        return [table]
+    digits = len(str(max(1, int(counts.max()))))
+    left_over = width - len("worker") - len("samples") - GAP
+
+    def fits(headers: Sequence[str]) -> bool:
+        wide = sum(GAP + max(digits, cell_len(header)) for header in headers)
+        return len(headers) <= _MOST_COLUMNS and wide <= left_over
+
+    numbers = tuple(map(str, range(len(names))))
+    if fits(names) or fits(numbers):
+        legend: list[RenderableType] = []
+        if not fits(names):
+            words = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+            legend = [Text(shorten_words(f"classes: {words}", width))]
+            names = numbers
+        table = new_table("worker", "samples", *map(escape, names))
+        for worker in rows:
+            cells = [str(amount) if amount else "·" for amount in counts[worker]]
+            table.add_row(str(worker), str(sizes[worker]), *cells)
+        return [*legend, table]
+    table = new_table("worker", "samples", "classes", "most of", left=("most of",))
+    room = left_over - len("classes") - 2 * GAP
+    for worker in rows:
+        row = counts[worker]
+        largest = [label for label in (-row).argsort(kind="stable")[:_MOST_LISTED] if row[label]]
+        texts = [f"{names[label]} {row[label]}" for label in largest]
+        while len(texts) > 1 and cell_len(", ".join(texts)) > room:
+            texts.pop()
+        listed = escape(", ".join(texts))
+        table.add_row(str(worker), str(sizes[worker]), str((row > 0).sum()), listed)
+    return [table]
 
 
 def _print_finding(console: Any, finding: DataFinding) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedhp.config import Experiment
 
-WIDE = 120  # columns of a table in a file or pipe
+WIDE = 160  # columns of a table in a file or pipe
 MOST_SEEDS = 10_000
 _reserved: list[Path] = []  # folders that choose_folder made for this command
 
@@ -111,11 +112,22 @@ def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
     return settings
 
 
+def next_commands(folder: Path, rounds: int) -> str:
+    """What to type next to look at a run, ready for a shell."""
+    path = shlex.quote(str(folder))
+    explain = f"; fedhp explain {path} --round {min(2, rounds)}" if rounds else ""
+    return f"next: fedhp show {path}{explain}"
+
+
 def table_console() -> Console:
     """The console for tables: as wide as the terminal, or wide enough in a file or pipe."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    from fedhp.terminal import size_of_dumb_terminal
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    size_of_dumb_terminal(console)
+    return console
 
 
 def parse_seeds(text: str) -> list[int]:

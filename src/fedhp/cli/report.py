@@ -27,17 +27,15 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write an HTML page about one or more runs, with its figures and numbers as files."""
-    from rich.console import Console
-
+    from fedhp.console import Activity
     from fedhp.record.reader import find_runs
     from fedhp.report.formatting import count, data_size
     from fedhp.report.pages.run_report import report_folder, save_report
 
     folders = [folder for run in runs for folder in find_runs(run)]
     target = report_folder(runs) if out is None else out
-    # Shown only in a terminal: forty runs take a minute or two.
-    with Console(stderr=True).status(f"drawing {count(len(folders), 'run')} ..."):
-        page, *files = save_report(folders, target)
+    with Activity(f"drawing {count(len(folders), 'run')}") as activity:
+        page, *files = save_report(folders, target, progress=activity.note)
     figures, data = (
         [path for path in files if path.parent.name == name] for name in ("figures", "data")
     )

@@ -55,6 +55,7 @@ def reproduce(
     Finished runs are never repeated: after an interruption, run the same command again.
     """
     from fedhp.cli.stopping import StopRequest
+    from fedhp.console import Activity
     from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.suite import (
         check_suite,
@@ -75,7 +76,7 @@ def reproduce(
         folder=files,
     )
     texts = read_figure_texts(names, files)
-    with redirect_user_prints(as_json):
+    with redirect_user_prints(as_json), Activity("checking the settings"):
         suite = check_suite(suite)
     _announce(suite)
     cells = suite.cells()
@@ -87,7 +88,8 @@ def reproduce(
             stop=stop,
             name_of=lambda cell: run_names[cell.folder],
         )
-    result = save_reproduction(suite, texts, folder)
+    with Activity("drawing the figures and judging the claims"):
+        result = save_reproduction(suite, texts, folder)
     if as_json:
         print(json.dumps(result.as_json()))
     else:
@@ -101,12 +103,13 @@ def reproduce(
 def _announce(suite: Suite) -> None:
     """Print what will be run, on standard error."""
     from fedhp.engine.runs.suite import finished_cells
+    from fedhp.report.formatting import count
 
     cells = suite.cells()
     done = len(finished_cells(cells))
     names = ", ".join(figure.name for figure in suite.figures)
     typer.echo(
-        f"profile {suite.profile}: {len(cells)} runs for {names}, {done} of them finished",
+        f"profile {suite.profile}: {count(len(cells), 'run')} for {names}, {done} of them finished",
         err=True,
     )
     for data_set in suite.sets.values():

@@ -12,6 +12,7 @@ from fedhp.cli.parameters import (
     Resume,
     choose_folder,
     load_settings,
+    next_commands,
     redirect_user_prints,
     table_console,
 )
@@ -29,7 +30,7 @@ def run(
     settings = load_settings(experiment, overrides or [])
 
     from fedhp.cli.stopping import StopRequest
-    from fedhp.console import RunProgress
+    from fedhp.console import Activity, RunProgress
     from fedhp.engine.runs.job import round_event
     from fedhp.engine.runs.run import start_run
     from fedhp.record.reader import RunReader
@@ -38,11 +39,13 @@ def run(
 
     stop = StopRequest()
     with redirect_user_prints(as_json):
-        started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
+        with Activity("preparing the run"):
+            started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
+        metric = started.prepared.task.metric_name
         label = settings.algorithm.name
         with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:
             for record in started.rounds():
-                display.update(round_event(record))
+                display.update(round_event(record, metric))
     with RunReader(folder) as reader:
         summary = reader.summary()
         cost = cost_of(reader)
@@ -54,4 +57,4 @@ def run(
         table_console().print(comparison_table([summary]))
         print(cost)
         print(f"run: {folder}")
-        print(f"next: fedhp show {folder}; fedhp explain {folder} --round 2")
+        print(next_commands(folder, summary.rounds))

@@ -28,6 +28,7 @@ def show(
     import json
 
     from fedhp.record.reader import find_runs
+    from fedhp.report.formatting import count
     from fedhp.report.show import print_parts, show_json, show_parts
 
     console = table_console()
@@ -38,7 +39,7 @@ def show(
     if figures is not None:
         paths = _draw(find_runs(run), figures)
         if not as_json:
-            print_parts(console, [f"figures: {figures} ({len(paths)} files)"])
+            print_parts(console, [f"figures: {figures} ({count(len(paths), 'file')})"])
 
 
 def _draw(folders: Sequence[Path], out: Path) -> list[Path]:

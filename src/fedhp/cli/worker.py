@@ -121,9 +121,12 @@ def worker(
 
 
 def _print(progress: RoundProgress) -> None:
-    line = f"round {progress.round_index}: {progress.local_steps} steps, {progress.seconds:.2f} s"
+    from fedhp.report.formatting import count
+
+    steps = count(progress.local_steps, "step")
+    line = f"round {progress.round_index}: {steps}, {progress.seconds:.2f} s"
     if not math.isnan(progress.accuracy):
-        line += f", accuracy {progress.accuracy:.4f}"
+        line += f", {progress.metric} {progress.accuracy:.4f}"
     if progress.lost:
-        line += f", {progress.lost} neighbors lost"
+        line += f", {count(progress.lost, 'neighbor')} lost"
     print(line, flush=True)

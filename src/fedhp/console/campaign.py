@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhp.console.forecast import Forecast, duration
+from fedhp.console.forecast import Forecast
 from fedhp.console.progress import CampaignProgress
 from fedhp.engine.prepare import cores
 from fedhp.engine.runs.campaign import Cell, run_cells
@@ -29,23 +30,23 @@ def run_with_progress(
 ) -> list[FedhpError]:
     """Run the cells with a progress bar for each; returns the errors of runs that failed."""
     forecast = Forecast(cells, jobs=jobs or cores(), clock=time.monotonic)
+    lock = threading.Lock()  # events come from one thread per job
     with CampaignProgress(total=len(cells)) as display:
         started: set[Path] = set()
 
         def show(cell: Cell, event: dict[str, Any]) -> None:
             name = name_of(cell)
-            if event["event"] != "round":
-                forecast.end(cell)
-                left = forecast.seconds_left()
-                # Only the first line here: the whole message is printed at the end.
-                outcome = event.get("message", event["event"]).splitlines()[0]
-                time_left = "" if not left else f"; about {duration(left)} left"
-                display.end(name, outcome + time_left)
-                return
-            forecast.round(cell, event["round"])
-            if cell.folder not in started:
-                started.add(cell.folder)
-                display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
-            display.update(name, event)
+            with lock:
+                if event["event"] != "round":
+                    forecast.end(cell)
+                    # Only the first line here: the whole message is printed at the end.
+                    outcome = event.get("message", event["event"]).splitlines()[0]
+                    display.end(name, outcome, forecast.seconds_left())
+                    return
+                forecast.round(cell, event["round"])
+                if cell.folder not in started:
+                    started.add(cell.folder)
+                    display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
+                display.update(name, event, forecast.seconds_left())
 
         return run_cells(cells, source=source, jobs=jobs, report=show, stop=stop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -17,6 +17,8 @@ from rich.text import Text
 from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.console.heartbeat import error_console, is_live, print_line
+from fedhp.terminal import FittingTable
 from fedhp.types import RoundRecord
 
 MOST_WORKER_ROWS = 40  # the other workers are only counted
@@ -26,7 +28,7 @@ STATUS_STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "su
 
 def round_line(facts: RoundFacts, rounds: int) -> str:
     """A round in one line."""
-    accuracy = "" if facts.accuracy is None else f"  accuracy {facts.accuracy:.4f}"
+    accuracy = "" if facts.accuracy is None else f"  {facts.metric} {facts.accuracy:.4f}"
     workers = "1 worker " if facts.workers == 1 else f"{facts.workers} workers"
     return (
         f"round {facts.round_index}/{rounds}  {facts.seconds:.2f} s  {workers}  "
@@ -34,7 +36,7 @@ def round_line(facts: RoundFacts, rounds: int) -> str:
     )
 
 
-def round_facts(record: RoundRecord) -> RoundFacts:
+def round_facts(record: RoundRecord, metric: str) -> RoundFacts:
     """The numbers of a round that has just ended."""
     took_part = record.local_steps > 0
     evaluation = record.evaluation
@@ -45,16 +47,17 @@ def round_facts(record: RoundRecord) -> RoundFacts:
         steps=float(record.local_steps[took_part].mean()) if took_part.any() else 0.0,
         waiting=record.timing.mean_waiting_time,
         accuracy=None if evaluation is None else evaluation.mean_accuracy,
+        metric=metric,
     )
 
 
 def status_table(status: wire.StatusReply) -> Table:
     """All workers and what each of them does."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("worker", "status", "phase"):
-        table.add_column(name)
-    for name in ("round", "steps", "step time", "accuracy", "silent"):
-        table.add_column(name, justify="right")
+    table = FittingTable(
+        *("worker", "status", "phase", "round", "steps", "step time", "test", "silent"),
+        left=("worker", "status", "phase"),
+        drop_first=("step time", "steps", "silent", "phase"),
+    )
     for member in status.members[:MOST_WORKER_ROWS]:
         style = STATUS_STYLES.get(member.status, "red")
         cells = (member.phase, member.round, _steps(member), _milliseconds(member.step_time))
@@ -72,10 +75,11 @@ def status_table(status: wire.StatusReply) -> Table:
 def status_line(status: wire.StatusReply) -> str:
     """The whole run in one line."""
     why = f" ({_clean(status.why)})" if status.why else ""
+    workers = "1 worker" if len(status.members) == 1 else f"{len(status.members)} workers"
     last = f", last round {status.round_seconds:.2f} s" if status.round_seconds else ""
     return (
         f"{_clean(status.state)}{why}: round {status.round} of {status.rounds}{last}, "
-        f"epoch {status.epoch}, {len(status.members)} workers"
+        f"epoch {status.epoch}, {workers}"
     )
 
 
@@ -83,7 +87,7 @@ class ClusterView:
     """The display of a federation; call `show` whenever there is something new."""
 
     def __init__(self, rounds: int) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = error_console()
         self._live: Live | None = None
         self._rounds = rounds
         self._last_round = ""  # in words
@@ -92,7 +96,7 @@ class ClusterView:
         self._state = ""
 
     def __enter__(self) -> ClusterView:
-        if self._console.is_terminal:
+        if is_live(self._console):
             self._live = Live(console=self._console, refresh_per_second=4)
             self._live.start()
         return self
@@ -115,7 +119,7 @@ class ClusterView:
         self._notes += notes
         if self._live is None:
             for line in (*lines, *notes, *self._state_change(status)):
-                self._console.print(line, markup=False, soft_wrap=True)
+                print_line(self._console, line)
             return
         silent = "is starting" if self._status is None else "does not answer"
         head = f"the coordinator {silent}" if status is None else status_line(status)

@@ -1,57 +1,200 @@
-"""One progress bar per run: round, accuracy, virtual time, waiting, time left.
+"""One line per run: label, bar, round, time left, metric, virtual time, waiting, local steps.
 
-It goes to standard error, so that standard output has only results. Without a terminal, a line
-now and then instead of bars.
+It goes to standard error, so that standard output has only results. A narrow terminal gets fewer
+columns; a file, a pipe or a dumb terminal gets plain lines instead of bars.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.text import Text
+
+from fedhp.console.forecast import duration
+from fedhp.console.heartbeat import (
+    SILENT_SECONDS,
+    Heartbeat,
+    error_console,
+    is_live,
+    print_line,
 )
+from fedhp.terminal import GAP, shorten
+
+ACCURACY = "accuracy"
+UNKNOWN = "-"
+LEAST_LABEL = 18  # a label gets this much before a number is shown next to it
+GOOD_LABEL = 26  # ... and this much before waiting and steps are
+NARROWEST_LABEL = 8
+LEAST_BAR, WIDEST_BAR = 6, 24
+LONGEST_METRIC = 12
+MOST_LINES = 8  # runs of a campaign that a plain progress report names
 
 
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        transient=False,
-        refresh_per_second=5,
-    )
+@dataclass(slots=True)
+class RunState:
+    """A run as the display knows it."""
+
+    label: str
+    rounds: int
+    first: int  # rounds that were done when the display began
+    began: float
+    round: int = 0
+    metric: str = ACCURACY
+    value: float | None = None  # of the metric, in the last test
+    clock: float | None = None
+    waiting: float | None = None
+    steps: float | None = None
+
+    def update(self, event: dict[str, Any]) -> None:
+        """Take over the numbers of a round."""
+        self.round, self.clock = event["round"], event["clock"]
+        self.waiting, self.steps = event["waiting"], event["steps"]
+        self.metric = event.get("metric", self.metric)
+        if event["accuracy"] is not None:
+            self.value = event["accuracy"]
+
+    def time_left(self, now: float) -> str:
+        """How long the rounds that are left take if they take as long as those so far."""
+        done = self.round - self.first
+        if done <= 0:
+            return UNKNOWN
+        return duration((now - self.began) / done * (self.rounds - self.round))
+
+    def counter(self) -> str:
+        """The round, with room for the last one."""
+        return f"{self.round:>{len(str(self.rounds))}}/{self.rounds}"
+
+    def numbers(self) -> list[str]:
+        """Metric, clock, waiting and steps, the most important first."""
+        return [
+            UNKNOWN if self.value is None else _metric_value(self.value),
+            UNKNOWN if self.clock is None else f"{self.clock:.1f} s",
+            UNKNOWN if self.waiting is None else f"{self.waiting:.2f} s",
+            UNKNOWN if self.steps is None else f"{self.steps:.1f}",
+        ]
 
 
-def live_numbers(event: dict[str, Any], accuracy: float | None) -> str:
-    """The numbers of a run's last round in one line."""
-    shown = "   -  " if accuracy is None else f"{accuracy:6.3f}"
-    return (
-        f"accuracy {shown}  clock {event['clock']:8.1f} s  "
-        f"waiting {event['waiting']:5.2f} s  steps {event['steps']:5.1f}"
-    )
+def _metric_value(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
+
+
+def short_label(label: str, width: int) -> str:
+    """A label with an ellipsis where it is too long; the seed at its end stays."""
+    name, separator, seed = label.rpartition(" seed ")
+    room = width - len(separator) - len(seed)
+    if separator and room >= 5:
+        return shorten(name, room) + separator + seed
+    return shorten(label, width)
+
+
+class ProgressLines:
+    """The lines of some runs, drawn for the width of the terminal."""
+
+    def __init__(
+        self, runs: Sequence[RunState], *, now: float, summary: Sequence[str] = ()
+    ) -> None:
+        """`summary` is one line in several lengths, the longest first."""
+        self._runs, self._now, self._summary = runs, now, summary
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        lines = self._lines(width, ascii_only=options.ascii_only) if self._runs else []
+        fitting = [text for text in self._summary if cell_len(text) <= width]
+        if self._summary:
+            lines.append(fitting[0] if fitting else shorten(self._summary[-1], width))
+        for line in lines:
+            text = line.replace("…", "~") if options.ascii_only else line
+            yield Text(text, no_wrap=True, overflow="crop")
+
+    def _lines(self, width: int, *, ascii_only: bool) -> list[str]:
+        metrics = {run.metric for run in self._runs}
+        metric = shorten(metrics.pop(), LONGEST_METRIC) if len(metrics) == 1 else "test"
+        counters = ["round", *(run.counter() for run in self._runs)]
+        left = ["left", *(run.time_left(self._now) for run in self._runs)]
+        numbers = list(
+            zip(
+                (metric, "clock", "waiting", "steps"),
+                *(run.numbers() for run in self._runs),
+                strict=True,
+            )
+        )
+        labels = ["run", *(run.label for run in self._runs)]
+        label_width, bar_width, columns = _layout(
+            width, longest=_widest(labels), counters=counters, left=left, numbers=numbers
+        )
+        bars = ["", *(_bar(run, bar_width, ascii_only=ascii_only) for run in self._runs)]
+        lines = []
+        for row, label in enumerate(labels):
+            short = short_label(label, label_width)
+            cells = [short + " " * (label_width - cell_len(short))]
+            if bar_width:
+                cells.append(f"{bars[row]:<{bar_width}}")
+            cells += [f"{column[row]:>{_widest(column)}}" for column in columns]
+            lines.append((" " * GAP).join(cells).rstrip())
+        return lines
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(cell_len(text) for text in texts)
+
+
+def _layout(
+    width: int,
+    *,
+    longest: int,
+    counters: Sequence[str],
+    left: Sequence[str],
+    numbers: Sequence[Sequence[str]],
+) -> tuple[int, int, list[Sequence[str]]]:
+    """The widths of label and bar (0: none), and the other columns that fit."""
+    columns: list[Sequence[str]] = [counters]
+    free = width - _widest(counters) - GAP  # for the label and everything else
+    bar = 0
+    least = min(longest, NARROWEST_LABEL)
+    if free - GAP - LEAST_BAR >= least:
+        bar, free = LEAST_BAR, free - GAP - LEAST_BAR
+    if free - GAP - _widest(left) >= least:
+        columns.append(left)
+        free -= GAP + _widest(left)
+    for index, column in enumerate(numbers):
+        room_for_label = LEAST_LABEL if index < 2 else GOOD_LABEL
+        if free - GAP - _widest(column) < min(longest, room_for_label):
+            break
+        columns.append(column)
+        free -= GAP + _widest(column)
+    if bar:
+        extra = max(0, free - min(longest, LEAST_LABEL))
+        bar = min(WIDEST_BAR, bar + max(extra // 3, free - longest))
+        free -= bar - LEAST_BAR
+    label = min(longest, free)
+    return label, bar, columns
+
+
+def _bar(run: RunState, width: int, *, ascii_only: bool) -> str:
+    done, rest = ("#", "-") if ascii_only else ("━", "─")
+    full = width * run.round // max(1, run.rounds)
+    return done * full + rest * (width - full)
 
 
 class RunProgress:
     """The display of a single run."""
 
-    def __init__(self, label: str, rounds: int, *, done: int = 0) -> None:
-        self._campaign = CampaignProgress(total=1)
+    def __init__(
+        self, label: str, rounds: int, *, done: int = 0, console: Console | None = None
+    ) -> None:
+        self._campaign = CampaignProgress(console=console)
         self._label, self._rounds, self._done = label, rounds, done
 
     def __enter__(self) -> RunProgress:
-        self._campaign.__enter__()
         self._campaign.begin(self._label, self._rounds, done=self._done)
+        self._campaign.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -63,61 +206,113 @@ class RunProgress:
 
 
 class CampaignProgress:
-    """The display of many runs at the same time."""
+    """The display of many runs at the same time; without `total`, of a single one."""
 
-    def __init__(self, total: int) -> None:
-        self._console = Console(stderr=True)
-        self._live = self._console.is_terminal
-        self._bars = _bars(self._console)
-        self._tasks: dict[str, TaskID] = {}
-        self._rounds: dict[str, int] = {}
-        self._accuracy: dict[str, float | None] = {}
+    def __init__(
+        self,
+        total: int = 0,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._console = error_console() if console is None else console
+        self._is_live = is_live(self._console)
+        self._clock = clock
+        self._runs: dict[str, RunState] = {}
         self._total, self._ended = total, 0
-        self._lock = threading.Lock()
+        self._seconds_left: float | None = None
+        # Never held while a live display prints: drawing takes it under the display's own lock.
+        self._lock = threading.RLock()
+        self._live = Live(
+            console=self._console, get_renderable=self.lines, refresh_per_second=4, transient=False
+        )
+        self._heartbeat = Heartbeat(self._report, seconds=silent_seconds)
 
     def __enter__(self) -> CampaignProgress:
-        if self._live:
-            self._bars.start()
+        if self._is_live:
+            self._live.start()
+        else:
+            self._report()
+            self._heartbeat.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._live:
-            self._bars.stop()
+        if self._is_live:
+            self._live.stop()
+        else:
+            self._heartbeat.stop()
+            self._report()
+
+    def lines(self) -> ProgressLines:
+        """The display as it is now."""
+        with self._lock:
+            runs = list(self._runs.values())
+            return ProgressLines(runs, now=self._clock(), summary=self._summary())
 
     def begin(self, label: str, rounds: int, *, done: int = 0) -> None:
         """A run starts, or resumes after `done` rounds."""
         with self._lock:
-            self._rounds[label] = rounds
-            self._accuracy[label] = None
-            if self._live:
-                self._tasks[label] = self._bars.add_task(
-                    f"{label:<28}", total=rounds, completed=done, numbers=""
-                )
+            self._runs[label] = RunState(label, rounds, done, self._clock(), round=done)
 
-    def update(self, label: str, event: dict[str, Any]) -> None:
-        """A round of a run is done."""
+    def update(self, label: str, event: dict[str, Any], seconds_left: float | None = None) -> None:
+        """A round of a run is done; all runs together need `seconds_left` more."""
         with self._lock:
-            if event["accuracy"] is not None:
-                self._accuracy[label] = event["accuracy"]
-            text = live_numbers(event, self._accuracy[label])
-            if self._live:
-                self._bars.update(self._tasks[label], completed=event["round"], numbers=text)
-            elif event["round"] % max(1, self._rounds[label] // 5) == 0:
-                self._console.print(
-                    f"{label}  round {event['round']}/{self._rounds[label]}  {text}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+            run = self._runs[label]
+            run.update(event)
+            self._seconds_left = seconds_left
+            if not self._is_live and run.round % max(1, run.rounds // 5) == 0:
+                self._print(self._plain(run))
 
-    def end(self, label: str, outcome: str) -> None:
+    def end(self, label: str, outcome: str, seconds_left: float | None = None) -> None:
         """A run has ended; a line replaces its bar."""
         with self._lock:
             self._ended += 1
-            if self._live and label in self._tasks:
-                self._bars.remove_task(self._tasks.pop(label))
-            self._console.print(
-                f"[{self._ended}/{self._total}] {label}: {outcome}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            self._seconds_left = seconds_left
+            self._runs.pop(label, None)
+            ended = self._ended
+        time_left = f"; about {duration(seconds_left)} left" if seconds_left else ""
+        self._print(f"[{ended}/{self._total}] {label}: {outcome}{time_left}")
+
+    def _summary(self) -> list[str]:
+        if not self._total:
+            return []
+        done = f"{self._ended} of {self._total} {'run' if self._total == 1 else 'runs'} done"
+        if not self._seconds_left or self._ended == self._total:
+            return [done]
+        left = duration(self._seconds_left)
+        return [f"{done}, about {left} left", f"{self._ended}/{self._total} runs, {left} left"]
+
+    def _report(self) -> None:
+        """Print all runs as plain lines."""
+        with self._lock:
+            runs = list(self._runs.values())
+            for run in runs[:MOST_LINES]:
+                self._print(self._plain(run))
+            hidden = len(runs) - MOST_LINES
+            if hidden > 0:
+                self._print(f"... and {hidden} more runs")
+            if self._total:
+                self._print(self._summary()[0])
+
+    def _plain(self, run: RunState) -> str:
+        """A run in one line; on a terminal as much of it as fits."""
+        value, clock, waiting, steps = run.numbers()
+        left = run.time_left(self._clock())
+        parts = [f"round {run.round}/{run.rounds}"]
+        if left != UNKNOWN and run.round < run.rounds:
+            parts.append(f"{left} left")
+        if run.clock is not None:
+            parts += [f"{run.metric} {value}", f"clock {clock}", f"waiting {waiting}"]
+            parts.append(f"steps {steps}")
+        label = run.label
+        if self._console.is_terminal:
+            width = self._console.width
+            label = short_label(label, max(NARROWEST_LABEL, width - GAP - len(parts[0])))
+            while len(parts) > 1 and cell_len("  ".join([label, *parts])) > width:
+                parts.pop()
+        return "  ".join([label, *parts])
+
+    def _print(self, text: str) -> None:
+        self._heartbeat.printed()
+        print_line(self._console, text)

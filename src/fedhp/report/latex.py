@@ -43,11 +43,10 @@ def comparison_latex(
             text = latex_text(cell.text)
             texts.append(rf"\textbf{{{text}}}" if cell.best else text)
         rows.append(texts)
+    caption = "; ".join(filter(None, [grid.caption, grid.bold_caption]))
     parts = [
         "% Written by fedhp. In the preamble: \\usepackage{booktabs}",
-        _table(
-            headers, rows, caption=sentence(grid.caption), columns="l" + "r" * len(grid.rows[0][1:])
-        ),
+        _table(headers, rows, caption=sentence(caption), columns="l" + "r" * len(grid.rows[0][1:])),
     ]
     metric = summaries[0].metric if summaries else ACCURACY
     pairs = comparison_pairs(summaries)

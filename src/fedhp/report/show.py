@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -75,7 +76,7 @@ def _refuse_round_of_many(top: Path, folders: Sequence[Path], round_index: int |
         raise RunError(
             f"{top} contains {len(folders)} runs, but --round needs a single one",
             allowed="--round with a single run folder",
-            fix=f"for example: fedhp show {folders[0]} --round {round_index}",
+            fix=f"for example: fedhp show {shlex.quote(str(folders[0]))} --round {round_index}",
         )
 
 
@@ -84,7 +85,7 @@ def _run_parts(run: RunReader) -> Parts:
     if not run.rounds_done:
         return parts + _fact_lines([("digest", run.digest())])
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
-    command = f"fedhp explain {run.folder} --round {run.rounds_done}"
+    command = f"fedhp explain {shlex.quote(str(run.folder))} --round {run.rounds_done}"
     return [*parts, round_table(run), "", *_fact_lines(numbers), f"explain a round: {command}"]
 
 
@@ -93,7 +94,7 @@ def _round_parts(run: RunReader, round_index: int) -> Parts:
     return [
         f"{run.folder}, round {index}",
         worker_table(run, index),
-        f"explain it: fedhp explain {run.folder} --round {index}",
+        f"explain it: fedhp explain {shlex.quote(str(run.folder))} --round {index}",
     ]
 
 
@@ -113,7 +114,7 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
         )
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         parts += ["", comparison_table([s for s in summaries if s.metric == metric])]
-    return [*parts, f"show one of them: fedhp show {folders[0]}"]
+    return [*parts, f"show one of them: fedhp show {shlex.quote(str(folders[0]))}"]
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:

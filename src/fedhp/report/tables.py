@@ -35,7 +35,15 @@ from fedhp.report.paired import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedhp.terminal import FittingTable
+
 MOST_ROUNDS = 20
+# In a narrow terminal; how the headers begin.
+DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "waiting", "round")
+BOLD_CAPTION = (
+    "bold: better than every other algorithm in the same seeds (95 % interval of the paired "
+    "numbers)"
+)
 MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
@@ -69,6 +77,7 @@ class ComparisonGrid:
     headers: list[str]
     rows: list[list[TableCell]]
     caption: str
+    bold_caption: str  # for a form in which the best cells are bold
 
 
 def comparison_table(
@@ -78,10 +87,22 @@ def comparison_table(
     from rich.markup import escape
 
     grid = comparison_grid(summaries, names=names)
-    table = new_table(*grid.headers, left=(grid.headers[0],), caption=grid.caption or None)
-    table.columns[0].min_width = len(grid.headers[0])
+    # The least important first; the rest goes from the right.
+    drop_first = [
+        header for start in DROPPED_FIRST for header in grid.headers if header.startswith(start)
+    ]
+    table = new_table(
+        *grid.headers, left=grid.headers[:1], drop_first=drop_first, caption=grid.caption
+    )
+    table.bold_caption = grid.bold_caption
     for row in grid.rows:
-        table.add_row(*(f"[bold]{escape(c.text)}[/]" if c.best else escape(c.text) for c in row))
+        texts = [row[0].text, *(cell.text.replace(" (", "\n(") for cell in row[1:])]
+        table.add_row(
+            *(
+                f"[bold]{escape(text)}[/]" if cell.best else escape(text)
+                for cell, text in zip(row, texts, strict=True)
+            )
+        )
     return table
 
 
@@ -96,10 +117,11 @@ def comparison_markdown(
 
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     ruler = "|" + "|".join(["---", *["---:"] * (len(headers) - 1)]) + "|"
+    caption = "; ".join(filter(None, [grid.caption, grid.bold_caption]))
     rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
     notes = [f"- {line}" for line in paired_lines(summaries, names=names)]
     notes = ["", *notes] if notes else []
-    return "\n".join([line(headers), ruler, *rows, "", grid.caption, *notes]) + "\n"
+    return "\n".join([line(headers), ruler, *rows, "", caption, *notes]) + "\n"
 
 
 def paired_lines(
@@ -144,7 +166,8 @@ def comparison_grid(
     headers = ["algorithm", *(column.header for column in columns)]
     rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))
     marked = any(cell.best for row in rows for cell in row)
-    return ComparisonGrid(headers, rows, _caption(summaries, best_marked=marked))
+    caption = _caption(summaries, best_marked=marked)
+    return ComparisonGrid(headers, rows, caption, BOLD_CAPTION if marked else "")
 
 
 def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
@@ -243,12 +266,7 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
-    if best_marked:
-        notes.append(
-            "bold: better than every other algorithm in the same seeds (95 % interval of the "
-            "paired numbers)"
-        )
-    elif len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:
+    if not best_marked and len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:
         notes.append(f"no ranking: that needs at least {INTERVAL_SEEDS} seeds")
     if any(run.status != FINISHED for run in summaries):
         notes.append("unfinished runs have their own rows, with their numbers so far")
@@ -341,7 +359,7 @@ def round_table(run: RunReader) -> Table:
         "links": of_round("links", 0),
         "sent": [data_size(rounds["bytes_sent"][row]) for row in rows],
     }
-    table = new_table(*columns)
+    table = new_table(*columns, drop_first=("links", "loss", f"mean-\nmodel {unit}"))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     if len(chosen) < len(tests["round"]):
@@ -410,19 +428,13 @@ def column_texts(values: Sequence[Any], decimals: int | None = None) -> list[str
     return [fixed(value, digits) for value in values]
 
 
-def new_table(*headers: str, left: Sequence[str] = (), caption: str | None = None) -> Table:
+def new_table(
+    *headers: str,
+    left: Sequence[str] = (),
+    drop_first: Sequence[str] = (),
+    caption: str | None = None,
+) -> FittingTable:
     """An empty table for the terminal; all columns but those named are aligned right."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from fedhp.terminal import FittingTable
 
-    table = Table(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        caption=caption,
-        caption_justify="left",
-    )
-    for header in headers:
-        justify: Any = "left" if header in left else "right"
-        table.add_column(header, justify=justify, vertical="top", overflow="fold")
-    return table
+    return FittingTable(*headers, left=left, drop_first=drop_first, caption=caption)

@@ -20,6 +20,7 @@ class RoundFacts:
     steps: float
     waiting: float
     accuracy: float | None
+    metric: str = "accuracy"  # the name of `accuracy` in this task
 
 
 def read_rounds(folder: Path, *, after: int) -> Iterator[RoundFacts]:
@@ -39,6 +40,7 @@ def read_rounds(folder: Path, *, after: int) -> Iterator[RoundFacts]:
                     steps=row["mean_local_steps"][0],
                     waiting=row["mean_waiting_time"][0],
                     accuracy=accuracies[0] if accuracies else None,
+                    metric=run.meta("metric"),
                 )
     except FedhpError:
         return

@@ -45,6 +45,7 @@ class RoundProgress:
     seconds: float
     accuracy: float  # NaN: not tested
     lost: int  # neighbors whose model did not come
+    metric: str  # the name of `accuracy` in this task
 
 
 class OrderExecutor:
@@ -144,7 +145,12 @@ class OrderExecutor:
             links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
             seconds = time.monotonic() - received
             self.last_round = RoundProgress(
-                work.round, work.local_steps, seconds, accuracy, len(lost)
+                work.round,
+                work.local_steps,
+                seconds,
+                accuracy,
+                len(lost),
+                learner.prepared.task.metric_name,
             )
             await asyncio.wait({probing}, timeout=PROBE_GRACE)
         return wire.RoundReport(
@@ -223,6 +229,7 @@ class OrderExecutor:
             time.monotonic() - received,
             accuracy,
             sum(bool(link.lost) for link in links),
+            learner.prepared.task.metric_name,
         )
         return wire.RoundReport(
             step_time=self.step_time,

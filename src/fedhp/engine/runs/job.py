@@ -63,7 +63,7 @@ def _run_cell(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[
             stop=stop.is_set,
         )
         for record in run.rounds():
-            _send(out, round_event(record))
+            _send(out, round_event(record, run.prepared.task.metric_name))
         return {"event": "finished"}
     except Interrupted:
         return {"event": "interrupted"}
@@ -72,12 +72,13 @@ def _run_cell(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[
         return {"event": "failed", "kind": type(error).__name__, "message": str(error)}
 
 
-def round_event(record: RoundRecord) -> dict[str, Any]:
+def round_event(record: RoundRecord, metric: str) -> dict[str, Any]:
     """A round as the live display shows it."""
     return {
         "event": "round",
         "round": record.round_index,
         "clock": record.clock,
+        "metric": metric,
         "accuracy": record.accuracy,
         "waiting": record.timing.mean_waiting_time,
         "steps": float(record.local_steps.mean()),

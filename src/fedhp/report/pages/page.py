@@ -7,7 +7,7 @@ Arguments that are not called HTML are plain text and are escaped.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -174,8 +174,15 @@ def _classes(*names: str) -> str:
 class PageFigures:
     """The figures of a page: numbered, each under its own name; with a folder also saved there."""
 
-    def __init__(self, folder: Path | None = None, *, word: str = "Figure") -> None:
-        self._word = word
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        word: str = "Figure",
+        drawn: Callable[[int], None] = lambda amount: None,
+    ) -> None:
+        """`drawn` is called with the number of figures so far after each of them."""
+        self._word, self._drawn = word, drawn
         self._folder = folder
         self._uses: dict[str, int] = {}  # of each plain name
         self._shown = 0
@@ -208,6 +215,7 @@ class PageFigures:
             return figure_svg(figure)
         paths = save_figure(figure, self._folder, name)
         self.paths += paths
+        self._drawn(len(self.names))
         drawing = next(path for path in paths if path.suffix == ".svg")
         return drawing.read_text(encoding="utf-8")
 

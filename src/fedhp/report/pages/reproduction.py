@@ -45,7 +45,7 @@ from fedhp.report.pages.page import (
 from fedhp.report.pages.run_report import PAGE_FILE, run_sections
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from fedhp.terminal import ProseTable
 
 LEAD = (
     "Adaptive Configuration for Heterogeneous Participants in Decentralized Federated Learning "
@@ -77,22 +77,25 @@ class Reproduction:
             "acceptance": claims_json(self.acceptance),
         }
 
-    def table(self) -> Table:
+    def table(self) -> ProseTable:
         """Our own verdicts for the console; the page has the paper's, and the reasons."""
-        from rich.table import Table
+        from fedhp.terminal import ProseTable
 
         caption = (
             "FedHP has the deadline rule fill; values of other algorithms are their own. "
             f"The paper's own claims: {count_words(self.paper)}"
         )
-        table = Table(title="What we require: does it hold?", caption=caption)
-        for name in ("claim", "bar", "verdict", "our values"):
-            table.add_column(name, overflow="fold")
+        rows = []
         for judged in self.acceptance:
             claim, verdict = judged.claim, judged.verdict
             values = "\n".join(verdict.ours_lines or verdict.reasons)
-            table.add_row(claim.text, claim.paper, verdict.status, values, end_section=True)
-        return table
+            rows.append([claim.text, claim.paper, verdict.status, values])
+        return ProseTable(
+            *("claim", "bar", "verdict", "our values"),
+            rows=rows,
+            title="What we require: does it hold?",
+            caption=caption,
+        )
 
 
 def save_reproduction(suite: Suite, texts: Mapping[str, FigureText], folder: Path) -> Reproduction:

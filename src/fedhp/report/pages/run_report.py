@@ -125,11 +125,19 @@ def report_on(runs: str | Path | Sequence[str | Path], out: str | Path | None = 
     return save_report(folders, report_folder(paths) if out is None else Path(out))
 
 
-def save_report(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Write report.html, figures/ and data/ into a folder; returns the files, the page first."""
+def save_report(
+    folders: Sequence[Path], out: Path, *, progress: Callable[[str], None] = lambda step: None
+) -> list[Path]:
+    """Write report.html, figures/ and data/ into a folder; returns the files, the page first.
+
+    `progress` is called with a few words when a step is done.
+    """
+    progress("reading")
     runs = sort_runs(folders)
     comparisons = _comparisons(runs)
-    figures = PageFigures(out / "figures")
+    figures = PageFigures(
+        out / "figures", drawn=lambda amount: progress(f"{count(amount, 'figure')} drawn")
+    )
     sections = _sections(runs, comparisons, figures)
     summaries = {
         run.folder: run.summary
@@ -137,6 +145,7 @@ def save_report(folders: Sequence[Path], out: Path) -> list[Path]:
         for group in comparison.groups
         for run in group.runs
     }
+    progress("writing the numbers")
     data = save_report_data(runs.batches, summaries, out / "data")
     sections.append(Section("Files", "files", _files(figures, data)))
     page = render_page(title=_title(runs.batches), lead=_lead(runs, comparisons), sections=sections)
@@ -229,7 +238,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     table = table_html(
         grid.headers,
         rows,
-        caption=grid.caption,
+        caption="; ".join(filter(None, [grid.caption, grid.bold_caption])),
         numeric=range(1, len(grid.headers)),
         marks=marks,
     )

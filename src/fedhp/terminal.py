@@ -1,0 +1,210 @@
+"""Text that fits the terminal: shortened labels, and tables that drop columns instead of cutting.
+
+A table never splits a word or a number. What does not fit is left out, and the table says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+ELLIPSIS = "…"
+GAP = 2  # columns between two columns of a table
+LEAST_LABEL = 14  # a label gets this much before a column is dropped for it
+LEAST_STACKED = 72  # prose in columns needs a terminal at least this wide
+WIDEST_CAPTION = 100
+
+
+def shorten(text: str, width: int) -> str:
+    """The text with an ellipsis in its middle if it is wider than this."""
+    if cell_len(text) <= width:
+        return text
+    for kept in range(width - 1, 0, -1):
+        tail = kept // 2
+        short = text[: kept - tail] + ELLIPSIS + (text[-tail:] if tail else "")
+        if cell_len(short) <= width:
+            return short
+    return ELLIPSIS[: max(0, width)]
+
+
+def shorten_words(text: str, width: int) -> str:
+    """The text with every word that is wider than this shortened, so that lines break at spaces."""
+    lines = text.split("\n")
+    return "\n".join(" ".join(shorten(word, width) for word in line.split(" ")) for line in lines)
+
+
+def header_words(header: str) -> str:
+    """A column header on one line."""
+    return header.replace("-\n", "-").replace("\n", " ")
+
+
+def size_of_dumb_terminal(console: Console) -> None:
+    """Give the console of a dumb terminal its real width; rich assumes 80 columns."""
+    if console.is_dumb_terminal:
+        size = shutil.get_terminal_size()
+        console.size = ConsoleDimensions(size.columns, size.lines)
+
+
+class FittingTable(Table):
+    """A table that drops its least important columns where the terminal is too narrow.
+
+    Left-aligned columns hold labels: they wrap at spaces, and long words get an ellipsis.
+    """
+
+    def __init__(
+        self,
+        *headers: str,
+        left: Sequence[str] = (),
+        drop_first: Sequence[str] = (),
+        caption: str | None = None,
+    ) -> None:
+        """`drop_first` names the columns to drop, in this order; then the last ones go."""
+        super().__init__(caption=caption)
+        self.bold_caption = ""  # added where something bold is shown
+        self._drop_first = list(drop_first)
+        for header in headers:
+            self.add_column(header, justify="left" if header in left else "right")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        width = options.max_width
+        natural = [_natural_width(column) for column in self.columns]
+        shown = self._fitting(natural, width)
+        widths = _column_widths(
+            [self.columns[i] for i in shown], [natural[i] for i in shown], width
+        )
+        table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+        cells: list[list[RenderableType]] = []
+        for index, column_width in zip(shown, widths, strict=True):
+            column = self.columns[index]
+            table.add_column(
+                _fitted(column.header, column_width),
+                justify=column.justify,
+                vertical="top",
+                width=column_width,
+                overflow="fold",
+            )
+            cells.append([_fitted(cell, column_width) for cell in column.cells])
+        for row in zip(*cells, strict=True):
+            table.add_row(*row)
+        yield table
+        notes = [str(self.caption)] if self.caption else []
+        styled = console.is_terminal and console.color_system is not None
+        if self.bold_caption and styled and any(_is_bold(c) for column in cells for c in column):
+            notes.append(self.bold_caption)
+        hidden = [
+            header_words(_text(c.header).plain)
+            for i, c in enumerate(self.columns)
+            if i not in shown
+        ]
+        if hidden:
+            notes.append(f"no room for: {', '.join(hidden)}")
+        if notes:
+            caption = shorten_words("; ".join(notes), width)
+            style = "table.caption" if styled else ""
+            yield Text("\n").join(Text(caption, style).wrap(console, min(width, WIDEST_CAPTION)))
+
+    def _fitting(self, natural: Sequence[int], width: int) -> list[int]:
+        """The columns that fit into this width; always the first two."""
+        least = [
+            min(size, LEAST_LABEL) if column.justify == "left" else size
+            for column, size in zip(self.columns, natural, strict=True)
+        ]
+        shown = list(range(len(least)))
+        by_header = {str(column.header): index for index, column in enumerate(self.columns)}
+        first = [by_header[header] for header in self._drop_first if header in by_header]
+        order = [*first, *(index for index in reversed(shown) if index not in first)]
+        for index in order:
+            if sum(least[i] for i in shown) + GAP * (len(shown) - 1) <= width:
+                break
+            if index > 0 and len(shown) > 2:
+                shown.remove(index)
+        return shown
+
+
+def _natural_width(column: Column) -> int:
+    return max(_width(cell) for cell in (column.header, *column.cells))
+
+
+def _width(cell: RenderableType) -> int:
+    return max((cell_len(line) for line in _text(cell).plain.split("\n")), default=0)
+
+
+def _text(cell: RenderableType) -> Text:
+    return Text.from_markup(cell) if isinstance(cell, str) else Text(str(cell))
+
+
+def _fitted(cell: RenderableType, width: int) -> RenderableType:
+    text = _text(cell)
+    longest = max((cell_len(word) for word in text.plain.split()), default=0)
+    return text if longest <= width else Text(shorten_words(text.plain, width))
+
+
+def _is_bold(cell: RenderableType) -> bool:
+    return isinstance(cell, Text) and any(span.style == "bold" for span in cell.spans)
+
+
+def _column_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """The natural widths, with the labels made narrower where they must be."""
+    widths = list(natural)
+    labels = [i for i, column in enumerate(columns) if column.justify == "left"] or [0]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    while excess > 0:
+        widest = max(labels, key=lambda i: widths[i])
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+class ProseTable:
+    """A table of sentences: columns in a wide terminal, one block per row in a narrow one."""
+
+    def __init__(
+        self, *headers: str, rows: Sequence[Sequence[str]], title: str = "", caption: str = ""
+    ) -> None:
+        self._headers, self._rows = headers, rows
+        self._title, self._caption = title, caption
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        width = options.max_width
+        columns = list(zip(self._headers, *self._rows, strict=True))
+        least = [
+            max(cell_len(w) for cell in column for w in [*cell.split(), ""]) for column in columns
+        ]
+        natural = [max(_width(Text(cell)) for cell in column) for column in columns]
+        room = width - 3 * len(columns) - 1 - sum(least)
+        if self._title:
+            yield Text(shorten_words(self._title, width), style="bold")
+        if room >= 0 and width >= LEAST_STACKED:
+            yield self._in_columns(least, natural, room)
+        else:
+            yield from self._stacked(width)
+        if self._caption:
+            yield Text(shorten_words(self._caption, width))
+
+    def _in_columns(self, least: Sequence[int], natural: Sequence[int], room: int) -> Table:
+        wanted = [most - few for few, most in zip(least, natural, strict=True)]
+        share = min(1.0, room / max(1, sum(wanted)))
+        table = Table(show_lines=True)
+        for header, few, more in zip(self._headers, least, wanted, strict=True):
+            table.add_column(header, width=few + int(share * more), overflow="fold")
+        for row in self._rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    def _stacked(self, width: int) -> Iterator[Text]:
+        for row in self._rows:
+            yield Text("")
+            yield Text(shorten_words(row[0], width))
+            for header, cell in zip(self._headers[1:], row[1:], strict=True):
+                if cell:
+                    yield Text(shorten_words(f"{header}: {cell}", width))
+        yield Text("")

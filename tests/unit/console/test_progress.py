@@ -1,0 +1,170 @@
+"""Live progress at every width: what matters most is there, and nothing is cut in two."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedhp.console.heartbeat import Activity
+from fedhp.console.progress import CampaignProgress, RunProgress
+from waiting import PATIENCE, wait_until
+
+WIDTHS = (40, 60, 80, 100, 160)
+LONG = "adpsgd:steps=100:training.learning_rate=0.4"
+LABELS = ("fedhp", "fedhp:deadline=fill", "dpsgd", LONG)
+RUNS = [f"{label} seed {seed}" for label in LABELS for seed in range(3)]
+NUMBERS = {"accuracy": r"0\.812", "clock": r"1234\.5 s", "waiting": r"1\.25 s", "steps": r"31\.5"}
+
+
+def event(round_index: int, **changes: Any) -> dict[str, Any]:
+    numbers = {"clock": 1234.5, "accuracy": 0.812, "waiting": 1.25, "steps": 31.5}
+    return {"round": round_index, "metric": "accuracy", **numbers, **changes}
+
+
+def campaign(console: Console, **changes: Any) -> CampaignProgress:
+    """Twelve runs in progress, each in round 40 of 100; a round takes 7 seconds."""
+    now = [0.0]
+    display = CampaignProgress(len(RUNS), console=console, clock=lambda: now[0])
+    for name in RUNS:
+        display.begin(name, 100)
+    now[0] = 280.0
+    for name in RUNS:
+        display.update(name, event(40, **changes), 740.0)
+    return display
+
+
+def drawn(width: int, **changes: Any) -> list[str]:
+    out = io.StringIO()
+    console = Console(width=width, file=out, force_terminal=True, color_system=None)
+    console.print(campaign(console, **changes).lines())
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_run_has_one_line_with_a_bar_its_round_and_the_time_left(width: int) -> None:
+    heading, *lines, total = drawn(width)
+    assert len(lines) == len(RUNS)
+    assert max(map(len, [heading, *lines, total])) <= width
+    for name, line in zip(RUNS, lines, strict=True):
+        assert re.search(r"━+─+ +40/100 +7 min\b", line), line
+        assert line.split("  ")[0].endswith(name[-7:])  # the seed
+        assert line.split("  ")[0] == name or "…" in line
+    assert "0 of 12 runs done, about 12 min left" in total
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_columns_are_shown_whole_or_not_at_all(width: int) -> None:
+    heading, *lines, _ = drawn(width)
+    shown = [name for name in NUMBERS if name in heading.split()]
+    assert shown == list(NUMBERS)[: len(shown)], "the least important go first"
+    numbers = r" +".join(NUMBERS[name] for name in shown)
+    for line in lines:
+        assert re.search(rf" 7 min *{numbers}$", line), line
+    assert len(shown) >= {40: 0, 60: 1, 80: 2, 100: 3, 160: 4}[width]
+
+
+def test_a_wide_terminal_shows_labels_in_full() -> None:
+    assert any(line.startswith(f"{LONG} seed 2 ") for line in drawn(160))
+
+
+@pytest.mark.parametrize("width", [5, 10, 20, 30])
+def test_even_a_tiny_terminal_gets_no_longer_lines(width: int) -> None:
+    assert max(map(len, drawn(width))) <= width
+
+
+def test_the_metric_has_its_own_name() -> None:
+    heading, first, *_ = drawn(100, metric="R2", accuracy=-0.25)
+    assert "R2" in heading
+    assert "accuracy" not in heading
+    assert "-0.250" in first
+    assert "mean s…error" in drawn(160, metric="mean squared error")[0]
+
+
+def test_a_pipe_gets_whole_lines_at_the_start_and_the_end() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=40)
+    with RunProgress(LONG, 3, console=console) as display:
+        assert out.getvalue() == f"{LONG}  round 0/3\n"
+        for index in (1, 2, 3):
+            display.update(event(index, metric="R2"))
+    last = out.getvalue().splitlines()[-1]
+    assert last == f"{LONG}  round 3/3  R2 0.812  clock 1234.5 s  waiting 1.25 s  steps 31.5"
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_dumb_terminal_gets_lines_that_fit(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    console = Console(width=width, height=25, file=out, force_terminal=True, color_system=None)
+    with campaign(console) as display:
+        display.end(RUNS[0], "finished", 700.0)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "round 40/100" in text
+    assert "1 of 12 runs done" in " ".join(text.split())
+
+
+class Written(io.StringIO):
+    """Says when it was written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+def test_a_pipe_is_never_silent_for_long() -> None:
+    """No round ends, and still there are lines."""
+    out = Written()
+    console = Console(file=out, width=80)
+    with CampaignProgress(1, console=console, silent_seconds=0.01) as display:
+        wait_until(lambda: out.getvalue().count("0 of 1 run done\n") >= 3, "lines are printed")
+        display.begin("fedhp seed 0", 1000)
+        display.update("fedhp seed 0", event(1))
+        wait_until(lambda: out.getvalue().count("round 1/1000") >= 3, "the run is named")
+
+
+def test_other_long_work_says_what_it_does() -> None:
+    out = Written()
+    with Activity("drawing 9 runs", console=Console(file=out), seconds=0.01) as activity:
+        activity.note("12 figures drawn")
+        assert out.written.wait(PATIENCE)
+        wait_until(lambda: "12 figures" in out.getvalue(), "the detail is printed")
+    assert re.search(r"^drawing 9 runs: 12 figures drawn, \d+ s so far$", out.getvalue(), re.M)
+
+
+def test_short_work_prints_nothing_in_a_pipe() -> None:
+    out = io.StringIO()
+    with Activity("drawing", console=Console(file=out)):
+        pass
+    assert out.getvalue() == ""
+
+
+def test_a_live_display_ends_while_runs_end() -> None:
+    """Drawing and ending a run from two threads do not wait for each other."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    display = CampaignProgress(100, console=console)
+
+    def work() -> None:
+        for index in range(100):
+            display.begin(f"fedhp seed {index}", 2)
+            display.update(f"fedhp seed {index}", event(1))
+            display.end(f"fedhp seed {index}", "finished")
+
+    thread = threading.Thread(target=work, daemon=True)
+    with display:
+        thread.start()
+        for _ in range(100):
+            display._live.refresh()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()

@@ -1,0 +1,22 @@
+"""The hint after a run can be pasted into a shell, and its round exists."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedhp.cli.parameters import next_commands
+
+
+@pytest.mark.parametrize(("rounds", "named"), [(1, "1"), (2, "2"), (300, "2")])
+def test_the_hint_names_a_round_that_exists(rounds: int, named: str) -> None:
+    folder = Path("my runs/it's one")
+    show, explain = next_commands(folder, rounds).removeprefix("next: ").split("; ")
+    assert shlex.split(show) == ["fedhp", "show", str(folder)]
+    assert shlex.split(explain) == ["fedhp", "explain", str(folder), "--round", named]
+
+
+def test_without_a_round_there_is_nothing_to_explain() -> None:
+    assert "explain" not in next_commands(Path("runs/x"), 0)
