@@ -168,7 +168,7 @@ def test_in_a_comparison_the_others_finish(command: Command, folder: Path) -> No
     assert "breaking_part:Breaks, seed 0: an unexpected LookupError: the map is lost" in result.err
     runs = result.json()["runs"]
     assert [run["rounds"] for run in runs] == [2, 3, 3]
-    assert [run["status"] for run in runs] == ["running", "finished", "finished"]
+    assert [run["status"] for run in runs] == ["interrupted", "finished", "finished"]
 
 
 def test_the_command_can_be_called_repeatedly(command: Command, folder: Path) -> None:

@@ -107,7 +107,9 @@ def test_paths_with_strange_characters(tmp_path: Path) -> None:
 
 
 def table(output: str) -> list[list[int]]:
-    rows = [re.findall(r"\d+|·", line) for line in output.splitlines() if line.startswith("│")]
+    rows = [
+        re.findall(r"\d+|·", line) for line in output.splitlines() if re.match(r"\s*\d+ ", line)
+    ]
     return [[0 if cell == "·" else int(cell) for cell in row] for row in rows]
 
 

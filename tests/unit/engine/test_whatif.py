@@ -20,7 +20,7 @@ from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader
 from fedhp.record.store import round_columns
 from fedhp.report.export import trace_csv
-from fedhp.types import RoundRecord
+from fedhp.types import LinkVerdict, RoundRecord
 from unit.engine.whatif_runs import OWN, ROUNDS, WORLDS, recorded, settings_of
 from unit.report.runs import WORLD, make_run
 
@@ -61,7 +61,10 @@ def rows_of(record: RoundRecord, run: RunReader, table: str) -> dict[str, list[A
     columns = round_columns(record)[table]
     _, *names = run.table(table, round_index=record.round_index)
     missing = [[None if value != value else value for value in column] for column in columns]
-    return dict(zip(names, missing, strict=True))
+    rows = dict(zip(names, missing, strict=True))
+    if "verdict" in rows:  # a reader gets the words
+        rows["verdict"] = [v if v is None else LinkVerdict(v).word for v in rows["verdict"]]
+    return rows
 
 
 def without(table: Mapping[str, list[Any]], names: set[str]) -> dict[str, list[Any]]:

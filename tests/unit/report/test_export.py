@@ -28,6 +28,7 @@ TABLES = [
     "test_metrics",
     "worker_test_metrics",
     "class_test_metrics",
+    "own_test_metrics",
     "wall",
 ]
 
