@@ -133,6 +133,7 @@ class EvaluationConfig(ConfigSection):
     per_class: bool | None = None  # true: the accuracy of every class as well
     whole_at_end: bool = True  # the last models are tested on the whole test set as well
     targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
+    times: list[Annotated[float, Field(gt=0, le=1e9)]] | None = None  # s; the result at each
     final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of the last evaluations, this many
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,6 +207,7 @@ class RunSummary:
     own_accuracy: float | None = None  # on what each worker held back, mean of the workers
     class_accuracy: list[float | None] | None = None  # by class, over the same tests
     mean_model_class_accuracy: list[float | None] | None = None
+    accuracy_at_time: dict[str, float | None] = field(default_factory=dict)  # evaluation.times
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -214,6 +215,8 @@ class RunSummary:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(content) for key, content in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -253,6 +256,10 @@ def summarize(run: RunReader) -> RunSummary:
         own_accuracy=mean(own["accuracy"]),
         class_accuracy=_by_class(classes, "accuracy"),
         mean_model_class_accuracy=_by_class(classes, "mean_model_accuracy"),
+        accuracy_at_time={
+            time_key(time): accuracy_at(time, tests, end=rounds["clock"][-1:])
+            for time in evaluation.get("times") or ()
+        },
     )
 
 
@@ -301,6 +308,20 @@ def time_to(target: float, tests: Columns) -> float | None:
         if accuracy >= target:
             return float(clock)
     return None
+
+
+def time_key(time: float) -> str:
+    """A time in seconds as text: 60, or 62.5."""
+    return f"{time:.0f}" if time == int(time) else repr(float(time))
+
+
+def accuracy_at(time: float, tests: Columns, *, end: Sequence[float]) -> float | None:
+    """The result of the last evaluation up to this time; None if the run ended before, or had
+    no evaluation yet. `end` holds the clock of the last round, if there is one."""
+    if not end or end[0] < time:
+        return None
+    results = [a for c, a in zip(tests["clock"], tests["accuracy"], strict=True) if c <= time]
+    return results[-1] if results else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -70,8 +70,18 @@ def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
         entry["time_to_target"] = {
             target: _target(target, group) for target in group[0].time_to_target
         }
+        entry["accuracy_at_time"] = {
+            time: _at_time(time, group) for time in group[0].accuracy_at_time
+        }
         summary[label] = entry
     return summary
+
+
+def _at_time(time: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
+    """Over the seeds whose run lasted so long."""
+    values = [value for run in runs if (value := run.accuracy_at_time.get(time)) is not None]
+    spread = interval(values)
+    return spread.as_json() if spread else {"mean": None, "low": None, "high": None, "count": 0}
 
 
 def _target(target: str, runs: Sequence[RunSummary]) -> dict[str, Any]:

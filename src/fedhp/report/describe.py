@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedhp.record.reader import RunReader
-from fedhp.report.formatting import count, data_size, target_name
+from fedhp.report.formatting import count, data_size, target_name, time_name
 
 PHASES = ("plan", "train", "estimate", "mix", "account", "evaluate")
 
@@ -98,7 +98,9 @@ def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:
     often = "every round" if every == 1 else f"every {every} rounds"
     images = f" on {evaluation['images']} test samples" if evaluation.get("images") else ""
     targets = ", ".join(target_name(target, metric) for target in evaluation["targets"])
-    return f"{metric} {often}{images}" + (f"; targets {targets}" if targets else "")
+    times = ", ".join(time_name(time) for time in evaluation.get("times") or ())
+    goals = f"; targets {targets}" if targets else ""
+    return f"{metric} {often}{images}{goals}" + (f"; results at {times}" if times else "")
 
 
 def _devices(devices: list[str]) -> str:

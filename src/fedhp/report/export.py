@@ -160,34 +160,35 @@ def save_report_data(
         for batch in batches
         for run in batch.runs
     ]
-    targets = list(dict.fromkeys(t for run in runs for t in run.summary.time_to_target))
     with_folder = [
         ExportedRun((*run.owner, str(run.folder)), run.folder, run.summary) for run in runs
     ]
     types = {**REPORT_OWNER, "run": "TEXT"}
-    paths = save_summaries(with_folder, folder / "summary", owner=types, targets=targets)
+    paths = save_summaries(with_folder, folder / "summary", owner=types)
     paths += save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)]))
     paths += save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)]))
     return paths + save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES)
 
 
-def save_summaries(
-    runs: Sequence[ExportedRun], path: Path, *, owner: Types, targets: Sequence[str]
-) -> list[Path]:
-    """One row per run; times to targets have a column each. `path` is without a suffix."""
+def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> list[Path]:
+    """One row per run; every target and every time has a column. `path` is without a suffix."""
+    targets = sorted({t for run in runs for t in run.summary.time_to_target}, key=float)
+    times = sorted({t for run in runs for t in run.summary.accuracy_at_time}, key=float)
     lists = ("class_accuracy", "mean_model_class_accuracy")  # the table class_test_metrics has them
-    left_out = ("algorithm", "seed", "time_to_target", *lists)
+    left_out = ("algorithm", "seed", "time_to_target", "accuracy_at_time", *lists)
     names = [name for name in RunSummary.__slots__ if name not in left_out]
     types = dict(owner)
     for name in names:
         integer = "INTEGER" if name in SUMMARY_INTEGERS else "REAL"
         types[name] = "TEXT" if name in SUMMARY_TEXTS else integer
     types |= {f"time_to_{target}": "REAL" for target in targets}
+    types |= {f"accuracy_at_{time}": "REAL" for time in times}
     rows: Rows = []
     for run in runs:
         plain = run.summary.as_json()
-        times = [run.summary.time_to_target.get(target) for target in targets]
-        rows.append((*run.owner, *(plain[name] for name in names), *times))
+        reached = [plain["time_to_target"].get(target) for target in targets]
+        results = [plain["accuracy_at_time"].get(time) for time in times]
+        rows.append((*run.owner, *(plain[name] for name in names), *reached, *results))
     return save_frame(path, types, lambda: iter([rows]))
 
 
@@ -219,8 +220,9 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
         finished = [summaries[run.folder] for run in batch.runs if run.status == FINISHED]
         for label, summary in summarize_runs(finished).items():
             numbers = {name: value for name, value in summary.items() if isinstance(value, dict)}
-            times = numbers.pop("time_to_target")
+            times, results = numbers.pop("time_to_target"), numbers.pop("accuracy_at_time")
             numbers |= {f"time_to_{target}": value for target, value in times.items()}
+            numbers |= {f"accuracy_at_{time}": value for time, value in results.items()}
             for name, value in numbers.items():
                 values = (value["mean"], value["low"], value["high"], value["count"])
                 rows.append((batch.name, label, name, *values))

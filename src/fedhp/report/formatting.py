@@ -62,6 +62,11 @@ def target_name(key: str | float, metric: str = ACCURACY) -> str:
     return f"{round(100 * float(key), 6):g} %" if metric == ACCURACY else f"{float(key):g}"
 
 
+def time_name(key: str | float) -> str:
+    """A time of evaluation.times as it was set: 60 s, 62.5 s."""
+    return f"{round(float(key), 6):.15g} s"
+
+
 def data_size(count: float | None) -> str:
     """Bytes in decimal units: 950 B, 1.50 MB, 1.35 GB."""
     if count is None:

@@ -19,6 +19,7 @@ from fedhp.report.formatting import (
     score,
     seconds,
     target_name,
+    time_name,
 )
 from fedhp.report.rounds import check_round
 from fedhp.report.tables import comparison_table, round_table, worker_table
@@ -122,6 +123,10 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
         for target, time in summary.time_to_target.items()
     ]
+    at_times = [
+        (f"at {time_name(time)}", _result_at(time, summary, metric))
+        for time in summary.accuracy_at_time
+    ]
     # On a network time is real, and nobody sees all models.
     mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
     loss = number(summary.final_loss)
@@ -149,6 +154,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         *by_class,
         ("best", score(summary.best_accuracy, metric)),
         *reached,
+        *at_times,
         ("total time", total if network else f"{total} of virtual time"),
         ("round", seconds(summary.round_time)),
         ("waiting", f"{seconds(summary.mean_waiting_time)} per round"),
@@ -156,6 +162,15 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         ("data sent", data_size(summary.bytes_sent)),
         ("digest", summary.digest),
     ]
+
+
+def _result_at(time: str, summary: RunSummary, metric: str) -> str:
+    value = summary.accuracy_at_time[time]
+    if value is not None:
+        return f"{score(value, metric)} (the last test up to then)"
+    if float(time) > summary.completion_time:
+        return f"no result: the run ended after {seconds(summary.completion_time)}"
+    return "no result: not tested yet at that time"
 
 
 def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[str]:

@@ -17,9 +17,10 @@ from fedhp.report.formatting import (
     decimals_for,
     final_meaning,
     target_name,
+    time_name,
 )
 from fedhp.report.groups import FINISHED
-from fedhp.report.tables import new_table, with_spread
+from fedhp.report.tables import AT_TIME_CAPTION, new_table, with_spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,6 +50,12 @@ class Combination:
         values = [run.final_accuracy for run in self.finished]
         return interval([scale * value for value in values if value is not None])
 
+    def result_at(self, time: str) -> Interval | None:
+        """The result at a time, over the seeds whose run lasted so long."""
+        scale = 100.0 if self.metric == ACCURACY else 1.0
+        values = [run.accuracy_at_time.get(time) for run in self.finished]
+        return interval([scale * value for value in values if value is not None])
+
     def time_to(self, target: str) -> Interval | None:
         """The virtual time to a target, over the seeds that reached it."""
         times = [run.time_to_target.get(target) for run in self.finished]
@@ -67,6 +74,12 @@ class SweepResult:
         """The targets of all runs, lowest first."""
         targets = (t for each in self.combinations for run in each.runs for t in run.time_to_target)
         return sorted(dict.fromkeys(targets), key=float)
+
+    @property
+    def times(self) -> list[str]:
+        """The times of evaluation.times of all runs, the earliest first."""
+        times = (t for each in self.combinations for run in each.runs for t in run.accuracy_at_time)
+        return sorted(dict.fromkeys(times), key=float)
 
     @property
     def metrics(self) -> list[str]:
@@ -119,6 +132,9 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     for target in result.targets:
         headers.append(f"to {target_name(target, metric or ACCURACY)}\n(s)")
         columns.append(_times(result, target))
+    for time in result.times:
+        headers.append(f"at {time_name(time)}\n{unit}".strip())
+        columns.append(_results_at(result, time, metric=metric))
     headers += ["data\nsent", "seeds"]
     sent = [interval([run.bytes_sent for run in each.finished]) for each in result.combinations]
     columns.append([MISSING if size is None else data_size(size.mean) for size in sent])
@@ -130,6 +146,8 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     tests = [run.final_tests for each in result.combinations for run in each.finished]
     if tests:
         caption += f"; final: {final_meaning(tests)}"
+    if result.times:
+        caption += f"; {AT_TIME_CAPTION}"
     if any(len(each.finished) < len(each.runs) for each in result.combinations):
         caption += "; runs that did not finish are not counted"
     return headers, rows, caption
@@ -149,6 +167,19 @@ def _times(result: SweepResult, target: str) -> list[str]:
             texts.append(f"{spread.mean:.{decimals}f} {share}")
         else:
             texts.append(with_spread(spread, decimals))
+    return texts
+
+
+def _results_at(result: SweepResult, time: str, *, metric: str) -> list[str]:
+    spreads = [each.result_at(time) for each in result.combinations]
+    decimals = 1 if metric == ACCURACY else decimals_for(s.mean if s else None for s in spreads)
+    texts = []
+    for each, spread in zip(result.combinations, spreads, strict=True):
+        if spread is not None and spread.count < len(each.finished):
+            share = f"({spread.count}/{len(each.finished)} seeds)"
+            texts.append(f"{spread.mean:.{decimals}f} {share}")
+        else:
+            texts.append(_spread(spread, decimals))
     return texts
 
 

@@ -21,6 +21,7 @@ from fedhp.report.formatting import (
     final_meaning,
     fixed,
     target_name,
+    time_name,
 )
 from fedhp.report.groups import FINISHED
 from fedhp.report.paired import (
@@ -44,6 +45,7 @@ BOLD_CAPTION = (
     "bold: better than every other algorithm in the same seeds (95 % interval of the paired "
     "numbers)"
 )
+AT_TIME_CAPTION = f"at a time: the last test up to then, {MISSING} if none or if the run ended before"
 MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
@@ -59,6 +61,7 @@ class Column:
     decimals: int | None = None  # None: by the column's largest value
     write: Callable[[float], str] | None = None  # instead of decimals
     target: str = ""  # its key, if this is the time to one: may be missing, not reached
+    time: str = ""  # its key, if this is the result at one: missing if the run ended before
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +180,13 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     scale, decimals = (100.0, 1) if accuracy else (1.0, None)
     targets = sorted(dict.fromkeys(t for run in summaries for t in run.time_to_target), key=float)
 
+    times = sorted(dict.fromkeys(t for run in summaries for t in run.accuracy_at_time), key=float)
+
     def time_to(target: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.time_to_target.get(target)
+
+    def result_at(time: str) -> Callable[[RunSummary], float | None]:
+        return lambda run: run.accuracy_at_time.get(time)
 
     return [
         Column(
@@ -225,6 +233,18 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             )
             for target in targets
         ),
+        *(
+            Column(
+                f"at {time_name(time)}\n{unit}",
+                result_at(time),
+                -1,
+                True,
+                scale,
+                decimals=decimals,
+                time=time,
+            )
+            for time in times
+        ),
         Column("round\n(s)", lambda run: run.round_time, 1),
         Column("waiting\n(s)", lambda run: run.mean_waiting_time, 1),
         # More steps are neither better nor worse by themselves.
@@ -243,6 +263,8 @@ def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
     text = fixed(spread.mean, column.decimals or 0)
     if column.target and len(values) < len(runs):
         return TableCell(f"{text} ({len(values)}/{len(runs)} reached)")
+    if column.time and len(values) < len(runs):
+        return TableCell(f"{text} ({len(values)}/{len(runs)} seeds)")
     if column.spread:
         text = with_spread(spread, column.decimals or 0)
     return TableCell(text, column.better * spread.mean if column.better else None)
@@ -264,6 +286,8 @@ def _unfinished(run: RunSummary, name: str) -> str:
 def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     seeds = {run.seed for run in summaries if run.status == FINISHED}
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
+    if any(run.accuracy_at_time for run in summaries):
+        notes.append(AT_TIME_CAPTION)
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
     if not best_marked and len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:

@@ -386,8 +386,14 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
         )
 
 
+# Settings of tables only: a run that has them otherwise is the same run.
+REPORTED = ("evaluation.targets", "evaluation.times", "evaluation.final_mean")
+
+
 def _extends(key: str, old: Any, new: Any) -> bool:
-    """Whether a changed setting only lets a run continue for longer."""
+    """Whether a changed setting only lets a run continue for longer, or is reported otherwise."""
+    if key in REPORTED:
+        return True
     if key == "rounds":
         return bool(new > old)
     return key.startswith("until") and (new is None or (old is not None and new > old))

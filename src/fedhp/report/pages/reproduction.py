@@ -268,6 +268,5 @@ def _save_numbers(suite_runs: SuiteRuns, out: Path) -> None:
         for (data, skew, label), of_key in suite_runs.by_key.items()
         for run in of_key
     ]
-    targets = sorted({t for run in runs for t in run.summary.time_to_target}, key=float)
-    save_summaries(runs, out / "runs", owner=SUITE_OWNER, targets=targets)
+    save_summaries(runs, out / "runs", owner=SUITE_OWNER)
     save_record_tables(runs, out, owner=SUITE_OWNER, tables=("evaluations", "rounds"))
