@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import fedhp
 from cli.support import Command, digest_of, write
+from fedhp.engine.runs.run import start_run
 from fedhp.record import checkpoint, store
 
 
@@ -128,35 +130,121 @@ def test_a_checkpoint_of_another_run(command: Command, run: Path) -> None:
     assert "the checkpoint does not belong to this experiment" in result.err
 
 
-@pytest.mark.parametrize("algorithm", ["dpsgd", "ldsgd", "adpsgd"])
+def all_tables(folder: Path) -> dict[str, object]:
+    """Every table of the record, the metrics included, without real seconds."""
+    with fedhp.open_run(folder) as run:
+        return {name: run.table(name) for name in store.ROUND_TABLES if name != "wall"}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "dpsgd"},
+        {"name": "ldsgd"},
+        {"name": "adpsgd"},
+        {"name": "fedhp"},  # its deadline, opt, does not use the pace
+        {"name": "fedhp", "deadline": "fill", "pace": "fixed"},
+        {"name": "pens", "stage_share": 0.0},
+        {"name": "pens", "stage_share": 1.0},
+        {"name": "pens", "stage_share": 0.21},  # one round of 3 and of 5
+    ],
+    ids=str,
+)
 def test_more_rounds_as_if_asked_for_at_the_start(
-    command: Command, tmp_path: Path, algorithm: str
+    command: Command, tmp_path: Path, algorithm: dict[str, object]
 ) -> None:
     """3 is no multiple of `every`: the test after the old last round must go."""
-    file = write(tmp_path, algorithm={"name": algorithm}, evaluation={"every": 2})
+    file = write(
+        tmp_path,
+        algorithm=algorithm,
+        evaluation={"every": 2, "per_class": True},
+        data={"own_test": 0.2},
+    )
     short, whole = tmp_path / "short", tmp_path / "whole"
     assert command("run", file, "--out", short).code == 0
     longer = command("run", file, "rounds=5", "--out", short, "--resume")
     assert longer.code == 0, longer.err
     assert command("run", file, "rounds=5", "--out", whole).code == 0
     assert digest_of(short) == digest_of(whole)
+    assert all_tables(short) == all_tables(whole)
     assert (short / "experiment.toml").read_bytes() == (whole / "experiment.toml").read_bytes()
     back = command("run", file, "--out", short, "--resume")
     assert back.code == 2
     assert "rounds is 3, but the run was started with 5" in back.err
 
 
-@pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ({"name": "fedhp", "pace": "formula", "deadline": "fill"}, "another pace in round 2"),
+        ({"name": "fedhp", "planner": "literal"}, "another pace in round 2"),
+        ({"name": "pens"}, "would have had 4 rounds, but round 2 was already in the second"),
+    ],
+    ids=str,
+)
 def test_more_rounds_are_refused_where_decisions_depend_on_them(
-    command: Command, tmp_path: Path, algorithm: str
+    command: Command, tmp_path: Path, algorithm: dict[str, object], words: str
 ) -> None:
-    file, out = write(tmp_path, rounds=1, algorithm={"name": algorithm}), tmp_path / "run"
+    file, out = write(tmp_path, algorithm=algorithm), tmp_path / "run"
     assert command("run", file, "--out", out).code == 0
     before = digest_of(out)
-    refused = command("run", file, "rounds=2", "--out", out, "--resume")
+    refused = command("run", file, "rounds=16", "--out", out, "--resume")
     assert refused.code == 2
-    assert "depend on the number of rounds" in refused.err
+    assert words in refused.err
+    assert "start a new run of 16 rounds with another --out" in refused.err
+    assert "a run can get more rounds later" in " ".join(refused.err.split())
     assert digest_of(out) == before
+
+
+@pytest.mark.parametrize("rounds", [12, 5])
+def test_the_pace_of_the_fill_deadline_must_be_the_same_bits(
+    command: Command, tmp_path: Path, rounds: int
+) -> None:
+    """raw(h) / raw(1) with four times the rounds is the same in every bit; with others it may
+    differ in the last one. Then more rounds are refused."""
+    file = write(tmp_path, algorithm={"name": "fedhp", "deadline": "fill"})
+    short, whole = tmp_path / "short", tmp_path / "whole"
+    assert command("run", file, "--out", short).code == 0
+    assert command("run", file, f"rounds={rounds}", "--out", whole).code == 0
+    longer = command("run", file, f"rounds={rounds}", "--out", short, "--resume")
+    if rounds == 12:
+        assert longer.code == 0, longer.err
+    if longer.code == 0:
+        assert digest_of(short) == digest_of(whole)
+        assert all_tables(short) == all_tables(whole)
+    else:
+        assert "another pace in round" in longer.err
+
+
+def test_a_kill_right_after_the_run_got_more_rounds(command: Command, tmp_path: Path) -> None:
+    """The checkpoint then still has the state of a run with fewer rounds."""
+    file = write(tmp_path, algorithm={"name": "fedhp"})
+    short, whole = tmp_path / "short", tmp_path / "whole"
+    assert command("run", file, "--out", short).code == 0
+    saved = (short / checkpoint.CHECKPOINT_FILE).read_bytes()
+    start_run(fedhp.load_experiment(file, "rounds=5"), short, resume=True)  # and no round of it
+    assert (short / checkpoint.CHECKPOINT_FILE).read_bytes() == saved
+    assert command("run", file, "rounds=5", "--out", short, "--resume").code == 0
+    assert command("run", file, "rounds=5", "--out", whole).code == 0
+    assert digest_of(short) == digest_of(whole)
+
+
+def test_an_own_algorithm_must_say_that_it_ignores_the_number_of_rounds(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_rounds.py").write_text(
+        "from fedhp.algorithms.dpsgd import DPSGD\n"
+        "class Silent(DPSGD):\n    uses_rounds = True\n"
+        "class Declared(DPSGD):\n    uses_rounds = False\n"
+    )
+    for name, code in (("Silent", 2), ("Declared", 0)):
+        file = write(tmp_path, rounds=1, algorithm={"name": f"mine_rounds:{name}"})
+        out = tmp_path / name
+        assert command("run", file, "--out", out).code == 0
+        longer = command("run", file, "rounds=2", "--out", out, "--resume")
+        assert longer.code == code, longer.err
+        assert ("set uses_rounds = False in its class" in longer.err) == (code == 2)
 
 
 def test_a_finished_comparison_gets_more_rounds(command: Command, tmp_path: Path) -> None:

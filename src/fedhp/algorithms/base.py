@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from fedhp import components
 from fedhp.errors import ConfigError
 from fedhp.timing import Network
-from fedhp.types import Action, BoolArray, Plan, Reports, Topology
+from fedhp.types import Action, BoolArray, Plan, Reports, StepReason, Topology
 
 ALGORITHMS = {
     "fedhp": "fedhp.algorithms.fedhp:FedHP",
@@ -68,11 +68,47 @@ class AsyncAlgorithm(Protocol):
         """What this worker does in its turn-th turn (from 0)."""
 
 
+@dataclass(frozen=True, slots=True)
+class PastRound:
+    """A recorded round, as far as an algorithm decided it."""
+
+    round_index: int
+    learning_rate: float
+    rule: StepReason | None
+    facts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengthened:
+    """What a run with more rounds would have had instead, with the same decisions."""
+
+    state: Mapping[str, Any]  # fields of the algorithm's state
+    facts: Mapping[int, Mapping[str, float]]  # by round
+
+
+class OtherDecisions(Exception):
+    """With more rounds an earlier decision would have been different."""
+
+    def __init__(self, problem: str, *, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint  # which settings avoid this
+
+
+@runtime_checkable
+class Lengthenable(Protocol):
+    """An algorithm that uses the number of rounds and can tell whether a run may have more."""
+
+    def lengthen(
+        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
+    ) -> Lengthened:
+        """The past of a run with more rounds; OtherDecisions if a decision would change."""
+
+
 class Settings(BaseModel):
     """Base of the built-in algorithms, whose settings are their fields.
 
-    `uses_rounds`: whether decisions depend on the number of rounds of the experiment. If not, a
-    finished run can be extended. An algorithm that does not declare it counts as dependent.
+    `uses_rounds`: whether the number of rounds of the experiment is used. If not, a finished run
+    can be extended. An algorithm that does not declare it counts as if it did.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

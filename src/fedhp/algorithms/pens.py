@@ -6,13 +6,21 @@ kept more often than by chance. Exchanges are directed, so the mixing is row-sto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import (
+    Federation,
+    Lengthened,
+    Observation,
+    OtherDecisions,
+    PastRound,
+    Settings,
+)
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
@@ -104,6 +112,26 @@ class PENS(Settings):
                 rule=rule,
             ),
         )
+
+    def lengthen(
+        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
+    ) -> Lengthened:
+        """The first stage is a share of the rounds: every round must stay in its stage.
+
+        If one of the second stage does, both stages are as long as before.
+        """
+        stage_rounds = round(self.stage_share * rounds)
+        for done in past:
+            scored = done.rule is not None and done.rule.rule is StepRule.PEERS_SCORED
+            if scored != (done.round_index <= stage_rounds):
+                raise OtherDecisions(
+                    f"the first stage of PENS (algorithm.stage_share = {self.stage_share:g} of "
+                    f"the rounds) would have had {stage_rounds} rounds, but round "
+                    f"{done.round_index} was already in the second",
+                    hint="with algorithm.stage_share = 0 or 1, or before the first stage has "
+                    "ended, a run can get more rounds later",
+                )
+        return Lengthened({"stage_rounds": stage_rounds}, {})
 
     def _exchange(
         self, state: PENSState, sources: IntArray, *, scoring: bool

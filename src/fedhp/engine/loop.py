@@ -6,8 +6,8 @@ that a round that is interrupted simply did not happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -185,6 +185,11 @@ class RoundLoop:
             algorithm_state=planned.state,
             reports=reports_of(record, estimates=estimates, exchanged=exchanged),
         )
+
+    def change_state(self, fields: Mapping[str, Any]) -> None:
+        """Replace fields of the algorithm's state."""
+        state = replace(self.progress.algorithm_state, **fields)
+        self.progress = replace(self.progress, algorithm_state=state)
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""

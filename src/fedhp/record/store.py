@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,19 +257,35 @@ class Store:
         with _clear_errors(self.path), self._transaction():
             self._delete_from(last_round + 1)
 
-    def extend(self, experiment: dict[str, Any], *, rounds: int, test_every: int | None) -> None:
-        """Let a run continue: delete the tests that were made only because it had ended.
+    def extend(
+        self,
+        meta: Mapping[str, Any],
+        *,
+        test_every: int | None,
+        facts: Mapping[int, Mapping[str, float]],
+    ) -> None:
+        """Let a run continue under this description, with these facts by round instead.
 
-        Without test_every the run has ended under the new settings too, and keeps them.
+        Deletes the tests that were made only because it had ended. Without test_every the run has
+        ended under the new settings too, and keeps them.
         """
-        meta = {"experiment": experiment, "rounds": rounds, "status": "interrupted"}
         with _clear_errors(self.path), self._transaction():
             if test_every is not None:
                 for table in ("final_evaluations", "final_worker_evaluations"):
                     self._connection.execute(f"DELETE FROM {table}")
-                for table in ("evaluations", "worker_evaluations"):
+                for table in ("evaluations", "worker_evaluations", *METRIC_TABLES):
                     irregular = f"DELETE FROM {table} WHERE round % ? != 0"
                     self._connection.execute(irregular, (test_every,))
+                    if table in METRIC_TABLES and "whole" in METRIC_SCHEMA[table]:
+                        self._connection.execute(f"DELETE FROM {table} WHERE whole = 1")
+            self._connection.executemany(
+                "UPDATE facts SET value = ? WHERE round = ? AND name = ?",
+                [
+                    (value, round_index, name)
+                    for round_index, values in facts.items()
+                    for name, value in values.items()
+                ],
+            )
             self._connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],

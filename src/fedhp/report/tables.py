@@ -45,7 +45,9 @@ BOLD_CAPTION = (
     "bold: better than every other algorithm in the same seeds (95 % interval of the paired "
     "numbers)"
 )
-AT_TIME_CAPTION = f"at a time: the last test up to then, {MISSING} if none or if the run ended before"
+AT_TIME_CAPTION = (
+    f"at a time: the last test up to then, {MISSING} if none or if the run ended before"
+)
 MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import tomli_w
 import torch
 
 from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms.base import Lengthenable, Lengthened, OtherDecisions, PastRound
 from fedhp.config import Experiment, differences, to_tables
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
@@ -38,11 +39,12 @@ from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoin
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import NUMBERS_DIGEST, Store, description
-from fedhp.types import RoundRecord
+from fedhp.types import RoundRecord, StepReason
 
 EXPERIMENT = "experiment.toml"
 # A checkpoint may take this share of the time at most, however slow the disk.
 CHECKPOINT_SHARE = 0.05
+LENGTHENED = "lengthened"  # the description's key: the run was started with fewer rounds
 
 
 class Run:
@@ -144,6 +146,10 @@ class Run:
                 )
             self._restore(loop, executor, saved)
         store.truncate(loop.checkpoint().round_index)
+        if isinstance(loop, RoundLoop) and store.meta(LENGTHENED):
+            # The checkpoint may be of a time when the run had fewer rounds.
+            past = _lengthened(self.prepared.algorithm, self.prepared.experiment, store)
+            loop.change_state(past.state)
         _continue_after(loop.stop_condition, store)
         store.set_meta("status", "running")
         return loop
@@ -402,16 +408,46 @@ def _extends(key: str, old: Any, new: Any) -> bool:
 def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> None:
     """Refuse more rounds where earlier decisions would have been different with them."""
     part = experiment.algorithm
-    algorithm = load_algorithm(part.name, part.settings)
-    if getattr(algorithm, "uses_rounds", True):
+    try:
+        with closing(Store.open(folder)) as store:
+            _lengthened(load_algorithm(part.name, part.settings), experiment, store)
+    except OtherDecisions as error:
         raise RunError(
             f"{folder}: rounds is {experiment.rounds}, but the run was started with {rounds}, and "
-            f"decisions of {part.name!r} depend on the number of rounds: with more rounds the "
-            "earlier ones would have been different",
-            allowed="more rounds for algorithms that declare uses_rounds = False, such as dpsgd, "
-            "ldsgd and adpsgd",
-            fix="set rounds back, or start a new run with another --out",
+            f"with {experiment.rounds} rounds earlier decisions would have been different: {error}",
+            allowed=f"rounds = {rounds}, or more rounds where no earlier decision depends on them",
+            fix=f"start a new run of {experiment.rounds} rounds with another --out ({error.hint})",
+        ) from None
+
+
+def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Lengthened:
+    """What changes in the past of a run that gets more rounds."""
+    if not getattr(algorithm, "uses_rounds", True):
+        return Lengthened({}, {})
+    if not isinstance(algorithm, Lengthenable):
+        raise OtherDecisions(
+            f"the algorithm {experiment.algorithm.name!r} may use the number of rounds",
+            hint="if it does not, set uses_rounds = False in its class",
         )
+    return algorithm.lengthen(
+        _past_rounds(store),
+        workers=experiment.workers,
+        rounds=experiment.rounds,
+        local_steps=experiment.training.local_steps,
+    )
+
+
+def _past_rounds(store: Store) -> list[PastRound]:
+    rounds, table = store.columns("rounds"), store.columns("facts")
+    facts: dict[int, dict[str, float]] = {}
+    for index, name, value in zip(table["round"], table["name"], table["value"], strict=True):
+        facts.setdefault(index, {})[name] = float("nan") if value is None else value
+    return [
+        PastRound(index, rate, StepReason.parse(rule), facts.get(index, {}))
+        for index, rate, rule in zip(
+            rounds["round"], rounds["learning_rate"], rounds["rule"], strict=True
+        )
+    ]
 
 
 def _extend(experiment: Experiment, folder: Path) -> None:
@@ -424,10 +460,15 @@ def _extend(experiment: Experiment, folder: Path) -> None:
             condition = StopCondition(experiment, tested=True)
             _continue_after(condition, store)
             ended = store.last_round() >= condition.last_round
+            meta = {"experiment": tables, "rounds": experiment.rounds, "status": "interrupted"}
+            facts: Mapping[int, Mapping[str, float]] = {}
+            if experiment.rounds > store.meta("rounds"):
+                part = experiment.algorithm
+                algorithm = load_algorithm(part.name, part.settings)
+                facts = _lengthened(algorithm, experiment, store).facts
+                meta[LENGTHENED] = True
             store.extend(
-                tables,
-                rounds=experiment.rounds,
-                test_every=None if ended else experiment.evaluation.every,
+                meta, test_every=None if ended else experiment.evaluation.every, facts=facts
             )
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
