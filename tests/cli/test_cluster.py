@@ -64,6 +64,8 @@ def test_up_runs_everything_and_sums_it_up(command: Command, tmp_path: Path) -> 
         (("data.name=nothing",), "data.name"),
         (("cluster.min_workers=9",), "min_workers"),
         (("algorithm.name=pens", "algorithm.symmetric=true"), "algorithm.symmetric"),
+        (("data.own_test=0.2",), "data.own_test"),
+        (("evaluation.per_class=true",), "evaluation.per_class"),
     ],
 )
 def test_up_refuses_before_anything_starts(

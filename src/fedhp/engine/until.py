@@ -11,7 +11,7 @@ class StopCondition:
 
     def __init__(self, experiment: Experiment, *, tested: bool) -> None:
         self._until = experiment.until if tested else UntilConfig()
-        self._round, self._bytes = 0, 0
+        self._round, self.bytes_sent = 0, 0
         self.last_round = experiment.rounds
         self.reason = ""  # which condition was reached; empty: none
 
@@ -22,14 +22,18 @@ class StopCondition:
 
     def resume(self, round_index: int, clock: float, sent: int, accuracy: float | None) -> None:
         """Continue after this round, with the bytes sent so far."""
-        self._round, self._bytes = round_index, sent
+        self._round, self.bytes_sent = round_index, sent
         self._check(round_index, clock, accuracy)
+
+    def end(self, round_index: int, reason: str) -> None:
+        """This round was the last one, for this reason."""
+        self.last_round, self.reason = round_index, reason
 
     def is_last(self, record: RoundRecord) -> bool:
         """Whether the run ends after this round; it may be asked again with its tests."""
         if record.round_index > self._round:
             self._round = record.round_index
-            self._bytes += record.bytes_sent
+            self.bytes_sent += record.bytes_sent
         self._check(record.round_index, record.clock, record.accuracy)
         return record.round_index >= self.last_round
 
@@ -39,8 +43,8 @@ class StopCondition:
             self.reason = f"until.accuracy = {until.accuracy:g} is reached ({accuracy:.4g})"
         elif until.clock is not None and clock >= until.clock:
             self.reason = f"until.clock = {until.clock:g} is reached ({clock:.6g} s)"
-        elif until.bytes is not None and self._bytes >= until.bytes:
-            self.reason = f"until.bytes = {until.bytes} is reached ({self._bytes} bytes)"
+        elif until.bytes is not None and self.bytes_sent >= until.bytes:
+            self.reason = f"until.bytes = {until.bytes} is reached ({self.bytes_sent} bytes)"
         else:
             return
         self.last_round = min(self.last_round, round_index)

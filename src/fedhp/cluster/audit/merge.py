@@ -261,8 +261,10 @@ def _merge_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if peaks:
         merged["peak_memory"] = max(peaks)
     # A finished run stays finished, even if another one took the lead afterwards and was killed.
-    if any(meta.get("status") == "finished" for meta in metas):
+    finished = [meta for meta in metas if meta.get("status") == "finished"]
+    if finished:
         merged["status"] = "finished"
+        merged["stopped"] = finished[-1].get("stopped") or ""
     return merged
 
 
@@ -393,7 +395,9 @@ def _gather(
         for folder, store in records.items()
     }
     finished = meta.get("status") == "finished"
-    pieces = _find_pieces(terms, recorded, rounds=planned if finished else 0)
+    # A condition of [until] may have ended it before its last round.
+    complete = finished and not meta.get("stopped")
+    pieces = _find_pieces(terms, recorded, rounds=planned if complete else 0)
     for term in terms:
         if term.folder not in records:
             raise RunError(

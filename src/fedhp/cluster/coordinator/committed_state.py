@@ -20,6 +20,8 @@ class CommittedState:
     members: tuple[tuple[int, str], ...] = ()  # index and name
     model_bytes: int = 0  # 0: not known yet
     planner: bytes = b""  # as Planner.pack() gives it
+    bytes_sent: int = 0  # by all workers so far
+    ended: str = ""  # the condition of [until] that was reached; empty: none
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the planner."""
@@ -29,6 +31,8 @@ class CommittedState:
             "committed": self.attempt.to_list(),
             "members": self.members,
             "model_bytes": self.model_bytes,
+            "bytes_sent": self.bytes_sent,
+            "ended": self.ended,
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -44,6 +48,8 @@ class CommittedState:
             members=tuple((worker, name) for worker, name in head["members"]),
             model_bytes=head["model_bytes"],
             planner=planner,
+            bytes_sent=head.get("bytes_sent", 0),  # states from before had neither
+            ended=head.get("ended", ""),
         )
 
     def check_experiment(self, experiment: Experiment) -> None:

@@ -154,6 +154,8 @@ class Coordinator:
             record=RunRecordWriter.open(self.settings.folder, committed, asynchronous=asynchronous),
             history=self.history,
             leads=self.ledger.leads,
+            bytes_sent=committed.bytes_sent,
+            ended=committed.ended,
         )
         self.history.note(
             "lead",
@@ -187,11 +189,11 @@ class CoordinatorRoundLoop:
         self._surveyed = False
 
     async def run(self) -> None:
-        """Rounds until all are done or an operator stops the run."""
+        """Rounds until all are done, a condition is reached or an operator stops the run."""
         state = self.state
         state.start()
         one_round = self._round_of_turns if state.asynchronous else self._round
-        while state.round_index < self.experiment.rounds and not state.stopping:
+        while state.round_index < state.stop_condition.last_round and not state.stopping:
             await one_round()
         state.finish()
 
@@ -333,6 +335,7 @@ class CoordinatorRoundLoop:
     ) -> None:
         """Write the round into the record, then make it count."""
         reach("coordinator.committing", record.round_index)
+        self.state.stop_condition.is_last(record)  # is committed together with the round
         self.state.record.write(record)
         await self.commit(attempt)
         self.state.attempt_committed(attempt, reported=reported)

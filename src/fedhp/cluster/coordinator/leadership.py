@@ -93,6 +93,18 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             allowed="at most as many as there are workers",
             fix="lower cluster.min_workers, or raise workers",
         )
+    for key, value, what in (
+        ("data.own_test", experiment.data.own_test, "on samples that it holds back"),
+        ("evaluation.per_class", experiment.evaluation.per_class, "for every class"),
+    ):
+        if value:
+            raise ConfigError(
+                f"is {value!r}, but a worker of a network does not report results {what}",
+                key=key,
+                source=source,
+                allowed="this setting in simulations only",
+                fix=f"remove {key}, or simulate it with: fedhp run",
+            )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
         raise ConfigError(

@@ -79,8 +79,10 @@ class RunRecordWriter:
         self._store.set_meta("model_bytes", model_bytes)
         self._store.set_meta("parameters", model_bytes // 4)
 
-    def finish(self, status: str) -> None:
-        """The run is over, or ends here for now."""
+    def finish(self, status: str, *, reached: str = "") -> None:
+        """The run is over, perhaps because a condition was reached, or ends here for now."""
+        if reached:
+            self._store.set_meta("stopped", reached)
         self._store.set_meta("peak_memory", peak_memory())
         self._store.set_meta("status", status)
         self._store.leave_wal_mode()

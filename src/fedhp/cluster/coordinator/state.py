@@ -32,6 +32,7 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
+from fedhp.engine.until import StopCondition
 from fedhp.types import FloatArray
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -64,6 +65,8 @@ class CoordinatorState:
         record: RunRecordWriter,
         history: History,
         leads: Callable[[], bool],
+        bytes_sent: int = 0,
+        ended: str = "",
     ) -> None:
         self.experiment = experiment
         self.run = run
@@ -76,7 +79,11 @@ class CoordinatorState:
         self.planner = planner  # None until a worker says how large a model is
         self.model_bytes = model_bytes
         self.phase, self.why = Phase.STARTING, ""
-        self.stopping = ""  # why the run is to end early
+        self.stopping = ""  # why an operator ends the run
+        self.stop_condition = StopCondition(experiment, tested=True)
+        self.stop_condition.resume(self.round_index, 0.0, bytes_sent, None)
+        if ended:
+            self.stop_condition.end(self.round_index, ended)
         self.survey: LinkSurvey | None = None  # while it runs
         self.work_orders: dict[int, wire.Work] = {}  # of the running attempt, by worker
         self.turns: dict[int, TurnOrder] = {}  # under way, by worker
@@ -101,6 +108,8 @@ class CoordinatorState:
             members=tuple((member.worker, member.name) for member in members),
             model_bytes=self.model_bytes,
             planner=b"" if self.planner is None else self.planner.pack(),
+            bytes_sent=self.stop_condition.bytes_sent,
+            ended=self.stop_condition.reason,
         )
 
     # --- the phase -------------------------------------------------------------------------
@@ -135,10 +144,14 @@ class CoordinatorState:
         self.notify()
 
     def finish(self) -> None:
-        """The run ends here, with all its rounds or because it was stopped."""
+        """The run ends here: with all its rounds, by a condition, or because it was stopped."""
         self.phase = Phase.FINISHED
-        self.why = self.stopping or f"all {self.experiment.rounds} rounds are done"
-        self.record.finish("interrupted" if self.stopping else "finished")
+        reached = self.stop_condition.reason
+        ended = self.round_index >= self.stop_condition.last_round
+        self.why = reached or f"all {self.experiment.rounds} rounds are done"
+        if self.stopping and not ended:
+            self.why = self.stopping
+        self.record.finish("finished" if ended else "interrupted", reached=reached)
         self.history.note("finished", {"round": self.round_index, "why": self.why})
         self.notify()
 
