@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
+from fedhp import trust
 from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
@@ -31,7 +32,13 @@ def resolve(
 ) -> Callable[..., Any]:
     """The callable behind a built-in name or a dotted path."""
     if is_dotted(name):
-        return _import(name, key=key, source=source)
+        limit = trust.limit()
+        if limit is not None:
+            limit.check_path(name, key=key, source=source)
+        part = _import(name, key=key, source=source)
+        if limit is not None:
+            limit.check_part(part, name, key=key, source=source)
+        return part
     if name in builtins:
         return _import(builtins[name], key=key, source=source)
     close = difflib.get_close_matches(name, builtins, n=1)
@@ -47,9 +54,7 @@ def resolve(
 
 
 def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
-    module_name, separator, attribute = path.partition(":")
-    if not separator:
-        module_name, _, attribute = path.rpartition(".")
+    module_name, attribute = trust.split_path(path)
     try:
         importlib.invalidate_caches()
         component = importlib.import_module(module_name)

@@ -26,6 +26,7 @@ from fedhp.tables import (
     resolve_paths,
     set_key,
 )
+from fedhp.trust import Trust
 from fedhp.wording import choices_at, default_at, names_at
 
 LOG = logging.getLogger("fedhp")
@@ -332,6 +333,7 @@ class Experiment(ConfigSection):
 
 
 COMPONENTS = ("algorithm", "model", "task", "topology")
+PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.partition")
 
 # Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
@@ -366,6 +368,23 @@ def check_targets(experiment: Experiment, *, source: str = "") -> None:
                 allowed="numbers, each from 0 to 1",
                 fix=f"{meant}write 90 % as 0.9",
             )
+
+
+def own_parts(experiment: Experiment) -> dict[str, str]:
+    """The dotted paths of an experiment, by their keys."""
+    names = {}
+    for key in PART_KEYS:
+        section, _, field = key.partition(".")
+        name = getattr(getattr(experiment, section), field)
+        if is_dotted(name):
+            names[key] = name
+    return names
+
+
+def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> None:
+    """Refuse an experiment from another machine that names untrusted parts."""
+    for key, path in own_parts(experiment).items():
+        trust.check_path(path, key=key, source=source)
 
 
 def _source_of(key: str, overrides: Iterable[str], source: str) -> str:

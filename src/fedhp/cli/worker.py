@@ -28,6 +28,23 @@ def worker(
         Path | None,
         typer.Option(metavar="FILE.npz", help="Private samples; they never leave this machine."),
     ] = None,
+    data_path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Where this machine has the experiment's data set (data.path)."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The recorded world (world.trace), if it is emulated."),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Let the coordinator's experiment use parts of this module. Repeatable.",
+        ),
+    ] = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address for peers; port 0: any free one.")
     ] = "0.0.0.0:0",
@@ -77,6 +94,8 @@ def worker(
     from fedhp.cluster.ops import logs
     from fedhp.cluster.ops.processes import ProcessEnvironment, standby_process
     from fedhp.cluster.worker.worker import WorkerSettings, run_worker
+    from fedhp.components import make_importable
+    from fedhp.trust import check_option, load_trust
 
     folder = Path("workers") / name if state is None else state
     settings = WorkerSettings(
@@ -87,10 +106,18 @@ def worker(
         listen=listen,
         advertise=advertise,
         data=None if data is None else str(data),
+        data_path=None if data_path is None else data_path.resolve(),
+        trace=None if trace is None else trace.resolve(),
+        trust=tuple(trust or ()),
         coordinator_name=coordinator_name,
         finder=None if ha is None else leader_finder(ha),
     )
     form = check_log_format(log_format)
+    if settings.trust:
+        check_option(settings.trust)
+        make_importable(str(Path.cwd()))
+        for module in load_trust(settings.trust).modules:
+            print(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})", flush=True)
     standby_settings = None
     if standby is not None:
         standby_settings = CoordinatorProcessSettings(
@@ -101,6 +128,7 @@ def worker(
             listen=standby,
             advertise=standby_advertise,
             ha=ha,
+            trust=settings.trust,
         )
         check_standby(standby_settings)
     logs.set_up(who=name, form=form)

@@ -24,15 +24,17 @@ from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
-from fedhp.config import Experiment
+from fedhp.config import Experiment, check_trusted
 from fedhp.engine.context import planning_context
 from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError
 from fedhp.files import make_folder, write_file
+from fedhp.trust import load_trust
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 ANNOUNCEMENT = "coordinator.json"  # in the folder: where this coordinator is
 LEDGER = "ledger"  # the folder of a local ledger, in that of the run
+COMMITTED = "the committed experiment"
 FEDERATION = "federation"  # the run's name in etcd; the prefix distinguishes federations
 TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
 QUIET_SECONDS = 3.0  # of waiting for the lead before that is logged
@@ -54,6 +56,7 @@ class CoordinatorProcessSettings:
     ha: str | None = None  # etcd://..., or None for a local ledger
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
+    trust: tuple[str, ...] = ()  # modules whose parts a committed experiment may use at a standby
 
 
 def check_settings(settings: CoordinatorProcessSettings) -> Identity:
@@ -252,6 +255,7 @@ async def _lead_once(
             if committed is None:
                 return False  # nobody has begun the run yet
             experiment = CommittedState.from_bytes(committed).experiment
+            check_trusted(experiment, load_trust(settings.trust), source=COMMITTED)
         current.coordinator = Coordinator(
             CoordinatorSettings(
                 experiment=experiment,

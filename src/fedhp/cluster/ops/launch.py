@@ -7,6 +7,7 @@ one folder; started in the same folder again, it continues the run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import signal
@@ -30,11 +31,13 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
-from fedhp.config import Experiment, differences, to_tables
+from fedhp.components import resolve
+from fedhp.config import Experiment, differences, own_parts, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
+from fedhp.trust import home_of, split_path
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
@@ -121,6 +124,7 @@ class Cluster:
             source=self._source,
             ha=self._ha,
             lease=self._lease,
+            trust=self._own_modules,
         )
         process = processes.start_coordinator(settings, self._environment(name, environment))
         self._started[name] = _StartedProcess(process)
@@ -133,6 +137,10 @@ class Cluster:
             state=self.folder / "workers" / name,
             coordinator=self.record_folder(self.coordinators[0]),
             ha=self._ha,
+            # The experiment is this operator's own: its workers trust its parts and paths.
+            data_path=_path(self.experiment.data.path),
+            trace=_path(self.experiment.world.trace),
+            trust=self._own_modules,
         )
         process = processes.start_worker(settings, self._environment(name, environment))
         self._started[name] = _StartedProcess(process)
@@ -279,6 +287,15 @@ class Cluster:
 
     # --- inside ------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def _own_modules(self) -> tuple[str, ...]:
+        """The modules of the experiment's own parts, and those that really define them."""
+        modules: set[str] = set()
+        for key, path in own_parts(self.experiment).items():
+            part = resolve(path, {}, key=key, source=self._source)
+            modules |= {split_path(path)[0], home_of(part)} - {""}
+        return tuple(sorted(modules))
+
     def _environment(
         self, name: str, variables: Mapping[str, str] | None
     ) -> processes.ProcessEnvironment:
@@ -319,6 +336,10 @@ def ensure_certificates(folder: Path, roles_by_name: Mapping[str, Sequence[str]]
         except IdentityError:
             pass  # missing, expired or damaged: issue a new one
         issue(folder, name, hosts=(HOST, "localhost"), roles=roles, replace=True)
+
+
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
 
 
 def _ended(code: int) -> str:

@@ -68,6 +68,9 @@ class WorkerProcessSettings:
     state: Path
     coordinator: Path  # the folder in which a coordinator announces its address
     ha: str | None = None  # or etcd, which knows who leads
+    data_path: Path | None = None
+    trace: Path | None = None
+    trust: tuple[str, ...] = ()
 
 
 def start_coordinator(
@@ -188,6 +191,9 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
             certificates=settings.certificates,
             state=settings.state,
             listen="127.0.0.1:0",
+            data_path=settings.data_path,
+            trace=settings.trace,
+            trust=settings.trust,
             finder=file_finder(settings.coordinator) if etcd is None else leader_finder(etcd),
         )
         return await run_worker(worker, stop=_stopped_by_signal())

@@ -1,24 +1,30 @@
 """What a worker trains: its part of the experiment that the coordinator sent.
 
 Without a file it takes its part of the experiment's data, the same as in a simulation. With
---data it trains on that file alone, which never leaves the machine.
+--data it trains on that file alone, which never leaves the machine. The coordinator's experiment
+is not this operator's: it chooses no code and no path (LocalMeans).
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedhp.config import DataConfig, Experiment, parse
+from fedhp.config import DataConfig, Experiment, check_trusted, parse
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
 from fedhp.data.raw import RawData
 from fedhp.engine.prepare import Prepared, ShardSpec, prepare, shard_spec_of
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.task import Classification
+from fedhp.tables import PATHS
+from fedhp.trust import NO_TRUST, Trust, limited_to
 
 SOURCE = "the coordinator's experiment"
 
@@ -46,10 +52,51 @@ def read_private_data(path: Path) -> PrivateData:
     return PrivateData(path, raw)
 
 
+@dataclass(frozen=True, slots=True)
+class LocalMeans:
+    """The code and files that the operator of this machine gave the worker."""
+
+    trust: Trust = NO_TRUST
+    data_path: Path | None = None  # in place of the experiment's data.path
+    trace: Path | None = None  # in place of the experiment's world.trace
+
+
+def received_experiment(text: str, means: LocalMeans) -> Experiment:
+    """The coordinator's experiment with this machine's paths; untrusted parts are refused."""
+    tables = _tables(text)
+    given = {"data.path": means.data_path, "world.trace": means.trace}
+    for section, key in PATHS:
+        table = tables.get(section)
+        named = table.pop(key, None) if isinstance(table, dict) else None
+        own = given[f"{section}.{key}"]
+        if own is not None:
+            tables.setdefault(section, {})[key] = str(own)
+        elif named is not None and key == "trace" and _emulates(tables):
+            raise ConfigError(
+                "is set, and a worker takes no path from the coordinator",
+                key=f"{section}.{key}",
+                source=SOURCE,
+                allowed="the file of this machine, given with --trace",
+                fix="start this worker with --trace FILE",
+            )
+    experiment = _as_worker(parse(tables, source=SOURCE))
+    check_trusted(experiment, means.trust, source=SOURCE)
+    return experiment
+
+
+def _emulates(tables: dict[str, Any]) -> bool:
+    cluster = tables.get("cluster")
+    return bool(isinstance(cluster, dict) and cluster.get("emulate"))
+
+
 def worker_experiment(text: str) -> Experiment:
-    """The experiment as one worker carries it out: one model, mixed in a fixed order."""
+    """The experiment as one worker carries it out, for the operator who wrote it."""
+    return _as_worker(parse(_tables(text), source=SOURCE))
+
+
+def _tables(text: str) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"it is not valid TOML: {error}",
@@ -57,7 +104,10 @@ def worker_experiment(text: str) -> Experiment:
             source=SOURCE,
             fix="ask the operator of the coordinator",
         ) from None
-    experiment = parse(tables, source=SOURCE)
+
+
+def _as_worker(experiment: Experiment) -> Experiment:
+    """One model, mixed in a fixed order."""
     training = experiment.training.model_copy(update={"kernel": "worker", "mixing": "ordered"})
     changes: dict[str, object] = {"training": training, "executors": 1, "engine": "local"}
     if not experiment.cluster.emulate:
@@ -67,7 +117,11 @@ def worker_experiment(text: str) -> Experiment:
 
 
 def prepare_worker(
-    experiment: Experiment, worker: int, *, private: PrivateData | None = None
+    experiment: Experiment,
+    worker: int,
+    *,
+    private: PrivateData | None = None,
+    trust: Trust = NO_TRUST,
 ) -> tuple[Prepared, ShardSpec]:
     """Everything that one worker needs; data that does not fit is an error here."""
     if worker >= experiment.workers:
@@ -78,11 +132,29 @@ def prepare_worker(
             allowed=f"0 to {experiment.workers - 1}",
             fix="ask the operator of the coordinator",
         )
-    prepared = prepare(experiment)
+    with limited_to(trust), _own_path_needed():
+        prepared = prepare(experiment)
     shard_spec = shard_spec_of(prepared, np.array([worker]))
     if private is not None:
         shard_spec = _with_private_data(prepared, shard_spec, private)
     return prepared, shard_spec
+
+
+@contextmanager
+def _own_path_needed() -> Iterator[None]:
+    """Say which option gives the path that the data needs: the experiment's is not used."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.key != "data.path":
+            raise
+        raise ConfigError(
+            f"{error.detail}; a worker takes no path from the coordinator",
+            key=error.key,
+            source=SOURCE,
+            allowed=error.allowed,
+            fix="start this worker with --data-path PATH: where this machine has the data",
+        ) from None
 
 
 def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData) -> ShardSpec:

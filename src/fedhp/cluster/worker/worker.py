@@ -31,10 +31,11 @@ from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import server_credentials
 from fedhp.cluster.worker.coordinator_client import GIVE_UP, CoordinatorClient, Finder, MustJoin
 from fedhp.cluster.worker.data import (
+    LocalMeans,
     PrivateData,
     prepare_worker,
     read_private_data,
-    worker_experiment,
+    received_experiment,
 )
 from fedhp.cluster.worker.learner import Learner
 from fedhp.cluster.worker.model_store import ModelStore, stored_attempts
@@ -44,6 +45,7 @@ from fedhp.cluster.worker.rounds import OrderExecutor, RoundProgress
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
 from fedhp.files import make_folder, write_file
+from fedhp.trust import load_trust
 
 log = logging.getLogger("fedhp.worker")
 
@@ -64,6 +66,9 @@ class WorkerSettings:
     listen: str = "0.0.0.0:0"
     advertise: str | None = None  # where peers reach it; None: detected
     data: str | None = None  # .npz file with private samples
+    data_path: Path | None = None  # where this machine has the experiment's data
+    trace: Path | None = None  # the recorded world, with cluster.emulate
+    trust: tuple[str, ...] = ()  # modules whose parts the coordinator's experiment may use
     coordinator_name: str | None = None  # in its certificate; None: any valid for that host
     finder: Finder | None = None  # returns the current leader, instead of fixed addresses
     give_up: float = GIVE_UP
@@ -107,6 +112,7 @@ class Worker:
         self._private: PrivateData | None = None
         if settings.data is not None:
             self._private = read_private_data(Path(settings.data))
+        self._means = LocalMeans(load_trust(settings.trust), settings.data_path, settings.trace)
         parts = (part.strip() for part in settings.coordinator.split(","))
         addresses = [address for address in parts if address]
         for address in addresses:
@@ -118,6 +124,9 @@ class Worker:
         self._session = WorkerSession(
             identity, self._history, after=_last_incarnation(settings.state)
         )
+        for module in self._means.trust.modules:
+            facts = {"file": str(module.file), "sha256": module.sha256}
+            self._session.note("trust", {"trusted": module.name, **facts})
         incarnation = str(self._session.envelopes.incarnation)
         write_file(settings.state / INCARNATION, incarnation.encode())
         self._offer = ModelOffer()
@@ -222,10 +231,12 @@ class Worker:
         return reply
 
     def _build_learner(self, reply: wire.JoinReply) -> Learner:
-        experiment = worker_experiment(reply.experiment)
+        experiment = received_experiment(reply.experiment, self._means)
         self._session.workers = experiment.workers
         with _building:
-            prepared, shard_spec = prepare_worker(experiment, reply.worker, private=self._private)
+            prepared, shard_spec = prepare_worker(
+                experiment, reply.worker, private=self._private, trust=self._means.trust
+            )
             store = ModelStore(self._settings.state, reply.run)
             learner = Learner(prepared, shard_spec, store)
         stored = store.attempts()
