@@ -151,7 +151,7 @@ def test_a_stranger_reads_the_true_cause(command: Command, gathering: Cluster, c
         (("--listen", "127.0.0.1:0", "--log-format", "xml"), "--log-format"),
         (("--listen", "127.0.0.1:0", "--allow", "/nowhere"), "allow-list"),
         (("--listen", "127.0.0.1:0", "--metrics", "nonsense"), "--metrics"),
-        (("--listen", "0.0.0.0:0", "--ha", "etcd://127.0.0.1:1"), "--advertise"),
+        (("--listen", "0.0.0.0:0", "--ha", "etcds://127.0.0.1:1"), "--advertise"),
         (("--listen", "127.0.0.1:0", "algorithm.name=nothing"), "algorithm.name"),
         (("--listen", "127.0.0.1:0", "algorithm.name=pens", "algorithm.symmetric=true"), "PENS"),
     ],

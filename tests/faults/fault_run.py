@@ -93,7 +93,14 @@ class FaultRun:
         self.settings = settings
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.cluster = Cluster(settings, folder, coordinators=coordinators, ha=ha, restart=False)
+        self.cluster = Cluster(
+            settings,
+            folder,
+            coordinators=coordinators,
+            ha=ha,
+            insecure_etcd=True,
+            restart=False,
+        )
         self.faults = History(folder, "faults")
 
     def __enter__(self) -> FaultRun:

@@ -145,7 +145,7 @@ def say(text):
 
 async def main(url, run, name):
     noise = os.urandom(1_000_000)
-    ledger = EtcdLedger(url, run, lease_seconds=2)
+    ledger = EtcdLedger(url, run, lease_seconds=2, insecure=True)
     say("waits")
     epoch = await ledger.lead(name=name, address=name + ":1")
     say(f"leads {epoch}")

@@ -47,7 +47,7 @@ def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.asynccontextmanager
 async def leading(url: str, run: str, *, lease: float = NEVER) -> AsyncIterator[EtcdLedger]:
-    ledger = EtcdLedger(url, run, lease_seconds=lease, patience=PATIENCE)
+    ledger = EtcdLedger(url, run, lease_seconds=lease, patience=PATIENCE, insecure=True)
     try:
         await ledger.lead(name="c", address="127.0.0.1:1")
         yield ledger
@@ -57,7 +57,7 @@ async def leading(url: str, run: str, *, lease: float = NEVER) -> AsyncIterator[
 
 async def keys_of(etcd: Etcd, run: str) -> list[str]:
     """The ends of all keys of a run."""
-    client = EtcdClient(etcd.url, patience=PATIENCE)
+    client = EtcdClient(etcd.url, patience=PATIENCE, insecure=True)
     answer = await client.call("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "limit": "0"})
     await client.close()
     names = [base64.b64decode(entry["key"]).decode() for entry in answer.get("kvs", ())]
@@ -66,7 +66,7 @@ async def keys_of(etcd: Etcd, run: str) -> list[str]:
 
 async def depose(etcd: Etcd, run: str) -> None:
     """Remove the leader's key, as an operator can; the leader does not know it yet."""
-    client = EtcdClient(etcd.url, patience=PATIENCE)
+    client = EtcdClient(etcd.url, patience=PATIENCE, insecure=True)
     key = f"/test/{run}/leader"
     await client.transact([], [delete(key, f"{key}\0")])
     await client.close()
@@ -74,13 +74,13 @@ async def depose(etcd: Etcd, run: str) -> None:
 
 def test_workers_find_the_leader(one: Etcd, run: str) -> None:
     async def work() -> None:
-        assert await find_leader(one.url, run) is None
-        ledger = EtcdLedger(one.url, run, lease_seconds=LEASE)
+        assert await find_leader(one.url, run, insecure=True) is None
+        ledger = EtcdLedger(one.url, run, lease_seconds=LEASE, insecure=True)
         epoch = await ledger.lead(name="c1", address="10.0.0.1:9")
-        assert await find_leader(one.url, run) == Leader("c1", "10.0.0.1:9", epoch)
-        assert await find_leader(one.url, f"{run}-other") is None
+        assert await find_leader(one.url, run, insecure=True) == Leader("c1", "10.0.0.1:9", epoch)
+        assert await find_leader(one.url, f"{run}-other", insecure=True) is None
         await ledger.close()
-        assert await find_leader(one.url, run) is None
+        assert await find_leader(one.url, run, insecure=True) is None
 
     within(60, work())
 
@@ -166,7 +166,9 @@ def test_the_clock_alone_ends_a_leadership(one: Etcd, run: str) -> None:
 
     async def work() -> None:
         now = 100.0
-        ledger = EtcdLedger(one.url, run, lease_seconds=10, patience=PATIENCE, clock=lambda: now)
+        ledger = EtcdLedger(
+            one.url, run, lease_seconds=10, patience=PATIENCE, clock=lambda: now, insecure=True
+        )
         await ledger.lead(name="c", address="127.0.0.1:1")
         now = 108.9
         assert ledger.leads()

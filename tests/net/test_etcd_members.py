@@ -43,7 +43,7 @@ def three(tmp_path: Path) -> Iterator[Etcd]:
 
 @contextlib.asynccontextmanager
 async def leading(url: str, *, login: Login | None = None) -> AsyncIterator[EtcdLedger]:
-    ledger = EtcdLedger(url, "r", lease_seconds=NEVER, login=login)
+    ledger = EtcdLedger(url, "r", lease_seconds=NEVER, login=login, insecure=True)
     try:
         await ledger.lead(name="c", address="127.0.0.1:1")
         yield ledger
@@ -79,7 +79,7 @@ def test_each_member_is_killed_in_turn(three: Etcd) -> None:
             for member in (0, 1, 2, 0, 1, 2):
                 await asyncio.to_thread(three.kill, member)
                 await ledger.commit(f"without {member}".encode())
-                assert await find_leader(three.url, "r") is not None
+                assert await find_leader(three.url, "r", insecure=True) is not None
                 await asyncio.to_thread(three.start, member)
             assert await ledger.committed() == b"without 2"
 
@@ -104,7 +104,7 @@ def test_an_etcd_that_is_not_there_is_an_error_within_seconds() -> None:
     async def work() -> None:
         first, second = free_ports(2)
         url = f"etcd://127.0.0.1:{first},127.0.0.1:{second}"
-        ledger = EtcdLedger(url, "r")
+        ledger = EtcdLedger(url, "r", insecure=True)
         at = time.monotonic()
         with pytest.raises(Unreachable) as caught:
             await ledger.lead(name="c", address="")
@@ -123,11 +123,11 @@ def test_two_etcds_are_not_one(tmp_path: Path) -> None:
 
     async def work(first: Etcd, second: Etcd) -> None:
         hosts = ",".join(etcd.member_url(0).removeprefix("http://") for etcd in (first, second))
-        ledger = EtcdLedger(f"etcd://{hosts}/test", "r")
+        ledger = EtcdLedger(f"etcd://{hosts}/test", "r", insecure=True)
         with pytest.raises(EtcdRefused, match="belong to different clusters"):
             await ledger.lead(name="c", address="")
         await ledger.close()
-        client = EtcdClient(f"etcd://{hosts}/test")
+        client = EtcdClient(f"etcd://{hosts}/test", insecure=True)
         await client.get("one")
         first.kill(0)
         with pytest.raises(Unreachable, match="belongs to another cluster"):
@@ -177,7 +177,7 @@ OLD = json.dumps({"header": {"cluster_id": "1"}, "version": "3.3.27", "leader": 
 def test_what_is_not_a_usable_etcd_is_refused(status: int, body: str, words: str) -> None:
     async def work() -> None:
         async with answering(status, body) as url:
-            ledger = EtcdLedger(url, "r")
+            ledger = EtcdLedger(url, "r", insecure=True)
             with pytest.raises(EtcdRefused, match=words) as caught:
                 await ledger.lead(name="c", address="")
             assert caught.value.fix
@@ -189,7 +189,7 @@ def test_what_is_not_a_usable_etcd_is_refused(status: int, body: str, words: str
 @needs_etcd
 def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(etcd: Etcd) -> None:
-        client = EtcdClient(etcd.url)
+        client = EtcdClient(etcd.url, insecure=True)
         await client.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
         await client.call("/v3/auth/role/add", {"name": "root"})
         await client.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
@@ -197,7 +197,7 @@ def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(EtcdRefused, match=r"denies access.*user name is empty"):
             await client.get("one")
         await client.close()
-        wrong = EtcdLedger(etcd.url, "r", login=Login("root", "guess"))
+        wrong = EtcdLedger(etcd.url, "r", login=Login("root", "guess"), insecure=True)
         with pytest.raises(EtcdRefused, match="denies access") as caught:
             await wrong.lead(name="c", address="")
         assert "guess" not in str(caught.value)
@@ -210,7 +210,7 @@ def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for user, password in (("root:secret", ""), ("root", "secret")):
             monkeypatch.setenv("ETCDCTL_USER", user)
             monkeypatch.setenv("ETCDCTL_PASSWORD", password)
-            assert await find_leader(etcd.url, "nobody") is None
+            assert await find_leader(etcd.url, "nobody", insecure=True) is None
 
     with running_etcd(tmp_path, 1) as etcd:
         within(60, work(etcd))
@@ -239,7 +239,7 @@ def test_tls_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EtcdRefused, match="certificate"):
             await find_leader(secure, "r", tls=TlsFiles(tmp_path / "ca"))
         with pytest.raises((EtcdRefused, Unreachable)):
-            await find_leader(url, "r")
+            await find_leader(url, "r", insecure=True)
         for name, file in (("CACERT", "ca"), ("CERT", "client"), ("KEY", "client-key")):
             monkeypatch.setenv(f"ETCDCTL_{name}", str(tmp_path / file))
         assert await find_leader(secure, "r") is None
@@ -304,7 +304,7 @@ def test_wrong_addresses(url: str) -> None:
 @pytest.mark.parametrize("run", ["", "a/b", "a b", "../x"])
 def test_a_run_name_that_cannot_be_a_key(run: str) -> None:
     with pytest.raises(ConfigError, match="cannot be part of a key"):
-        EtcdLedger("etcd://h:1", run)
+        EtcdLedger("etcd://h:1", run, insecure=True)
 
 
 def test_a_key_is_carried_as_text() -> None:

@@ -220,6 +220,7 @@ def test_a_killed_leader_and_its_standby(
             coordinators=("c0",),
             standbys=("c1",),
             ha=etcd.url,
+            insecure_etcd=True,
             lease=5.0,
             restart=False,
         ) as cluster,

@@ -35,7 +35,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         return lambda: LocalLedger(tmp_path / "coordinator")
     etcd: Etcd = request.getfixturevalue("etcd")
     run = tmp_path.name
-    return lambda: EtcdLedger(etcd.url, run, lease_seconds=30, patience=20)
+    return lambda: EtcdLedger(etcd.url, run, lease_seconds=30, patience=20, insecure=True)
 
 
 @contextlib.asynccontextmanager

@@ -32,7 +32,7 @@ def found_by(url: str) -> str:
     """Where a worker would go."""
 
     async def find() -> str:
-        return await leader_finder(url)()
+        return await leader_finder(url, insecure=True)()
 
     return asyncio.run(find())
 
@@ -48,6 +48,7 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
             coordinators=("c0",),
             standbys=("c1",),  # it learns the experiment from what is committed
             ha=etcd.url,
+            insecure_etcd=True,
             lease=5.0,
             restart=False,
         ) as cluster,
@@ -87,7 +88,7 @@ def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
         certificates=tmp_path,
         folder=tmp_path / "run",
         name="w0",
-        ha="etcd://127.0.0.1:1",
+        ha="etcds://127.0.0.1:1",
     )
     with pytest.raises(ConfigError, match="names no port"):
         check_standby(settings)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Certs = Annotated[
     Path, typer.Option("--certs", metavar="FOLDER", help="Folder of keys and certificates.")
 ]
+InsecureEtcd = Annotated[
+    bool,
+    typer.Option("--insecure-etcd", help="Accept an etcd without TLS (etcd://). Not safe."),
+]
 LogFormat = Annotated[
     str, typer.Option("--log-format", metavar="text|json", help="Format of the log lines.")
 ]
@@ -58,10 +62,11 @@ def coordinator(
     ha: Annotated[
         str | None,
         typer.Option(
-            metavar="etcd://HOST:PORT,...",
+            metavar="etcds://HOST:PORT,...",
             help="Several coordinators, of which one leads, through etcd.",
         ),
     ] = None,
+    insecure_etcd: InsecureEtcd = False,
     metrics: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."),
@@ -100,6 +105,7 @@ def coordinator(
         allow=allow,
         advertise=advertise,
         ha=ha,
+        insecure_etcd=insecure_etcd,
         metrics=metrics,
     )
     check_settings(settings)

@@ -34,7 +34,8 @@ def doctor(
         str | None, typer.Option(metavar="HOST:PORT", help="Check whether this port is free.")
     ] = None,
     ha: Annotated[
-        str | None, typer.Option(metavar="etcd://HOST:PORT,...", help="Check whether etcd answers.")
+        str | None,
+        typer.Option(metavar="etcds://HOST:PORT,...", help="Check whether etcd answers."),
     ] = None,
     out: Annotated[
         Path,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.coordinator import Certs, LogFormat, check_log_format
+from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, check_log_format
 from fedhp.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -63,9 +63,10 @@ def worker(
     ha: Annotated[
         str | None,
         typer.Option(
-            metavar="etcd://HOST:PORT,...", help="Look up the current coordinator in etcd."
+            metavar="etcds://HOST:PORT,...", help="Look up the current coordinator in etcd."
         ),
     ] = None,
+    insecure_etcd: InsecureEtcd = False,
     standby: Annotated[
         str | None,
         typer.Option(
@@ -88,8 +89,10 @@ def worker(
 
     from fedhp.cluster.coordinator.leadership import (
         CoordinatorProcessSettings,
+        check_etcd,
         check_standby,
         leader_finder,
+        warn_of_plain_etcd,
     )
     from fedhp.cluster.ops import logs
     from fedhp.cluster.ops.processes import ProcessEnvironment, standby_process
@@ -110,9 +113,11 @@ def worker(
         trace=None if trace is None else trace.resolve(),
         trust=tuple(trust or ()),
         coordinator_name=coordinator_name,
-        finder=None if ha is None else leader_finder(ha),
+        finder=None if ha is None else leader_finder(ha, insecure=insecure_etcd),
     )
     form = check_log_format(log_format)
+    if ha is not None:
+        check_etcd(ha, insecure=insecure_etcd)
     if settings.trust:
         check_option(settings.trust)
         make_importable(str(Path.cwd()))
@@ -128,10 +133,12 @@ def worker(
             listen=standby,
             advertise=standby_advertise,
             ha=ha,
+            insecure_etcd=insecure_etcd,
             trust=settings.trust,
         )
         check_standby(standby_settings)
     logs.set_up(who=name, form=form)
+    warn_of_plain_etcd(ha)
 
     async def run() -> int:
         stop = asyncio.Event()

@@ -20,7 +20,9 @@ from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettin
 from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
+from fedhp.cluster.ledger.etcd_client import check_etcd_tls, is_plain, parse_etcd_url
 from fedhp.cluster.ledger.local import LocalLedger
+from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -54,6 +56,7 @@ class CoordinatorProcessSettings:
     allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
     ha: str | None = None  # etcd://..., or None for a local ledger
+    insecure_etcd: bool = False  # etcd without TLS, on purpose
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
     trust: tuple[str, ...] = ()  # modules whose parts a committed experiment may use at a standby
@@ -75,6 +78,8 @@ def check_settings(settings: CoordinatorProcessSettings) -> Identity:
     check_free(listen, key="--listen")
     if settings.metrics is not None:
         check_free(parse_listen(settings.metrics, key="--metrics"), key="--metrics")
+    if settings.ha is not None:
+        check_etcd(settings.ha, insecure=settings.insecure_etcd)
     if settings.advertise is not None:
         parse_address(settings.advertise, key="--advertise")
     elif settings.ha is not None and listen.everywhere:
@@ -85,6 +90,22 @@ def check_settings(settings: CoordinatorProcessSettings) -> Identity:
             fix=f"add --advertise HOST:{listen.port or 'PORT'}",
         )
     return identity
+
+
+def check_etcd(url: str, *, insecure: bool) -> None:
+    """Refuse an address of etcd that cannot be used, and one without TLS unless it is wanted."""
+    parse_etcd_url(url, key="--ha")
+    check_etcd_tls(url, insecure=insecure)
+
+
+def warn_of_plain_etcd(url: str | None) -> None:
+    """Say loudly that etcd is used without TLS."""
+    if url is not None and is_plain(url):
+        LOG.warning(
+            "INSECURE: etcd is used without TLS (--insecure-etcd). Anyone who reaches it can stop "
+            "the run, decide who leads and read its state; states that no coordinator of this "
+            "federation signed are still refused"
+        )
 
 
 def check_network(experiment: Experiment, *, source: str = "") -> None:
@@ -147,6 +168,7 @@ async def coordinate(
 ) -> None:
     """Coordinate until the run is over; Interrupted if `stop` is set before."""
     identity = check_settings(settings)
+    warn_of_plain_etcd(settings.ha)
     make_folder(settings.folder, option="--out")
     metrics, current = Metrics(), _Current()
     server = None
@@ -185,12 +207,13 @@ async def stand_by(settings: CoordinatorProcessSettings, *, stop: asyncio.Event)
     await coordinate(settings, stop=stop)
 
 
-def leader_finder(url: str) -> Callable[[], Awaitable[str]]:
+def leader_finder(url: str, *, insecure: bool = False) -> Callable[[], Awaitable[str]]:
     """For a worker: asks etcd for the leader's address; OSError while there is no leader."""
+    check_etcd_tls(url, insecure=insecure)
 
     async def find() -> str:
         try:
-            leader = await find_leader(url, FEDERATION)
+            leader = await find_leader(url, FEDERATION, insecure=insecure)
         except Unreachable as error:
             raise OSError(error.problem) from None
         if leader is None:
@@ -242,7 +265,7 @@ async def _lead_once(
     on_round: Callable[[RoundRecord], None],
 ) -> bool:
     """Wait for the lead and coordinate; False if the lead was lost before the run was over."""
-    ledger = AnnouncingLedger(_ledger(settings), settings.folder)
+    ledger = AnnouncingLedger(_ledger(settings, identity), settings.folder)
     listen = parse_listen(settings.listen, key="--listen")
     if not listen.port:
         listen = replace(listen, port=current.port)
@@ -282,10 +305,19 @@ async def _lead_once(
         await ledger.close()
 
 
-def _ledger(settings: CoordinatorProcessSettings) -> Ledger:
+def _ledger(settings: CoordinatorProcessSettings, identity: Identity) -> Ledger:
+    """Whatever stores the state, only what a coordinator signed is continued."""
+    ledger: Ledger
     if settings.ha is not None:
-        return EtcdLedger(settings.ha, FEDERATION, lease_seconds=settings.lease)
-    return LocalLedger(settings.folder / LEDGER)
+        ledger = EtcdLedger(
+            settings.ha,
+            FEDERATION,
+            lease_seconds=settings.lease,
+            insecure=settings.insecure_etcd,
+        )
+        return SignedLedger(ledger, identity, where=settings.ha)
+    folder = settings.folder / LEDGER
+    return SignedLedger(LocalLedger(folder), identity, where=str(folder))
 
 
 class AnnouncingLedger:

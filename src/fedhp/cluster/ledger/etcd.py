@@ -105,10 +105,15 @@ def elapsed() -> float:
 
 
 async def find_leader(
-    url: str, run: str, *, tls: TlsFiles | None = None, login: Login | None = None
+    url: str,
+    run: str,
+    *,
+    tls: TlsFiles | None = None,
+    login: Login | None = None,
+    insecure: bool = False,
 ) -> Leader | None:
     """The leader of a run; None: nobody leads. Unreachable if etcd does not answer."""
-    client = EtcdClient(url, tls=tls, login=login)
+    client = EtcdClient(url, tls=tls, login=login, insecure=insecure)
     try:
         item = await client.get(_Keys.of(client.address.prefix, run).leader)
     finally:
@@ -135,9 +140,10 @@ class EtcdLedger:
         login: Login | None = None,
         patience: float = CALL_PATIENCE,
         clock: Callable[[], float] = elapsed,
+        insecure: bool = False,
     ) -> None:
         self.lost = asyncio.Event()
-        self._client = EtcdClient(url, tls=tls, login=login, patience=patience)
+        self._client = EtcdClient(url, tls=tls, login=login, patience=patience, insecure=insecure)
         self._keys = _Keys.of(self._client.address.prefix, run)
         self._lease_seconds = max(1.0, lease_seconds)  # etcd may make it longer
         self._clock = clock

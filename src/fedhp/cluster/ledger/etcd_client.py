@@ -202,6 +202,24 @@ def parse_etcd_url(url: str, *, key: str = "etcd") -> EtcdAddress:
     return EtcdAddress(urls, "/" + path.strip("/") if path.strip("/") else KEY_PREFIX)
 
 
+def check_etcd_tls(url: str, *, insecure: bool) -> None:
+    """Refuse etcd:// unless the operator insists: without TLS anyone on the way can change keys."""
+    if is_plain(url) and not insecure:
+        raise ConfigError(
+            f"{url} is not encrypted: anyone who reaches etcd could decide who leads, and read the "
+            "run's state",
+            key="--ha",
+            allowed="etcds://HOST:PORT,..., with certificates from ETCDCTL_CACERT, ETCDCTL_CERT "
+            "and ETCDCTL_KEY",
+            fix="set up TLS in etcd, or add --insecure-etcd if only trusted machines reach it",
+        )
+
+
+def is_plain(url: str) -> bool:
+    """Whether this is an address of etcd without TLS."""
+    return url.startswith("etcd://")
+
+
 def tls_files_from(environment: Mapping[str, str]) -> TlsFiles | None:
     """The files that etcdctl would use, by its own variables; None: those of the system."""
     authority, certificate, key = (
@@ -252,7 +270,7 @@ class EtcdClient:
     """Asks one of the members, and the next one if it does not answer.
 
     TLS files and user come from etcdctl's own variables unless given, so that no secret is in a
-    command line.
+    command line. Without TLS only if it is `insecure` on purpose.
     """
 
     def __init__(
@@ -262,8 +280,10 @@ class EtcdClient:
         tls: TlsFiles | None = None,
         login: Login | None = None,
         patience: float = CALL_PATIENCE,
+        insecure: bool = False,
     ) -> None:
         self.address = parse_etcd_url(url)
+        check_etcd_tls(url, insecure=insecure)
         self.patience = patience
         self._login = login or login_from(os.environ)
         self._token = ""

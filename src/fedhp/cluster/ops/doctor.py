@@ -337,8 +337,13 @@ def _same_versions(remote: dict[str, str]) -> Check:
 def _etcd(url: str) -> Check:
     from fedhp.cluster.coordinator.leadership import FEDERATION
     from fedhp.cluster.ledger.etcd import find_leader
+    from fedhp.cluster.ledger.etcd_client import is_plain
 
-    leader = asyncio.run(find_leader(url, FEDERATION))
-    if leader is None:
-        return Check("etcd", "ok", "etcd answers; nobody coordinates at the moment")
-    return Check("etcd", "ok", f"etcd answers; {leader.name} at {leader.address} coordinates")
+    leader = asyncio.run(find_leader(url, FEDERATION, insecure=True))
+    message = "etcd answers; nobody coordinates at the moment"
+    if leader is not None:
+        message = f"etcd answers; {leader.name} at {leader.address} coordinates"
+    if is_plain(url):
+        fix = "set up TLS in etcd and use etcds://; otherwise all need --insecure-etcd"
+        return Check("etcd", "warning", f"{message}; it is not encrypted", fix)
+    return Check("etcd", "ok", message)

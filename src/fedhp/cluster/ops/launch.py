@@ -66,6 +66,7 @@ class Cluster:
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
         ha: str | None = None,
+        insecure_etcd: bool = False,
         lease: float = LEASE,
         restart: bool = True,
         log_format: logs.Format = "text",
@@ -78,6 +79,7 @@ class Cluster:
         self.standbys = frozenset(standbys)
         self.notes: list[str] = []  # what happened to processes, for the user
         self._source, self._ha, self._lease = source, ha, lease
+        self._insecure_etcd = insecure_etcd
         self._restart, self._log_format = restart, log_format
         self._clock = clock
         self._started: dict[str, _StartedProcess] = {}
@@ -123,6 +125,7 @@ class Cluster:
             listen=f"{HOST}:{self._port_of(name)}",
             source=self._source,
             ha=self._ha,
+            insecure_etcd=self._insecure_etcd,
             lease=self._lease,
             trust=self._own_modules,
         )
@@ -137,6 +140,7 @@ class Cluster:
             state=self.folder / "workers" / name,
             coordinator=self.record_folder(self.coordinators[0]),
             ha=self._ha,
+            insecure_etcd=self._insecure_etcd,
             # The experiment is this operator's own: its workers trust its parts and paths.
             data_path=_path(self.experiment.data.path),
             trace=_path(self.experiment.world.trace),

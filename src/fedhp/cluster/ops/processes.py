@@ -68,6 +68,7 @@ class WorkerProcessSettings:
     state: Path
     coordinator: Path  # the folder in which a coordinator announces its address
     ha: str | None = None  # or etcd, which knows who leads
+    insecure_etcd: bool = False
     data_path: Path | None = None
     trace: Path | None = None
     trust: tuple[str, ...] = ()
@@ -184,7 +185,9 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
         from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 
         torch.set_num_threads(1)
-        etcd = settings.ha
+        finder = file_finder(settings.coordinator)
+        if settings.ha is not None:
+            finder = leader_finder(settings.ha, insecure=settings.insecure_etcd)
         worker = WorkerSettings(
             name=settings.name,
             coordinator="",
@@ -194,7 +197,7 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
             data_path=settings.data_path,
             trace=settings.trace,
             trust=settings.trust,
-            finder=file_finder(settings.coordinator) if etcd is None else leader_finder(etcd),
+            finder=finder,
         )
         return await run_worker(worker, stop=_stopped_by_signal())
 

@@ -1,0 +1,59 @@
+"""A ledger whose states are signed: only a coordinator of this federation can write one.
+
+Wherever the bytes are stored, who can write there cannot make a coordinator act on them.
+"""
+
+from __future__ import annotations
+
+from fedhp.cluster.ledger.base import Ledger, LedgerDamaged
+from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.signatures import MAGIC, sign, verify
+from fedhp.errors import IdentityError
+
+PURPOSE = "the committed state of a run"
+
+
+class SignedLedger:
+    """Signs what this process commits, and verifies what it continues from."""
+
+    def __init__(self, ledger: Ledger, identity: Identity, *, where: str) -> None:
+        self._ledger, self._identity, self._where = ledger, identity, where
+        self.lost = ledger.lost
+
+    async def lead(self, *, name: str, address: str) -> int:
+        """Wait until this process leads."""
+        return await self._ledger.lead(name=name, address=address)
+
+    def leads(self) -> bool:
+        """Whether this process leads at this moment."""
+        return self._ledger.leads()
+
+    async def committed(self) -> bytes | None:
+        """The last committed state; LedgerDamaged unless a coordinator signed it."""
+        signed = await self._ledger.committed()
+        if signed is None:
+            return None
+        try:
+            return verify(
+                signed, authority=self._identity.authority, purpose=PURPOSE, role="coordinator"
+            )
+        except IdentityError as error:
+            fix = "find out who wrote it; restore a copy, or start a new run"
+            if not signed.startswith(MAGIC):
+                fix = (
+                    "a run of fedhp 0.1, which did not sign: finish it with that version, or start "
+                    "a new run (another --out, or another prefix in etcd)"
+                )
+            raise LedgerDamaged(
+                f"{self._where}: the committed state is refused: {error.problem}",
+                allowed="a state that a coordinator with a certificate of this authority signed",
+                fix=fix,
+            ) from None
+
+    async def commit(self, state: bytes) -> None:
+        """Sign this state and make it the committed one."""
+        await self._ledger.commit(sign(self._identity, state, purpose=PURPOSE))
+
+    async def close(self) -> None:
+        """Let another process lead."""
+        await self._ledger.close()
