@@ -86,9 +86,11 @@ def test_without_the_guard_a_doubled_report_is_noticed(
 ) -> None:
     real = Conductor.report
 
-    def report(self: Conductor[Any], worker: int, attempt: Attempt, body: Any) -> None:
+    def report(
+        self: Conductor[Any], worker: int, attempt: Attempt, body: Any, *, now: float = 0.0
+    ) -> None:
         try:
-            real(self, worker, attempt, body)
+            real(self, worker, attempt, body, now=now)
         except Refused as refusal:
             if refusal.reason != "doubled":
                 raise

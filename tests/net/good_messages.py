@@ -299,7 +299,7 @@ GOOD: Mapping[str, Kind] = {
     "Wait": Kind(_wait, _check_order),
     "Finished": Kind(_finished, _check_order),
     "BeatReply": Kind(
-        lambda scene: wire.BeatReply(epoch=3, round=7, attempt=2, gone=[4, 0]),
+        lambda scene: wire.BeatReply(epoch=3, round=7, attempt=2, gone=[4, 0], barred=["worker-5"]),
         _check_beat_reply,
     ),
     "Receipt": Kind(

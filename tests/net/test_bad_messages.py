@@ -150,7 +150,10 @@ def test_no_text_anywhere_may_be_endless_or_hold_a_control_character(name: str) 
         for value in ("x" * (limits.EXPERIMENT_BYTES + 1), "a\0b", "\x1b[2J"):
             message = kind.make(SCENE)
             owner, field = list(texts(message))[index]
-            setattr(owner, field, value)
+            if owner.DESCRIPTOR.fields_by_name[field].is_repeated:
+                getattr(owner, field).append(value)
+            else:
+                setattr(owner, field, value)
             with pytest.raises(Refused):
                 take(message, kind, guard=new_guard())
 

@@ -133,7 +133,7 @@ def stop(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """End a run after its current round; the workers end too. It can be resumed."""
+    """End a run after its current round, at most a few seconds later. It can be resumed."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), stop=True))
@@ -147,10 +147,24 @@ def drain(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """Let a worker leave after its current round; the others continue."""
+    """Let a worker leave after its current round, at most a few seconds later."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), drain=worker))
+
+
+@app.command()
+def remove(
+    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to exclude.")],
+    coordinator: CoordinatorAddress = None,
+    out: RunFolder = None,
+    certs: OperatorCerts = None,
+    name: OperatorName = "operator",
+) -> None:
+    """Exclude a worker at once, also from its peers, until `fedhp cluster allow`."""
+    from fedhp.cluster.ops import operator
+
+    print(operator.command(_target(coordinator, out, certs, name), remove=worker))
 
 
 @app.command()
@@ -161,7 +175,7 @@ def allow(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """End the quarantine of a worker that sent too many bad messages."""
+    """Let a worker back in that was quarantined, suspended or removed."""
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), allow=worker))

@@ -17,6 +17,9 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Refused
 
 T = TypeVar("T")
+LONGEST_SUSPENSION = 64  # rounds
+REPORTS_TO_FORGIVE = 50  # in a row, until one miss is forgotten
+SLOW_ROUNDS = 3  # in a row, until being slow counts as a miss
 
 
 class MemberStatus(StrEnum):
@@ -27,6 +30,8 @@ class MemberStatus(StrEnum):
     SUSPECT = "suspect"  # silent: nobody waits for it
     DEAD = "dead"  # silent for long: it must join again
     LEFT = "left"
+    SUSPENDED = "suspended"  # put aside for some rounds: it missed reports
+    REMOVED = "removed"  # by the operator or the allow-list
     QUARANTINED = "quarantined"  # by the guard, which refuses all its messages
 
 
@@ -53,6 +58,11 @@ class Member:
     accuracy: float = float("nan")
     left: bool = True  # until it joins
     draining: bool = False
+    removed: str = ""  # why; it may not join before the operator allows it again
+    misses: int = 0  # reports that others had to wait for in vain, not yet forgiven
+    punctual: int = 0  # reports in time since the last miss
+    slow: int = 0  # rounds in a row in which it was far slower than the others
+    suspended_to: int = 0  # it takes part in no round up to this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,9 @@ class RunningAttempt(Generic[T]):
     attempt: Attempt
     participants: frozenset[int]
     deadline: float
+    started: float = 0.0
     reports: dict[int, T] = field(default_factory=dict)
+    arrivals: dict[int, float] = field(default_factory=dict)  # s from the start, by worker
     sealed: bool = False  # it is being committed: a report that comes now is late
 
 
@@ -88,7 +100,8 @@ class Conductor(Generic[T]):
         self.settings = settings
         self.epoch = epoch
         self.committed = committed
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Member] = {}  # by worker, ascending
+        self._by_name: dict[str, Member] = {}
         self.running: RunningAttempt[T] | None = None
         self._tries = 0  # attempts at the next round in this epoch
 
@@ -97,7 +110,7 @@ class Conductor(Generic[T]):
     def restore(self, names: Iterable[tuple[int, str]]) -> None:
         """The members of an earlier coordinator: an index belongs to its name for the whole run."""
         for worker, name in names:
-            self.members[worker] = Member(worker, name)
+            self._add(Member(worker, name))
 
     def join(
         self,
@@ -112,8 +125,9 @@ class Conductor(Generic[T]):
         """A worker joins, for the first time or again."""
         member = self.by_name(name)
         if member is None:
-            member = Member(self._free_index(name), name)
-            self.members[member.worker] = member
+            member = self._add(Member(self._free_index(name), name))
+        elif member.removed:
+            raise Refused("removed", f"{name} was removed: {member.removed}")
         elif incarnation < member.incarnation:
             raise Refused("sender", f"a later process of {name} has joined already")
         if incarnation > member.incarnation and self.running is not None:
@@ -156,19 +170,40 @@ class Conductor(Generic[T]):
         """It leaves, by its own decision or the operator's."""
         member.left = True
 
+    def remove(self, member: Member, why: str) -> None:
+        """It is out of the run at once, and stays out until it is allowed again."""
+        member.removed, member.left = why, True
+        self.release(member)
+
+    def readmit(self, member: Member) -> None:
+        """It may join again, and starts with a clean sheet."""
+        member.removed, member.misses, member.slow, member.suspended_to = "", 0, 0, 0
+
+    def release(self, member: Member) -> bool:
+        """Nobody waits for its report in the running attempt; whether somebody did."""
+        running = self.running
+        if running is None or running.sealed or member.worker not in self._awaited(running):
+            return False
+        running.participants -= {member.worker}
+        return True
+
     def by_name(self, name: str) -> Member | None:
         """The member of this name."""
-        return next((member for member in self.members.values() if member.name == name), None)
+        return self._by_name.get(name)
 
     def status(self, member: Member, now: float) -> MemberStatus:
         """Whether a member can take part now."""
         silent = now - member.seen
+        if member.removed:
+            return MemberStatus.REMOVED
         if member.left:
             return MemberStatus.LEFT
         if silent > self.settings.dead_after:
             return MemberStatus.DEAD
         if silent > self.settings.suspect_after:
             return MemberStatus.SUSPECT
+        if member.suspended_to > self.committed.round_index:
+            return MemberStatus.SUSPENDED
         return MemberStatus.READY if self.holds(member) else MemberStatus.BEHIND
 
     def holds(self, member: Member) -> bool:
@@ -179,33 +214,88 @@ class Conductor(Generic[T]):
     def alive(self, now: float) -> list[Member]:
         """Members from which something may be expected, by worker."""
         alive = (MemberStatus.READY, MemberStatus.BEHIND)
-        return [member for member in self._sorted() if self.status(member, now) in alive]
+        return [member for member in self.members.values() if self.status(member, now) in alive]
 
     def ready(self, now: float) -> list[Member]:
         """Members that can take part in the next attempt, by worker."""
         return [
             member
-            for member in self._sorted()
+            for member in self.members.values()
             if self.status(member, now) is MemberStatus.READY and not member.draining
         ]
 
     def gone(self, now: float) -> list[int]:
         """Workers that nobody should wait for."""
         alive = {member.worker for member in self.alive(now)}
-        return [worker for worker in sorted(self.members) if worker not in alive]
+        if self.running is not None:
+            alive -= {
+                worker
+                for worker in alive - self.running.participants
+                if self.members[worker].draining
+            }
+        return [worker for worker in self.members if worker not in alive]
+
+    # --- members that keep the others waiting ----------------------------------------------
+
+    def missed(self, member: Member) -> int:
+        """The others waited for it in vain; for how many rounds it is put aside. The first miss
+        has no consequence, since every machine is slow once; then 1, 2, 4, ... rounds."""
+        member.misses, member.punctual, member.slow = member.misses + 1, 0, 0
+        rounds = 0 if member.misses < 2 else min(2 ** (member.misses - 2), LONGEST_SUSPENSION)
+        if rounds:
+            member.suspended_to = self.committed.round_index + 1 + rounds
+        return rounds
+
+    def punctual(self, member: Member) -> None:
+        """It reported in time; misses are forgiven one by one, and slowly."""
+        member.punctual += 1
+        member.slow = 0
+        if member.punctual >= REPORTS_TO_FORGIVE:
+            member.punctual, member.misses = 0, max(0, member.misses - 1)
+
+    def slow(self, member: Member) -> bool:
+        """It reported, but far later than the others; whether that counts as a miss now."""
+        member.slow += 1
+        return member.slow >= SLOW_ROUNDS
+
+    def end_suspensions(self, now: float) -> list[Member]:
+        """Without them there are too few: all that are put aside may take part again."""
+        suspended = [
+            member
+            for member in self.members.values()
+            if self.status(member, now) is MemberStatus.SUSPENDED
+        ]
+        for member in suspended:
+            member.suspended_to = 0
+        return suspended
+
+    def overdue(self, now: float) -> list[Member]:
+        """Members that are alive and whose report the running attempt still waits for."""
+        running = self.running
+        if running is None:
+            return []
+        alive = {member.worker: member for member in self.alive(now)}
+        return [alive[worker] for worker in sorted(self._awaited(running) & alive.keys())]
 
     # --- attempts --------------------------------------------------------------------------
 
-    def begin(self, participants: Iterable[int], *, deadline: float) -> Attempt:
+    def begin(
+        self, participants: Iterable[int], *, deadline: float, started: float = 0.0
+    ) -> Attempt:
         """Start an attempt at the round after the committed one."""
         if self.running is not None:
             raise RuntimeError("an attempt is running")
         self._tries += 1
         attempt = Attempt(self.epoch, self.committed.round_index + 1, self._tries)
-        self.running = RunningAttempt(attempt, frozenset(participants), deadline)
+        self.running = RunningAttempt(attempt, frozenset(participants), deadline, started)
         return attempt
 
-    def report(self, worker: int, attempt: Attempt, body: T) -> None:
+    def hurry(self, deadline: float) -> None:
+        """The running attempt ends at this time at the latest."""
+        if self.running is not None:
+            self.running.deadline = min(self.running.deadline, deadline)
+
+    def report(self, worker: int, attempt: Attempt, body: T, *, now: float = 0.0) -> None:
         """A participant's report counts once, and only for the running attempt."""
         running = self.running
         if running is None or attempt != running.attempt:
@@ -218,15 +308,16 @@ class Conductor(Generic[T]):
         if worker in running.reports:
             raise Refused("doubled", f"worker {worker} has already reported in {attempt}")
         running.reports[worker] = body
+        running.arrivals[worker] = now - running.started
 
     def verdict(self, now: float) -> AttemptVerdict:
         """Commit when all that are alive have reported, or at the deadline if enough have."""
         running = self.running
         if running is None:
             return AttemptVerdict.WAIT
-        alive = {member.worker for member in self.alive(now)}
-        awaited = (running.participants & alive) - running.reports.keys()
-        if awaited and now < running.deadline:
+        if now < running.deadline and any(
+            self._is_alive(worker, now) for worker in self._awaited(running)
+        ):
             return AttemptVerdict.WAIT
         if len(running.reports) >= max(1, self.settings.min_workers):
             return AttemptVerdict.COMMIT
@@ -256,8 +347,20 @@ class Conductor(Generic[T]):
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _sorted(self) -> list[Member]:
-        return [self.members[worker] for worker in sorted(self.members)]
+    def _add(self, member: Member) -> Member:
+        """Keeps the members in the order of their index, which few ever join."""
+        self.members[member.worker] = self._by_name[member.name] = member
+        self.members = dict(sorted(self.members.items()))
+        return member
+
+    def _awaited(self, running: RunningAttempt[T]) -> frozenset[int]:
+        return running.participants - running.reports.keys()
+
+    def _is_alive(self, worker: int, now: float) -> bool:
+        member = self.members.get(worker)
+        if member is None:
+            return False
+        return self.status(member, now) in (MemberStatus.READY, MemberStatus.BEHIND)
 
     def _free_index(self, name: str) -> int:
         """The index for a new name: the number at its end if that is free, else the lowest."""

@@ -25,6 +25,7 @@ from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.coordinator.state import (
+    STOP_SECONDS,
     CoordinatorState,
     Phase,
     create_planner,
@@ -46,7 +47,6 @@ from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 CHECK_SECONDS = 0.1  # between two checks which workers are silent
-FIRST_DEADLINE = 60.0  # s at least, while no round has been timed
 LEDGER_RETRY_SECONDS = 1.0
 
 
@@ -156,6 +156,7 @@ class Coordinator:
             leads=self.ledger.leads,
             bytes_sent=committed.bytes_sent,
             ended=committed.ended,
+            allowed=self.settings.allowed,
         )
         self.history.note(
             "lead",
@@ -229,9 +230,14 @@ class CoordinatorRoundLoop:
         state.notify()
         reach("coordinator.gathering", coming)
         while len(planner.ended) < max(1, len(state.alive())) and not state.stopping:
-            await state.wait_for_change(CHECK_SECONDS)
+            await self._wait()
         record = planner.finish(round_index=coming, seconds=time.monotonic() - started)
         await self._commit_round(record, attempt, reported=[])
+
+    async def _wait(self) -> None:
+        """Until something changes, or it is time for another look."""
+        self.state.supervise()
+        await self.state.wait_for_change(CHECK_SECONDS)
 
     # --- the steps of a round --------------------------------------------------------------
 
@@ -245,13 +251,16 @@ class CoordinatorRoundLoop:
             ready = [
                 member.worker
                 for member in state.conductor.ready(time.monotonic())
-                if np.isfinite(member.step_time)
+                if np.isfinite(member.step_time) and state.has_usual_model(member)
             ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
-            if state.planner is not None and (
-                len(ready) == wanted or (enough and waited >= patience)
-            ):
+            if not enough and state.conductor.end_suspensions(time.monotonic()):
+                continue
+            complete = len(ready) == wanted or (enough and waited >= patience)
+            if complete:
+                state.settle_model_size(ready)
+            if complete and state.planner is not None:
                 late = state.late_members()
                 state.proceed()
                 if not late or waited >= patience + state.catch_up_seconds(late):
@@ -268,7 +277,7 @@ class CoordinatorRoundLoop:
             if not noted:
                 noted = True
                 state.history.note("waiting", waiting)
-            await state.wait_for_change(CHECK_SECONDS)
+            await self._wait()
         return []
 
     async def _survey(self, participants: list[int], planner: RoundPlanner) -> None:
@@ -282,7 +291,7 @@ class CoordinatorRoundLoop:
         while not survey.is_over([member.worker for member in state.alive()]):
             if state.stopping or time.monotonic() - started > SURVEY_SECONDS:
                 break
-            await state.wait_for_change(CHECK_SECONDS)
+            await self._wait()
         state.end_survey(seconds=time.monotonic() - started)
 
     async def _plan(self, participants: list[int], planner: RoundPlanner) -> PlannedRound:
@@ -295,17 +304,14 @@ class CoordinatorRoundLoop:
     def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:
         """Begin an attempt; the workers that wait get their orders."""
         attempt = self.state.begin_attempt(
-            planned, participants, started=started, deadline=self._deadline(planned)
+            planned,
+            participants,
+            started=started,
+            deadline=self.state.deadlines.deadline(slowest=planned.slowest, middle=planned.middle),
         )
         reach("coordinator.ordering", attempt.round_index)
         self.state.notify()
         return attempt
-
-    def _deadline(self, planned: PlannedRound) -> float:
-        """Seconds that an attempt may take, by the prediction and by the last round."""
-        cluster, last = self.experiment.cluster, self.state.round_seconds
-        least = cluster.least_deadline if last else FIRST_DEADLINE
-        return max(least, cluster.patience * max(planned.predicted, last))
 
     async def _collect(
         self, attempt: Attempt, started: float
@@ -314,9 +320,15 @@ class CoordinatorRoundLoop:
         state = self.state
         reach("coordinator.gathering", attempt.round_index)
         noted: list[int] = []
+        hurried = False
         while True:
             now = time.monotonic()
+            if state.stopping and not hurried:
+                hurried = True
+                state.conductor.hurry(now + STOP_SECONDS)
             verdict = state.conductor.verdict(now)
+            if verdict is AttemptVerdict.COMMIT and hurried and state.conductor.overdue(now):
+                verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
             if verdict is not AttemptVerdict.WAIT:
                 break
             gone = state.conductor.gone(now)
@@ -324,7 +336,7 @@ class CoordinatorRoundLoop:
                 noted = gone
                 state.history.note("gone", {"workers": gone})
                 state.notify()
-            await state.wait_for_change(CHECK_SECONDS)
+            await self._wait()
         if verdict is AttemptVerdict.GIVE_UP:
             state.give_up_attempt(attempt)
             return None

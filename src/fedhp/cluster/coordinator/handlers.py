@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.state import CoordinatorState, Phase
+from fedhp.cluster.coordinator.state import STOP_SECONDS, CoordinatorState, Phase
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -55,6 +55,8 @@ class CoordinatorHandlers:
         """The member of this name, or Refused("joined")."""
         conductor = self.state.conductor
         member = conductor.by_name(name)
+        if member is not None and member.removed:
+            raise Refused("removed", f"{name} was removed: {member.removed}")
         gone = (MemberStatus.LEFT, MemberStatus.DEAD)
         if member is None or conductor.status(member, time.monotonic()) in gone:
             raise Refused("joined", f"{name} is not a member: join again")
@@ -78,9 +80,14 @@ class CoordinatorHandlers:
             order.wait.why = "this coordinator does not lead any more"
             return order
         drained = member.draining and member.worker not in state.work_orders
-        if state.phase is Phase.FINISHED or drained:
+        if state.phase is Phase.FINISHED or drained or member.removed:
             state.member_dismissed(member)
-            order.finished.why = state.why or "drained"
+            order.finished.why = member.removed or state.why or "drained"
+            return order
+        if conductor.status(member, time.monotonic()) is MemberStatus.SUSPENDED:
+            order.wait.why = (
+                f"put aside up to round {member.suspended_to}: the others waited for it in vain"
+            )
             return order
         if not conductor.holds(member):
             holders = self._holders(member)
@@ -101,15 +108,19 @@ class CoordinatorHandlers:
             work = state.work_orders.get(member.worker)
             wanted = member.worker in running.participants - running.reports.keys()
             if work is not None and wanted:
+                state.work_ordered(member, steps=work.local_steps)
                 order.work.CopyFrom(work)
                 return order
         order.wait.why = state.why or "for the others"
+        if not state.has_usual_model(member):
+            order.wait.why = "its model has another size than those of the others"
         return order
 
     def _turn_order(self, member: Member, attempt: Attempt) -> wire.Act:
         """A turn mostly ends in the next round: that one decides whether its model is tested."""
         state = self.state
         turn = state.turn_of(member, round_index=attempt.round_index)
+        state.work_ordered(member, steps=turn.action.local_steps)
         return orders.turn_order(
             turn,
             state.conductor.members,
@@ -137,6 +148,7 @@ class CoordinatorHandlers:
             worker=member.worker,
             attempt=expected.attempt,
             asked=expected.peers,
+            most_bytes=self.state.largest_transfer,
         )
         self.state.member_reported(member, report)
 
@@ -151,6 +163,8 @@ class CoordinatorHandlers:
             round=attempt.round_index,
             attempt=attempt.number,
             gone=conductor.gone(now),
+            leave=self.state.must_leave(member),
+            barred=self.state.barred,
         )
 
     def leave(self, member: Member, why: str) -> None:
@@ -194,8 +208,11 @@ class CoordinatorHandlers:
         what = request.WhichOneof("what")
         if what == "stop":
             self.state.stop("stopped by the operator")
-            return f"the run ends after round {self.state.round_index + 1}"
-        name = request.drain if what == "drain" else request.allow
+            return (
+                f"the run ends after round {self.state.round_index + 1}, "
+                f"or in {STOP_SECONDS:g} s if that takes longer"
+            )
+        name = getattr(request, str(what))
         member = self.state.conductor.by_name(name)
         if member is None:
             members = self.state.conductor.members.values()
@@ -203,9 +220,12 @@ class CoordinatorHandlers:
             raise Refused("member", f"there is no worker {name}; there are {names or 'none'}")
         if what == "drain":
             self.state.drain(member)
-            return f"{name} leaves after this round"
-        self.guard.pardon(name)
-        return f"{name} may send again"
+            return f"{name} leaves after this round, or in {STOP_SECONDS:g} s if that takes longer"
+        if what == "remove":
+            self.state.remove(member, "the operator removed it")
+            return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
+        self.state.allow(member)
+        return f"{name} may join and send again"
 
     def _holders(self, member: Member) -> list[Member]:
         """Other members that hold the committed model, the fastest link first."""

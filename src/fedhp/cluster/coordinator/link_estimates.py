@@ -8,7 +8,7 @@ connection, the capacity of the connection counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fedhp.types import BoolArray, FloatArray, IntArray
 SMOOTHING = 0.5  # weight of a new measurement
 LEAST_SECONDS = 1e-5
 SLOWEST_GUESS = 1e6  # bits per second of a link about which nothing at all is known
+RATE_FACTOR = 100.0  # the fastest transfer that is believed, in multiples of the median
 SURVEY_PEERS = 8  # the most links that one worker times in the survey
 SURVEY_SECONDS = 10.0  # then the first plan is made with what is known
 
@@ -136,6 +137,19 @@ class LinkEstimates:
                 busy.update(pair)
                 pairs.append(pair)
         return pairs
+
+
+def limit_rates(transfers: Sequence[Transfer]) -> list[Transfer]:
+    """The transfers of a round, none faster than RATE_FACTOR times the median: a worker that
+    claims more would make its links look better than all others, and its peers' too."""
+    if len(transfers) < 3:
+        return list(transfers)
+    rates = [transfer.bits / max(transfer.seconds, LEAST_SECONDS) for transfer in transfers]
+    most = RATE_FACTOR * float(np.median(rates))
+    return [
+        replace(transfer, seconds=transfer.bits / most) if rate > most else transfer
+        for transfer, rate in zip(transfers, rates, strict=True)
+    ]
 
 
 def least_capacities(transfers: Sequence[Transfer], *, workers: int) -> FloatArray:

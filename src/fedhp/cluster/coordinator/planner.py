@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedhp.cluster.coordinator.link_estimates import LinkEstimates
+from fedhp.cluster.coordinator.outliers import set_aside_odd_metrics
 from fedhp.record.tensors import Arrays, read_buffer, tensor_parts
 from fedhp.types import Evaluation, FloatArray
 
@@ -27,6 +28,7 @@ class Planner(Protocol):
 def evaluation_of(accuracy: FloatArray, images: int) -> Evaluation | None:
     """The workers' tests, [N], NaN where none; no process sees all models, so there is no mean
     model."""
+    accuracy = set_aside_odd_metrics(accuracy)
     tested = accuracy[np.isfinite(accuracy)]
     if not tested.size:
         return None

@@ -13,7 +13,18 @@ import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
 from fedhp.algorithms.plan_checks import next_plan
-from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates, Transfer
+from fedhp.cluster.coordinator.link_estimates import (
+    SLOWEST_GUESS,
+    LinkEstimates,
+    Transfer,
+    limit_rates,
+)
+from fedhp.cluster.coordinator.outliers import (
+    STEP_TIME_FACTOR,
+    limit_to_median,
+    set_aside_large,
+    usual_count,
+)
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
@@ -44,7 +55,18 @@ class PlannedRound:
     plan: Plan
     observation: Observation
     local_steps: IntArray  # [N]
-    predicted: float  # s that the round should take
+    predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
+
+    @property
+    def slowest(self) -> float:
+        """Seconds that the round should take."""
+        return float(self.predicted.max(initial=0.0))
+
+    @property
+    def middle(self) -> float:
+        """Seconds that the worker in the middle should need."""
+        seconds = self.predicted[self.observation.available]
+        return float(np.median(seconds)) if seconds.size else 0.0
 
 
 class RoundPlanner:
@@ -66,6 +88,7 @@ class RoundPlanner:
         """The next round for the present workers, [N]; step_time [N] is their last one."""
         experiment = self.stage.experiment
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
+        self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
         observation = Observation(
             round_index=round_index,
             clock=self.clock,
@@ -106,7 +129,7 @@ class RoundPlanner:
         # Mixing, testing and saving is not waiting, though the simulation has none of it.
         other = self._column(reports, "other_seconds")
         worked = np.minimum(compute + communication + other, seconds)
-        images = max((report.images for report in reports.values()), default=0)
+        images = usual_count(report.images for report in reports.values())
         record = RoundRecord(
             round_index=planned.observation.round_index,
             clock=self.clock + seconds,
@@ -133,13 +156,13 @@ class RoundPlanner:
         measured = np.isfinite(distances)
         self.reports = Reports(
             round_index=record.round_index,
-            step_time=record.step_time,
-            update_norm=record.update_norm,
+            step_time=limit_to_median(record.step_time, STEP_TIME_FACTOR),
+            update_norm=set_aside_large(record.update_norm),
             links=links[measured],
-            distance=distances[measured],
-            smoothness=record.smoothness,
-            gradient_variance=record.gradient_variance,
-            start_loss=self._column(reports, "start_loss") if first else missing,
+            distance=set_aside_large(distances[measured]),
+            smoothness=set_aside_large(record.smoothness),
+            gradient_variance=set_aside_large(record.gradient_variance),
+            start_loss=set_aside_large(self._column(reports, "start_loss")) if first else missing,
             selected=self._selected(planned.plan, reports),
         )
         self.state, self.clock = planned.state, record.clock
@@ -211,17 +234,18 @@ class RoundPlanner:
         step_time = np.where(known | ~present, reports.step_time, self.step_time)
         return replace(reports, step_time=step_time)
 
-    def _predicted_seconds(self, plan: Plan, observation: Observation, steps: IntArray) -> float:
-        """How long the round should take: the slowest worker's steps and links."""
+    def _predicted_seconds(
+        self, plan: Plan, observation: Observation, steps: IntArray
+    ) -> FloatArray:
+        """How long each worker should need for its steps and its slowest link, [N]."""
         links = travelled(plan.exchange)
         transfers = np.bincount(links.ravel(), minlength=self.workers)
         times = observation.network.link_time(links, transfers)
         communication = np.zeros(self.workers)
         np.maximum.at(communication, links[:, 0], times)
         np.maximum.at(communication, links[:, 1], times)
-        present = observation.available
         seconds = np.nan_to_num(self.step_time) * steps + communication
-        return float(seconds[present].max()) if present.any() else 0.0
+        return np.where(observation.available, seconds, 0.0)
 
     def _learn_links(
         self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
@@ -233,6 +257,7 @@ class RoundPlanner:
             for link in links
             if not link.lost and link.bytes > 0
         ]
+        transfers = limit_rates(transfers)
         if self.stage.world.sharing:
             self.links.learn_shared(transfers, round_index=round_index)
             return

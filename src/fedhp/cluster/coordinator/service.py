@@ -27,6 +27,7 @@ CODES = {
     "role": grpc.StatusCode.PERMISSION_DENIED,
     "sender": grpc.StatusCode.PERMISSION_DENIED,
     "quarantined": grpc.StatusCode.PERMISSION_DENIED,
+    "removed": grpc.StatusCode.PERMISSION_DENIED,
     "joined": grpc.StatusCode.FAILED_PRECONDITION,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "epoch": grpc.StatusCode.FAILED_PRECONDITION,

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -21,15 +21,19 @@ from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
+from fedhp.cluster.coordinator.deadlines import RoundDeadlines, limit_times, withholding_members
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
+from fedhp.cluster.coordinator.outliers import usual_count
 from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner
 from fedhp.cluster.history import History
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
 from fedhp.engine.until import StopCondition
@@ -38,6 +42,10 @@ from fedhp.types import FloatArray
 LOG = logging.getLogger("fedhp.coordinator")
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
 CATCH_UP_SECONDS = 1.5  # the least time that an attempt waits for it
+STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
+ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
+NOT_ALLOWED = "it is no longer on the allow-list"
+LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
 
 
 class Phase(StrEnum):
@@ -67,6 +75,7 @@ class CoordinatorState:
         leads: Callable[[], bool],
         bytes_sent: int = 0,
         ended: str = "",
+        allowed: AllowList | None = None,
     ) -> None:
         self.experiment = experiment
         self.run = run
@@ -88,7 +97,13 @@ class CoordinatorState:
         self.work_orders: dict[int, wire.Work] = {}  # of the running attempt, by worker
         self.turns: dict[int, TurnOrder] = {}  # under way, by worker
         self.named_peers: dict[int, frozenset[int]] = {}  # whose links a report may mention
-        self.round_seconds = 0.0  # of the last round; 0: none was timed yet
+        self.deadlines = RoundDeadlines(experiment.cluster)
+        self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
+        self._allowed = allowed or AllowList(None)
+        self._looked_at = 0.0  # when the allow-list was read last
+        self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
+        self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
+        self._model_sizes: dict[int, int] = {}  # bytes, as each worker says
         self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
         self._changed = asyncio.Event()
@@ -97,6 +112,18 @@ class CoordinatorState:
     def round_index(self) -> int:
         """The last committed round."""
         return self.conductor.committed.round_index
+
+    @property
+    def round_seconds(self) -> float:
+        """Of the last round; 0: none was timed yet."""
+        return self.deadlines.last_round
+
+    @property
+    def largest_transfer(self) -> int:
+        """Bytes that one link can have carried in one report."""
+        if not self.model_bytes:
+            return limits.MODEL_BYTES
+        return max(LARGEST_LINK_SHARE * self.model_bytes, limits.PROBE_BYTES)
 
     def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
         """What the ledger is to hold once this attempt, or the last one, is committed."""
@@ -139,7 +166,7 @@ class CoordinatorState:
         self._interrupted_phase = None
 
     def stop(self, why: str) -> None:
-        """End the run after its present round."""
+        """End the run after its present round, or in a few seconds if that takes longer."""
         self.stopping = why
         self.notify()
 
@@ -173,7 +200,8 @@ class CoordinatorState:
             now=time.monotonic(),
         )
         self.turns.pop(member.worker, None)
-        self._catch_up_waits.pop(member.worker, None)
+        self._ordered.pop(member.worker, None)
+        self._drained_at.pop(member.worker, None)
         self.record.note_samples(member.worker, request.samples)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
@@ -185,34 +213,70 @@ class CoordinatorState:
         self.conductor.poll(
             member,
             models=tuple(map(Attempt.from_wire, request.stands)),
-            step_time=request.step_time,
+            step_time=self._believable_step_time(member, request.step_time),
             now=time.monotonic(),
         )
-        if request.model_bytes:
-            if self.planner is None:  # now that the size of a model is known, there can be plans
-                self.model_bytes = request.model_bytes
-                self.planner = create_planner(self.experiment, model_bytes=request.model_bytes)
-            self.record.note_model(request.model_bytes)
+        if request.model_bytes and member.worker not in self._model_sizes:
+            self._model_sizes[member.worker] = request.model_bytes
             self.record.note_samples(member.worker, request.samples)
         if self.survey is not None:
             self.survey.add(member.worker, request.surveyed)
         self.notify()
 
+    def _believable_step_time(self, member: Member, claimed: float) -> float:
+        """What a member says of its steps counts before its first report, and after a report that
+        was not counted; then it cannot have been slower than the time since its order."""
+        if not np.isfinite(member.step_time):
+            return claimed
+        if not member.misses or member.worker not in self._ordered:
+            return 0.0
+        ordered, steps = self._ordered[member.worker]
+        return min(claimed, (time.monotonic() - ordered) / max(steps, 1))
+
+    def settle_model_size(self, ready: Sequence[int]) -> None:
+        """The first plan needs the size of a model: what most of the ready workers say counts."""
+        if self.planner is not None:
+            return
+        size = usual_count(
+            self._model_sizes[worker] for worker in ready if worker in self._model_sizes
+        )
+        if size:
+            self.model_bytes = size
+            self.planner = create_planner(self.experiment, model_bytes=size)
+            self.record.note_model(size)
+
+    def has_usual_model(self, member: Member) -> bool:
+        """Whether the model of a member has the size of the others', as far as is known."""
+        own = self._model_sizes.get(member.worker, self.model_bytes)
+        return not self.model_bytes or own == self.model_bytes
+
+    def work_ordered(self, member: Member, *, steps: int) -> None:
+        """A member gets an order for so many local steps; the first copy of it counts."""
+        self._ordered.setdefault(member.worker, (time.monotonic(), steps))
+
     def member_reported(self, member: Member, report: wire.RoundReport) -> None:
         """A member's report of its round or turn; Refused if it does not count."""
         attempt = Attempt.from_envelope(report.envelope)
         facts = {**attempt.to_facts(), "worker": member.worker, "digest": report.digest.hex()}
+        self._limit_times(member, report)
         if self.asynchronous:
             self._end_turn(member, report)
             facts["turn"] = report.turn
         else:
-            self.conductor.report(member.worker, attempt, report)
+            self.conductor.report(member.worker, attempt, report, now=time.monotonic())
         lost = [link.worker for link in report.links if link.lost and not link.probe]
         if lost:
             facts["lost"] = lost
         self.history.note("report", facts)
         self.conductor.reported(member, accuracy=report.accuracy, now=time.monotonic())
         self.notify()
+
+    def _limit_times(self, member: Member, report: wire.RoundReport) -> None:
+        if member.worker not in self._ordered:
+            return
+        ordered, steps = self._ordered[member.worker]
+        if limit_times(report, elapsed=time.monotonic() - ordered, steps=steps):
+            LOG.info("%s reported longer times than have passed; they are lowered", member.name)
 
     def member_left(self, member: Member, why: str) -> None:
         """A member leaves by its own decision."""
@@ -226,9 +290,62 @@ class CoordinatorState:
         self.conductor.leave(member)
 
     def drain(self, member: Member) -> None:
-        """A member is to leave after its present round."""
+        """A member is to leave after its present round, or in a few seconds if that takes longer;
+        the rounds of the others go on."""
         self.conductor.drain(member)
+        self._drained_at.setdefault(member.worker, time.monotonic())
         self.notify()
+
+    def remove(self, member: Member, why: str) -> None:
+        """A member is out at once, and may not come back before it is allowed again."""
+        self.conductor.remove(member, why)
+        self.work_orders.pop(member.worker, None)
+        self.turns.pop(member.worker, None)
+        self.history.note("removed", {"worker": member.worker, "why": why})
+        LOG.warning("%s is removed: %s", member.name, why)
+        self._bar()
+        self.notify()
+
+    def allow(self, member: Member) -> None:
+        """A member may join, send and take part again."""
+        self.guard.pardon(member.name)
+        self.conductor.readmit(member)
+        self._bar()
+        self.notify()
+
+    def supervise(self) -> None:
+        """What has to happen soon although nobody calls: the allow-list may have changed, and
+        members that leave are waited for no longer than a few seconds."""
+        now = time.monotonic()
+        for worker, since in list(self._drained_at.items()):
+            if now - since > STOP_SECONDS:
+                del self._drained_at[worker]
+                self.work_orders.pop(worker, None)
+                if self.conductor.release(self.conductor.members[worker]):
+                    self.history.note("released", {"worker": worker})
+                    self.notify()
+        if now - self._looked_at > ALLOW_LIST_SECONDS:
+            self._looked_at = now
+            self._follow_allow_list()
+
+    def _follow_allow_list(self) -> None:
+        for member in self.conductor.members.values():
+            allowed = not self._allowed.refusal(member.name)
+            if not allowed and not member.removed:
+                self.remove(member, NOT_ALLOWED)
+            elif allowed and member.removed == NOT_ALLOWED:
+                self.conductor.readmit(member)
+        self._bar()
+
+    def _bar(self) -> None:
+        names = {member.name for member in self.conductor.members.values() if member.removed}
+        self.barred = tuple(sorted(names | self.guard.quarantined()))
+
+    def must_leave(self, member: Member) -> bool:
+        """Whether a member should give up what it does and ask for its next order."""
+        if self.phase is Phase.FINISHED:
+            return not self.asynchronous or bool(self.stopping)
+        return member.draining and not self.asynchronous and member.worker not in self.work_orders
 
     def status_of(self, member: Member) -> MemberStatus:
         """Whether a member can take part now."""
@@ -242,7 +359,12 @@ class CoordinatorState:
 
     def expected_back(self) -> list[Member]:
         """Members that may still call: neither gone for good nor silent for too long."""
-        gone = (MemberStatus.LEFT, MemberStatus.DEAD, MemberStatus.QUARANTINED)
+        gone = (
+            MemberStatus.LEFT,
+            MemberStatus.DEAD,
+            MemberStatus.REMOVED,
+            MemberStatus.QUARANTINED,
+        )
         members = self.conductor.members.values()
         return [member for member in members if self.status_of(member) not in gone]
 
@@ -284,8 +406,8 @@ class CoordinatorState:
         bandwidth = planner.links.bandwidth[np.ix_(receivers, holders)]
         known = bandwidth[np.isfinite(bandwidth)]
         pull = 8.0 * self.model_bytes / float(known.min()) if known.size else 0.0
-        longest = max(cluster.least_deadline, cluster.patience * self.round_seconds)
-        return min(longest, max(CATCH_UP_SECONDS, cluster.patience * pull))
+        wait = max(CATCH_UP_SECONDS, cluster.patience * pull)
+        return min(self.deadlines.longest_wait(), wait)
 
     def waited_for(self, late: Sequence[Member], *, ready: Sequence[int]) -> None:
         """An attempt begins with the ready workers; the late ones have had one more chance."""
@@ -319,7 +441,8 @@ class CoordinatorState:
     ) -> Attempt:
         """Begin an attempt at the next round; deadline in seconds from its start."""
         assert isinstance(self.planner, RoundPlanner)
-        attempt = self.conductor.begin(participants, deadline=started + deadline)
+        attempt = self.conductor.begin(participants, deadline=started + deadline, started=started)
+        self._ordered.clear()
         self.work_orders = orders.work_orders(
             planned,
             attempt,
@@ -342,20 +465,58 @@ class CoordinatorState:
         return attempt
 
     def give_up_attempt(self, attempt: Attempt) -> None:
-        """Too few reported in time."""
+        """Too few reported in time, or the run is to stop and not all did."""
+        self._judge_members({})
         self.work_orders = {}
         self.history.note("gave_up", attempt.to_facts())
-        LOG.warning("round %d: too few reports; planning it again", attempt.round_index)
+        if self.stopping:
+            LOG.warning("round %d is given up: %s", attempt.round_index, self.stopping)
+        else:
+            LOG.warning("round %d: too few reports; planning it again", attempt.round_index)
         self.conductor.give_up()
 
     def seal_attempt(self, *, seconds: float) -> dict[int, wire.RoundReport]:
         """No further report counts; returns those that are going to be committed."""
-        self.work_orders = {}
-        self.round_seconds = seconds
+        running = self.conductor.running
+        assert running is not None
         reports = self.conductor.seal()
+        self._judge_members(reports)
+        self.deadlines.round_ended(seconds, running.arrivals.values())
+        self.work_orders = {}
         for worker, report in reports.items():
             self.conductor.step_measured(self.conductor.members[worker], report.step_time)
         return reports
+
+    def _judge_members(self, reports: Mapping[int, wire.RoundReport]) -> None:
+        """Who kept the others waiting in the running attempt is put aside for some rounds, if it
+        was not the first time. Where most were late, the cause is not one of them."""
+        running, conductor = self.conductor.running, self.conductor
+        if running is None or self.stopping or 2 * len(running.reports) < len(running.participants):
+            return
+        guilty: dict[int, str] = {
+            member.worker: "it did not report in time"
+            for member in conductor.overdue(time.monotonic())
+        }
+        readers = {
+            worker: [reader.worker for reader in work.readers]
+            for worker, work in self.work_orders.items()
+        }
+        for worker in withholding_members(readers, reports):
+            guilty.setdefault(worker, "its readers waited for its model in vain")
+        slow = self.deadlines.slow_members(running.arrivals)
+        for worker in reports.keys() - guilty.keys():
+            member = conductor.members[worker]
+            if worker not in slow:
+                conductor.punctual(member)
+            elif conductor.slow(member):
+                guilty[worker] = "it is far slower than the others"
+        for worker, why in guilty.items():
+            member = conductor.members[worker]
+            rounds = conductor.missed(member)
+            if rounds:
+                facts = {"worker": worker, "rounds": rounds, "why": why}
+                self.history.note("suspended", facts)
+                LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
 
     def attempt_committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
@@ -399,6 +560,7 @@ class CoordinatorState:
             raise Refused("attempt", f"turn {report.turn} is over or was never given")
         assert isinstance(self.planner, TurnPlanner)
         del self.turns[member.worker]
+        self._ordered.pop(member.worker, None)
         self.planner.end_turn(turn, report)
 
     # --- waiting ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 from fedhp.algorithms import AsyncAlgorithm, Observation
 from fedhp.algorithms.plan_checks import next_action
 from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
+from fedhp.cluster.coordinator.outliers import usual_count
 from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
@@ -80,13 +81,14 @@ class TurnPlanner:
         compute, communication = np.zeros(n), np.zeros(n)
         loss, norm, accuracy, whole_accuracy = (np.full(n, np.nan) for _ in range(4))
         transfers: dict[tuple[int, int], list[wire.LinkReport]] = {}
-        rate, images = 0.0, 0
+        rate = 0.0
+        images = usual_count(report.images for _, report in self.ended if report.images)
         for turn, report in self.ended:
             worker = turn.worker
             steps[worker] += turn.action.local_steps
             compute[worker] += report.compute_seconds
             loss[worker], norm[worker] = report.train_loss, report.update_norm
-            rate, images = turn.learning_rate, max(images, report.images)
+            rate = turn.learning_rate
             if np.isfinite(report.accuracy):
                 accuracy[worker] = report.accuracy
             if np.isfinite(report.whole_accuracy):

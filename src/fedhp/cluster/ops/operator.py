@@ -1,4 +1,4 @@
-"""An operator's calls to a coordinator: status, stop, drain and allow."""
+"""An operator's calls to a coordinator: status, stop, drain, remove and allow."""
 
 from __future__ import annotations
 
@@ -64,13 +64,17 @@ def status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.S
     return asyncio.run(_status(target, seconds=seconds))
 
 
-def command(target: Target, *, stop: bool = False, drain: str = "", allow: str = "") -> str:
-    """One of the three commands; what the coordinator will do, in words."""
+def command(
+    target: Target, *, stop: bool = False, drain: str = "", remove: str = "", allow: str = ""
+) -> str:
+    """One of the four commands; what the coordinator will do, in words."""
     message = wire.CommandRequest()
     if stop:
         message.stop = True
     elif drain:
         message.drain = drain
+    elif remove:
+        message.remove = remove
     else:
         message.allow = allow
 

@@ -20,6 +20,10 @@ from fedhp.cluster.protocol.codec import ENCODINGS
 from fedhp.cluster.protocol.guard import Refused, quoted
 
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
+MAX_STEP_SECONDS = 3600.0  # of one local step
+MAX_MEASURE = 3.5e38  # of losses and norms: what a 32-bit float can hold
+MAX_METRIC = 1e9  # of a test's result, whatever the task counts
+MAX_SAMPLES = 1_000_000_000
 MAX_LOCAL_STEPS = 1_000_000  # of one round
 MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
@@ -27,7 +31,10 @@ WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
 RUN_STATES = frozenset({"starting", "gathering", "running", "paused", "finished"})
 MEMBER_STATUSES = frozenset(
-    {"ready", "behind", "suspect", "dead", "left", "draining", "quarantined"}
+    {
+        *("ready", "behind", "suspect", "dead", "left", "draining"),
+        *("quarantined", "suspended", "removed"),
+    }
 )
 _UINT32_MAX = 2**32 - 1
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -51,14 +58,17 @@ def check_join(request: wire.JoinRequest) -> None:
     _check_envelope(request)
     check_address(request.address, "the worker's address")
     check_text(request.fedhp, "the version of the program", most=limits.NAME_LENGTH)
-    check_number(request.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
+    check_number(request.step_time, "step_time", least=0.0, most=MAX_STEP_SECONDS)
+    check_count(request.samples, "samples", most=MAX_SAMPLES)
     _check_versions(request.stands)
 
 
 def check_next(request: wire.NextRequest) -> None:
     """A worker asks for its next order."""
     _check_envelope(request)
-    check_number(request.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
+    check_number(request.step_time, "step_time", least=0.0, most=MAX_STEP_SECONDS)
+    check_count(request.samples, "samples", most=MAX_SAMPLES)
+    check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
     _check_links(request.surveyed, "surveyed", workers=limits.MAX_WORKERS)
 
@@ -70,27 +80,38 @@ def check_report(
     worker: int,
     attempt: Attempt,
     asked: Collection[int] | None = None,
+    most_bytes: int = limits.MODEL_BYTES,
 ) -> None:
     """What worker `worker` measured in this attempt.
 
     A report of an earlier attempt is refused before its fields are checked: it is late, not bad.
     asked: the peers and probes of its order; it may report on no others.
+    most_bytes: that can have gone over one link.
     """
     _check_envelope(report)
     _check_attempt(report.envelope, attempt)
-    check_positive(report.step_time, "step_time", most=WEEK_SECONDS)
+    check_positive(report.step_time, "step_time", most=MAX_STEP_SECONDS)
     check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK_SECONDS)
     check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK_SECONDS)
     check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK_SECONDS)
-    check_number(report.train_loss, "train_loss")
-    check_number(report.update_norm, "update_norm", least=0.0)
-    check_number(report.smoothness, "smoothness", least=0.0, nan=True)
-    check_number(report.gradient_variance, "gradient_variance", least=0.0, nan=True)
-    check_number(report.start_loss, "start_loss", nan=True)
-    check_number(report.accuracy, "accuracy", nan=True)
-    check_number(report.whole_accuracy, "whole_accuracy", nan=True)
+    for name in ("train_loss", "start_loss"):
+        value, unmeasured = getattr(report, name), name == "start_loss"
+        check_number(value, name, least=-MAX_MEASURE, most=MAX_MEASURE, nan=unmeasured)
+    check_number(report.update_norm, "update_norm", least=0.0, most=MAX_MEASURE)
+    for name in ("smoothness", "gradient_variance"):
+        check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
+    for name in ("accuracy", "whole_accuracy"):
+        check_number(getattr(report, name), name, least=-MAX_METRIC, most=MAX_METRIC, nan=True)
+    check_count(report.images, "images", most=MAX_SAMPLES)
     check_digest(report.digest, "the model's digest")
-    _check_links(report.links, "a link", workers=workers, own=worker, asked=asked)
+    _check_links(
+        report.links,
+        "a link",
+        workers=workers,
+        own=worker,
+        asked=asked,
+        most_bytes=most_bytes,
+    )
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
 
 
@@ -117,6 +138,8 @@ def check_command(request: wire.CommandRequest) -> None:
     what = request.WhichOneof("what")
     if what == "drain":
         check_name(request.drain, "the worker to drain")
+    elif what == "remove":
+        check_name(request.remove, "the worker to remove")
     elif what == "allow":
         check_name(request.allow, "the worker to allow")
     elif what is None or not request.stop:
@@ -169,6 +192,9 @@ def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     """The current attempt, and the workers that nobody should wait for."""
     _check_epoch(reply.epoch)
     _check_workers(reply.gone, "gone", workers=workers)
+    check_length(len(reply.barred), "barred", most=limits.MAX_WORKERS)
+    for name in reply.barred:
+        check_name(name, "a barred name")
 
 
 def check_receipt(receipt: wire.Receipt) -> None:
@@ -318,18 +344,19 @@ def _check_links(
     workers: int,
     own: int | None = None,
     asked: Collection[int] | None = None,
+    most_bytes: int = limits.MODEL_BYTES,
 ) -> None:
     check_length(len(links), "links", most=limits.MAX_LINKS)
     for link in links:
-        _check_link(link)
+        _check_link(link, most_bytes)
     _check_workers([link.worker for link in links], what, workers=workers, own=own, asked=asked)
 
 
-def _check_link(link: wire.LinkReport) -> None:
-    check_length(link.bytes, "bytes over a link", most=limits.MODEL_BYTES)
+def _check_link(link: wire.LinkReport, most_bytes: int) -> None:
+    check_length(link.bytes, "bytes over a link", most=most_bytes)
     check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK_SECONDS)
     check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
-    check_number(link.distance, "the distance of a link", least=0.0, nan=True)
+    check_number(link.distance, "the distance of a link", least=0.0, most=MAX_MEASURE, nan=True)
     check_text(link.lost, "why a link was lost")
 
 

@@ -65,18 +65,20 @@ class JoinRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "key")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     worker: int
     experiment: str
     beat_seconds: float
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
+    key: bytes
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed")
@@ -95,14 +97,16 @@ class NextRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
-    __slots__ = ("worker", "name", "address")
+    __slots__ = ("worker", "name", "address", "ticket")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     worker: int
     name: str
     address: str
-    def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    ticket: bytes
+    def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey")
@@ -279,16 +283,20 @@ class BeatRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone")
+    __slots__ = ("epoch", "round", "attempt", "gone", "leave", "barred")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    BARRED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     attempt: int
     gone: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ...) -> None: ...
+    leave: bool
+    barred: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("envelope", "why")
@@ -360,43 +368,49 @@ class StatusReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ...) -> None: ...
 
 class CommandRequest(_message.Message):
-    __slots__ = ("envelope", "drain", "stop", "allow")
+    __slots__ = ("envelope", "drain", "stop", "allow", "remove")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ALLOW_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     drain: str
     stop: bool
     allow: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ...) -> None: ...
+    remove: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base")
+    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base", "ticket")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     STAND_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     wanted: Wanted
     stand: Stand
     bytes: int
     patience: float
     base: bytes
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ...) -> None: ...
+    ticket: bytes
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("envelope", "total", "encoding", "data", "digest")
+    __slots__ = ("envelope", "total", "encoding", "data", "digest", "ticket")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     total: int
     encoding: str
     data: bytes
     digest: bytes
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., total: _Optional[int] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    ticket: bytes
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., total: _Optional[int] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., ticket: _Optional[bytes] = ...) -> None: ...
