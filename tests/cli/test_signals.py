@@ -120,7 +120,7 @@ def test_a_job_that_is_killed(command: Command, tmp_path: Path) -> None:
     assert result.code == 2
     assert "ldsgd, seed 0: the job process ended unexpectedly" in result.err
     assert "--resume" in result.err
-    assert [run["status"] for run in result.json()["runs"]] == ["running", "finished"]
+    assert [run["status"] for run in result.json()["runs"]] == ["interrupted", "finished"]
     assert command("compare", file, *options, "--resume").code == 0
     check_digests(tmp_path, file, places)
 

@@ -13,6 +13,7 @@ from fedhp.cli.parameters import (
     Json,
     Out,
     Overrides,
+    Ray,
     Resume,
     Seeds,
     choose_folder,
@@ -45,6 +46,7 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
     ] = None,
+    ray: Ray = None,
     labels: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +81,7 @@ def compare(
     with redirect_user_prints(as_json), Activity("checking the settings"):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
-        errors = run_with_progress(cells, source=str(experiment), jobs=jobs, stop=stop)
+        errors = run_with_progress(cells, source=str(experiment), jobs=jobs, ray=ray, stop=stop)
     _finish(cells, folder, names=names, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)

@@ -46,6 +46,15 @@ Seeds = Annotated[
         "Default: compare.seeds of the file.",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run the runs as tasks on Ray: HOST:PORT of a cluster, auto for the one on this "
+        "machine, or local to start one.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 

@@ -12,6 +12,7 @@ from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
     Out,
+    Ray,
     Resume,
     Seeds,
     choose_folder,
@@ -43,6 +44,7 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
     ] = None,
+    ray: Ray = None,
     figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
 ) -> None:
     """Run one experiment with every combination of settings.
@@ -65,7 +67,9 @@ def sweep(
     with redirect_user_prints(as_json):
         check_cells(plan.cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
-        errors = run_with_progress(plan.cells, source=str(experiment), jobs=jobs, stop=stop)
+        errors = run_with_progress(
+            plan.cells, source=str(experiment), jobs=jobs, ray=ray, stop=stop
+        )
     _finish(_read(plan), folder, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)

@@ -25,6 +25,7 @@ def run_with_progress(
     *,
     source: str = "",
     jobs: int | None = None,
+    ray: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     name_of: Callable[[Cell], str] = cell_name,
 ) -> list[FedhpError]:
@@ -49,4 +50,4 @@ def run_with_progress(
                     display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
                 display.update(name, event, forecast.seconds_left())
 
-        return run_cells(cells, source=source, jobs=jobs, report=show, stop=stop)
+        return run_cells(cells, source=source, jobs=jobs, ray=ray, report=show, stop=stop)

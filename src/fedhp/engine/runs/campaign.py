@@ -1,8 +1,8 @@
-"""Many runs as one campaign: algorithms x seeds in the same worlds, a process per core.
+"""Many runs as one campaign: algorithms x seeds in the same worlds, in processes or on Ray.
 
 Each job process gets cells from the parent on its standard input and reports every round on its
-standard output (job.py); it ends when the parent dies. Finished cells never run again;
-unfinished ones are resumed from their checkpoint.
+standard output (job.py); it ends when the parent dies. On Ray a cell is a task (ray_job.py).
+Finished cells never run again; unfinished ones are resumed from their checkpoint.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedhp.config import Experiment, check_targets, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
@@ -96,10 +96,14 @@ def run_cells(
     *,
     source: str = "",
     jobs: int | None = None,
+    ray: str | None = None,
     report: Report = lambda cell, event: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[FedhpError]:
-    """Run what is not finished yet; the errors of runs that failed. Raises Interrupted."""
+    """Run what is not finished yet; the errors of runs that failed. Raises Interrupted.
+
+    `ray` is the address of a Ray cluster that runs them, or "local" to start Ray here.
+    """
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
     unfinished = [cell for cell in cells if not is_complete(cell.experiment, cell.folder)]
     for cell in cells:
@@ -107,12 +111,29 @@ def run_cells(
             report(cell, {"event": "finished"})
     for cell in unfinished:
         waiting.put(cell)
-    count = max(1, min(jobs or cores(), len(unfinished)))
     errors: list[FedhpError] = []
-    threads = [
-        _JobThread(waiting, report, errors, source, jobs=count)
-        for _ in range(count if unfinished else 0)
-    ]
+    with contextlib.ExitStack() as stack:
+        new_job: Callable[[], Job] = ProcessJob
+        slots = cores()
+        if ray is not None and unfinished:
+            from fedhp.engine.runs.ray_job import RayJobs
+
+            ray_jobs = stack.enter_context(RayJobs(ray, unfinished, stop=stop))
+            new_job, slots = ray_jobs.new_job, ray_jobs.slots
+        count = min(jobs or slots, len(unfinished))
+        executors = 1 if ray is not None else max(1, cores() // max(1, count))
+        threads = [
+            _JobThread(waiting, report, errors, source, new_job=new_job, executors=executors)
+            for _ in range(count)
+        ]
+        _join(threads, stop)
+    if stop():
+        raise Interrupted("stopped; every run is saved", fix="run the same command with --resume")
+    return errors
+
+
+def _join(threads: Sequence[_JobThread], stop: Callable[[], bool]) -> None:
+    """Start the threads and wait for their end; halt them if the user wants to stop."""
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -121,13 +142,62 @@ def run_cells(
         if stop():
             for thread in threads:
                 thread.halt()
-    if stop():
-        raise Interrupted("stopped; every run is saved", fix="run the same command with --resume")
-    return errors
+
+
+class Job(Protocol):
+    """Runs one cell after another, somewhere."""
+
+    def run(self, message: Mapping[str, Any]) -> Iterator[Event]:
+        """Run a cell (job.py says what the message holds); without a last event the job died."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        ...
+
+    def close(self) -> None:
+        """No cell will follow."""
+        ...
+
+
+class ProcessJob:
+    """A job process on this machine; one that died is replaced."""
+
+    def __init__(self) -> None:
+        self._process = _start_job()
+
+    def run(self, message: Mapping[str, Any]) -> Iterator[Event]:
+        """Send the cell to the process and pass on what it reports."""
+        self._send(message)
+        assert self._process.stdout is not None
+        yield from map(json.loads, self._process.stdout)
+        # Its output ended: it died. Another one is for the cells that are left.
+        self.close()
+        self._process = _start_job()
+
+    def stop(self) -> None:
+        """Ask the process to save and end."""
+        self._send({"stop": True})
+
+    def close(self) -> None:
+        """Let the process end, and wait for it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it may have died
+            self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        # If the job has died, its output ends: that is noticed there.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
 
 
 class _JobThread(threading.Thread):
-    """Hands cells to one job process and passes on what it reports."""
+    """Hands cells to one job and passes on what it reports."""
 
     def __init__(
         self,
@@ -136,19 +206,20 @@ class _JobThread(threading.Thread):
         errors: list[FedhpError],
         source: str,
         *,
-        jobs: int,
+        new_job: Callable[[], Job],
+        executors: int,
     ) -> None:
         super().__init__(daemon=True)
         self._waiting, self._report, self._errors = waiting, report, errors
-        self._source, self._jobs = source, jobs
+        self._source, self._executors = source, executors
         self._halted = threading.Event()
-        self._process = _start_job()
+        self._job = new_job()
 
     def halt(self) -> None:
         """Ask the job to save and end."""
         if not self._halted.is_set():
             self._halted.set()
-            self._send({"stop": True})
+            self._job.stop()
 
     def run(self) -> None:
         """Hand out cells until none is left."""
@@ -160,29 +231,17 @@ class _JobThread(threading.Thread):
                     break
                 self._run_cell(cell)
         finally:
-            self._end_job()
-
-    def _end_job(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it may have died
-            self._process.stdin.close()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+            self._job.close()
 
     def _run_cell(self, cell: Cell) -> None:
-        self._send(
-            {
-                "experiment": to_tables(cell.experiment),
-                "folder": str(cell.folder),
-                "label": cell.label,
-                "source": self._source,
-                "executors": max(1, cores() // self._jobs),
-            }
-        )
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line)
+        orders: dict[str, Any] = {
+            "experiment": to_tables(cell.experiment),
+            "folder": str(cell.folder),
+            "label": cell.label,
+            "source": self._source,
+            "executors": self._executors,
+        }
+        for event in self._job.run(orders):
             self._report(cell, event)
             if event["event"] == "failed":
                 message = f"{cell.label}, seed {cell.seed}: {event['message']}"
@@ -194,15 +253,6 @@ class _JobThread(threading.Thread):
             fix = "it was killed, perhaps for lack of memory; run it again with --resume --jobs 1"
             self._errors.append(RunError(message, fix=fix))
             self._report(cell, {"event": "failed", "message": message, "kind": "RunError"})
-            self._end_job()
-            self._process = _start_job()  # for the cells that are left
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        # If the job has died, its output ends: that is noticed there.
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
 
 
 def _start_job() -> subprocess.Popen[str]:

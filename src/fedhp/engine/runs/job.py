@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,7 +30,8 @@ def main() -> None:
     busy = threading.Event()
     threading.Thread(target=_listen, args=(cells, stop, busy), daemon=True).start()
     while (cell := cells.get()) is not None:
-        _send(out, _run_cell(cell, stop, out))
+        for event in cell_events(cell, stop=stop.is_set):
+            _send(out, event)
         busy.clear()
 
 
@@ -49,7 +51,10 @@ def _listen(
         os._exit(1)
 
 
-def _run_cell(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[str, Any]:
+def cell_events(
+    cell: dict[str, Any], *, stop: Callable[[], bool] = lambda: False
+) -> Iterator[dict[str, Any]]:
+    """Run a cell; an event for every round, then one that says how it ended."""
     try:
         experiment = parse(cell["experiment"])
         if experiment.executors == "auto":
@@ -60,16 +65,17 @@ def _run_cell(cell: dict[str, Any], stop: threading.Event, out: TextIO) -> dict[
             resume=True,
             source=cell["source"],
             label=cell["label"],
-            stop=stop.is_set,
+            stop=stop,
         )
         for record in run.rounds():
-            _send(out, round_event(record, run.prepared.task.metric_name))
-        return {"event": "finished"}
+            yield round_event(record, run.prepared.task.metric_name)
     except Interrupted:
-        return {"event": "interrupted"}
+        yield {"event": "interrupted"}
     except Exception as failure:
         error = as_fedhp_error(failure)
-        return {"event": "failed", "kind": type(error).__name__, "message": str(error)}
+        yield {"event": "failed", "kind": type(error).__name__, "message": str(error)}
+    else:
+        yield {"event": "finished"}
 
 
 def round_event(record: RoundRecord, metric: str) -> dict[str, Any]:
