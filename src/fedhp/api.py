@@ -63,11 +63,13 @@ def compare(
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
     jobs: int | None = None,
+    ray: str | None = None,
     resume: bool = False,
     progress: bool = False,
 ) -> list[RunReader]:
     """Run algorithms x seeds in the same worlds, one process per core; return the opened runs.
 
+    `ray` runs them on a Ray cluster instead, as `fedhp compare --ray` does.
     With progress, a live display is shown on standard error.
     If a run fails, the others still run; then the first error is raised.
     """
@@ -85,7 +87,7 @@ def compare(
     )
     check_cells(cells, resume=resume, source=source)
     runner = run_with_progress if progress else run_cells
-    errors = runner(cells, source=source, jobs=jobs)
+    errors = runner(cells, source=source, jobs=jobs, ray=ray)
     if errors:
         raise errors[0]
     return [RunReader(cell.folder) for cell in cells]

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from fedhp.config import Experiment, check_targets, parse, to_tables
 from fedhp.engine.prepare import cores, prepare
+from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
 from fedhp.engine.runs.variants import parse_variant, tables_of
 from fedhp.engine.trial import try_algorithm
@@ -37,7 +38,6 @@ class Cell:
     folder: Path
 
 
-Event = dict[str, Any]
 Report = Callable[[Cell, Event], None]
 
 
@@ -118,7 +118,8 @@ def run_cells(
         if ray is not None and unfinished:
             from fedhp.engine.runs.ray_job import RayJobs
 
-            ray_jobs = stack.enter_context(RayJobs(ray, unfinished, stop=stop))
+            runs = [(cell.experiment, cell.folder) for cell in unfinished]
+            ray_jobs = stack.enter_context(RayJobs(ray, runs, stop=stop))
             new_job, slots = ray_jobs.new_job, ray_jobs.slots
         count = min(jobs or slots, len(unfinished))
         executors = 1 if ray is not None else max(1, cores() // max(1, count))

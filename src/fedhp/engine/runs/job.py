@@ -18,6 +18,8 @@ from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.types import RoundRecord
 
+Event = dict[str, Any]
+
 
 def main() -> None:
     """Run cells until the input ends."""
@@ -53,7 +55,7 @@ def _listen(
 
 def cell_events(
     cell: dict[str, Any], *, stop: Callable[[], bool] = lambda: False
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Event]:
     """Run a cell; an event for every round, then one that says how it ended."""
     try:
         experiment = parse(cell["experiment"])
@@ -78,7 +80,7 @@ def cell_events(
         yield {"event": "finished"}
 
 
-def round_event(record: RoundRecord, metric: str) -> dict[str, Any]:
+def round_event(record: RoundRecord, metric: str) -> Event:
     """A round as the live display shows it."""
     return {
         "event": "round",
@@ -91,7 +93,7 @@ def round_event(record: RoundRecord, metric: str) -> dict[str, Any]:
     }
 
 
-def _send(out: TextIO, event: dict[str, Any]) -> None:
+def _send(out: TextIO, event: Event) -> None:
     try:
         out.write(json.dumps(event) + "\n")
     except BrokenPipeError:

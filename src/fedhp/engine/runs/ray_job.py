@@ -15,8 +15,7 @@ from typing import Any, Self
 from fedhp import components
 from fedhp.config import Experiment
 from fedhp.engine.ray import check_cluster, import_ray, start_ray
-from fedhp.engine.runs.campaign import Cell, Event
-from fedhp.engine.runs.job import cell_events
+from fedhp.engine.runs.job import Event, cell_events
 from fedhp.engine.runs.run import is_run
 from fedhp.errors import ConfigError, RunError
 from fedhp.tables import COMMAND_LINE
@@ -30,10 +29,14 @@ class RayJobs:
     """A connection to Ray for the time of a campaign."""
 
     def __init__(
-        self, address: str, cells: Sequence[Cell], *, stop: Callable[[], bool] = lambda: False
+        self,
+        address: str,
+        runs: Sequence[tuple[Experiment, Path]],
+        *,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        for cell in cells:
-            _refuse_engine(cell.experiment)
+        for experiment, _ in runs:
+            _refuse_engine(experiment)
         where = None if address == LOCAL else address
         check_cluster(where, source=COMMAND_LINE)
         self._ray = import_ray()
@@ -42,10 +45,10 @@ class RayJobs:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             self.slots = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
             most = max((node.get("CPU", 0) for node in nodes), default=0)
-            for cell in cells:
-                _check_cores(cell.experiment, most)
-                # What the tasks look for, to notice a disk that is not shared.
-                cell.folder.parent.mkdir(parents=True, exist_ok=True)
+            for experiment, _ in runs:
+                _check_cores(experiment, most)
+            for _, folder in runs:  # the tasks look for it, to notice a disk that is not shared
+                folder.parent.mkdir(parents=True, exist_ok=True)
         except BaseException:
             self.close()
             raise
