@@ -19,6 +19,7 @@ from fedhp.report.explain import explain_text
 from fedhp.report.export import export_run
 from fedhp.report.show import print_parts, show_parts
 from fedhp.tables import read_toml
+from fedhp.wording import default_at
 
 if TYPE_CHECKING:
     from fedhp.report.pages.reproduction import Reproduction
@@ -171,8 +172,12 @@ def reproduce(
 
 
 def _overrides(key: str, value: Any) -> list[str]:
-    """A setting given by name as overrides: a table becomes one for each of its keys."""
-    if isinstance(value, Mapping):
+    """A setting given by name as overrides: a table becomes one for each of its keys.
+
+    A table where other values are possible, as in world.devices, is one value.
+    """
+    default = default_at(Experiment, key.split("."))
+    if isinstance(value, Mapping) and not isinstance(default, list):
         return [
             text for name, inner in value.items() for text in _overrides(f"{key}.{name}", inner)
         ]
@@ -190,7 +195,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())}}}"
+        items = (f"{json.dumps(str(key))} = {_toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, Sequence | np.ndarray):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value)

@@ -339,16 +339,29 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file and apply key=value overrides; dropped settings are logged."""
-    notes: list[str] = []
+def load(
+    path: str | Path, overrides: Sequence[str] = (), *, notes: list[str] | None = None
+) -> Experiment:
+    """Read an experiment file and apply key=value overrides.
+
+    The notes about dropped settings are logged, or added to the list.
+    """
+    dropped: list[str] = []
     experiment = parse(
-        read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=notes
+        read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=dropped
     )
-    check_targets(experiment, source=_source_of("evaluation.targets", overrides, str(path)))
-    for note in notes:
-        LOG.warning("note: %s", note)
+    check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
+    if notes is None:
+        log_notes(dropped)
+    else:
+        notes.extend(dropped)
     return experiment
+
+
+def log_notes(notes: Iterable[str]) -> None:
+    """Tell the user about dropped settings, each note once."""
+    for note in dict.fromkeys(notes):
+        LOG.warning("note: %s", note)
 
 
 def check_targets(experiment: Experiment, *, source: str = "") -> None:
@@ -387,7 +400,7 @@ def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> 
         trust.check_path(path, key=key, source=source)
 
 
-def _source_of(key: str, overrides: Iterable[str], source: str) -> str:
+def source_of(key: str, overrides: Iterable[str], source: str) -> str:
     """The command line if it sets this key, otherwise the source."""
     keys = [parse_override(override)[0] for override in overrides]
     return COMMAND_LINE if any(f"{key}.".startswith(f"{name}.") for name in keys) else source
@@ -409,15 +422,12 @@ def parse(
     if folder is not None:
         resolve_paths(tree, folder, source=source)
     before = merge_tables({}, tree)
-    changes = [_change(override) for override in overrides]
-    dropped = _drop_settings_of_other_kinds(tree, changes)
+    overrides = list(overrides)
+    refuse_repeated(overrides)
+    changes = [parse_change(override) for override in overrides]
+    dropped = apply_changes(tree, changes, source=source)
     if notes is not None:
         notes.extend(dropped)
-    for key, value in changes:
-        if value is not UNSET:
-            set_key(tree, key, value)
-        elif not pop_key(tree, key)[0] and not _is_known(key):
-            set_key(tree, key, "none")  # so that the key is refused as unknown
     resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
     try:
         return _validated(tree)
@@ -427,6 +437,23 @@ def parse(
         if overridden or (changes and _is_valid(before)):
             wrong = wrong.with_source(COMMAND_LINE)
         raise wrong from None
+
+
+def apply_changes(
+    tree: dict[str, Any], changes: Sequence[tuple[str, Any]], *, source: str = ""
+) -> list[str]:
+    """Set dotted keys in the tables of an experiment, in place.
+
+    A changed kind (algorithm, partition, ...) drops the settings of the other kind. Returns a note
+    for each change that dropped settings.
+    """
+    notes = _drop_settings_of_other_kinds(tree, changes, source=source)
+    for key, value in changes:
+        if value is not UNSET:
+            set_key(tree, key, value)
+        elif not pop_key(tree, key)[0] and not _is_known(key):
+            set_key(tree, key, "none")  # so that the key is refused as unknown
+    return notes
 
 
 def _validated(tree: dict[str, Any]) -> Experiment:
@@ -448,13 +475,34 @@ UNSET: Any = object()  # the value of key=none
 NONE_IS_A_VALUE = ("algorithm.bound", "model.norm")
 
 
-def _change(override: str) -> tuple[str, Any]:
+def parse_change(override: str) -> tuple[str, Any]:
     """The key and value of an override; the bare word none unsets the key."""
     key, value = parse_override(override)
     bare = override.partition("=")[2].strip() == "none"
     if bare and "none" not in choices_at(Experiment, key.split(".")) and key not in NONE_IS_A_VALUE:
         return key, UNSET
     return key, value
+
+
+def refuse_repeated(overrides: Sequence[str]) -> None:
+    """Refuse overrides of which a later one would silently replace an earlier one."""
+    earlier: dict[str, str] = {}
+    for override in overrides:
+        key = parse_override(override)[0]
+        value = override.partition("=")[2].strip()
+        for name, other in earlier.items():
+            if f"{name}.".startswith(f"{key}."):
+                both = (
+                    f"{other} and {value}" if name == key else f"{name}={other} and {key}={value}"
+                )
+                raise ConfigError(
+                    f"is given twice: {both}",
+                    key=name,
+                    source=COMMAND_LINE,
+                    allowed="each setting once",
+                    fix="remove one of the two",
+                )
+        earlier[key] = value
 
 
 def _is_known(key: str) -> bool:
@@ -504,11 +552,12 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def _drop_settings_of_other_kinds(
-    tree: dict[str, Any], changes: list[tuple[str, Any]]
+    tree: dict[str, Any], changes: Sequence[tuple[str, Any]], *, source: str
 ) -> list[str]:
-    """A kind set on the command line does not inherit the file's settings of another kind.
+    """A changed kind does not inherit the settings of another kind; returns a note for each.
 
-    The kind is that of a component, a partition, a world profile, ...; returns a note for each.
+    The kind is that of a component, a partition, a world profile, ...; a section that is given as
+    a whole replaces the one in the file.
     """
     notes = []
     for key, value in changes:
@@ -516,18 +565,41 @@ def _drop_settings_of_other_kinds(
         old, new = flatten(tree).get(key, default), default if value is UNSET else value
         if old == new:
             continue
-        dropped = {
-            setting: content
-            for setting in _settings_of_other_kinds(tree, key, old=old, new=new)
-            for present, content in [pop_key(tree, setting)]
-            if present
-        }
-        if dropped:
-            settings = ", ".join(f"{name} = {content!r}" for name, content in dropped.items())
-            notes.append(
-                f"{key}={new} on the command line drops settings of {old!r} in the file: {settings}"
+        if isinstance(value, Mapping):
+            names, what = _settings_replaced(tree, key, value), "the other settings"
+        else:
+            names, what = (
+                _settings_of_other_kinds(tree, key, old=old, new=new),
+                f"settings of {old!r}",
             )
+        dropped = {
+            name: content for name in names for there, content in [pop_key(tree, name)] if there
+        }
+        changed = {
+            name: content
+            for name, content in dropped.items()
+            if content != _value_without(name, key, old)
+        }
+        if changed:
+            settings = ", ".join(f"{name} = {content!r}" for name, content in changed.items())
+            where = source or "the experiment"
+            shown = "{...}" if isinstance(value, Mapping) else new
+            notes.append(f"{key}={shown} drops {what} in {where}: {settings}")
     return notes
+
+
+def _value_without(name: str, kind: str, old: Any) -> Any:
+    """The value that a setting has if nobody sets it: that of the old profile, or the default."""
+    default = default_at(Experiment, name.split("."))
+    if kind == "world.profile" and old in PROFILES:
+        return flatten({"world": PROFILES[old]}).get(name, default)
+    return default
+
+
+def _settings_replaced(tree: Mapping[str, Any], key: str, value: Mapping[str, Any]) -> list[str]:
+    """The settings in a section that are not in the table that replaces it."""
+    given = flatten(value, f"{key}.")
+    return [name for name in flatten(tree) if name.startswith(f"{key}.") and name not in given]
 
 
 def _settings_of_other_kinds(tree: Mapping[str, Any], key: str, *, old: Any, new: Any) -> list[str]:

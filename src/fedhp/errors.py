@@ -72,7 +72,19 @@ class ConfigError(FedhpError):
 
 
 class DataError(FedhpError):
-    """A data set that is missing, corrupt, or does not fit the experiment."""
+    """A data set that is missing, corrupt, or does not fit the experiment.
+
+    The source is the file or command line that has the data's settings, if it is known.
+    """
+
+    def __init__(self, problem: str, *, allowed: str = "", fix: str = "", source: str = "") -> None:
+        self.source = source
+        self.detail = problem
+        super().__init__(f"{source}: {problem}" if source else problem, allowed=allowed, fix=fix)
+
+    def with_source(self, source: str) -> DataError:
+        """The same error with another source."""
+        return type(self)(self.detail, allowed=self.allowed, fix=self.fix, source=source)
 
 
 class DataMissing(DataError):

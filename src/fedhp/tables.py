@@ -53,10 +53,16 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
+        problem = _toml_problem(text, str(error))
+        twice = "is set twice" in problem
         raise refused(
-            f"is not valid TOML: {_toml_problem(text, str(error))}",
-            allowed='lines such as rounds = 100, name = "mlp" and [data]',
-            fix="correct that line; text needs quotes, and a section starts with [its name]",
+            f"is not valid TOML: {problem}",
+            allowed="each key and each section once"
+            if twice
+            else 'lines such as rounds = 100, name = "mlp" and [data]',
+            fix="remove one of the two lines"
+            if twice
+            else "correct that line; text needs quotes, and a section starts with [its name]",
         ) from None
 
 

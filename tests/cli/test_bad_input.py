@@ -30,8 +30,8 @@ def out_of(folder: Path) -> Path:
         ("algorithm.name=fedph", "algorithm.name: unknown algorithm 'fedph'"),
         ("algorithm.stepz=3", "algorithm.stepz: unknown key"),
         ("skew=0.8", "command line: skew: unknown key"),
-        ("data.path=nowhere.npz", "data.path"),
-        ("world.trace=nowhere.csv", "world.trace"),
+        ("data={name = 'npz', path = 'no.npz'}", "command line: data.path = "),
+        ("world.trace=nowhere.csv", "command line: world.trace = "),
         ("device=cuda:7", "device: 'cuda:7' is set"),
     ],
 )
@@ -46,8 +46,13 @@ def test_overrides(command: Command, tmp_path: Path, override: str, words: str) 
 
 def test_overrides_that_are_right(command: Command, tmp_path: Path) -> None:
     result = command(
-        *("run", write(tmp_path), "rounds=1", "training.decay_by=time", 'data.partition="iid"'),
-        *("data={name = 'digits'}", "world.bandwidth.sharing=true", "model.hidden=[4, 4]"),
+        *("run", write(tmp_path), "rounds=1", "training.decay_by=time"),
+        *(
+            "data={name = 'digits'}",
+            'data.partition="iid"',
+            "world.bandwidth.sharing=true",
+            "model.hidden=[4, 4]",
+        ),
         *("evaluation.targets=[0.05]", "algorithm={name = 'fedhp', deadline = 'fill'}"),
         *("--out", out_of(tmp_path), "--json"),
     )
@@ -184,6 +189,76 @@ def test_an_override_of_a_component_is_blamed_on_the_command_line(
     told = command("run", file, "algorithm.stepz=3", "--out", tmp_path / "run")
     assert told.code == 2
     assert told.err.startswith("error: command line: algorithm.stepz: unknown key")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "rounds=1", "rounds=2"], "command line: rounds: is given twice: 1 and 2"),
+        (["run", "data.skew=0.1", "data={skew = 0.2}"], "data.skew=0.1 and data={skew = 0.2}"),
+        (["compare", "rounds=1", "rounds=1"], "command line: rounds: is given twice: 1 and 1"),
+        (["cluster", "up", "workers=4", "--workers", "3"], "is given twice: 4 and 3"),
+        (["compare", "--algorithms", "pens:m=1:m=2"], "gives m twice: m=1 and m=2"),
+        (["compare", "seed=3"], "command line: seed: would have no effect"),
+        (["reproduce", "--set", "data.skew=0.3"], "command line: data.skew: cannot be changed"),
+        (["reproduce", "--set", "seed=3"], "command line: seed: would have no effect"),
+    ],
+)
+def test_what_is_given_twice_or_would_be_ignored_is_refused(
+    command: Command, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    settings = [word for word in arguments if word not in ("run", "compare", "cluster", "up")]
+    names = arguments[: len(arguments) - len(settings)]
+    file = [] if "reproduce" in arguments else [write(tmp_path)]
+    result = command(*names, *file, *settings, "--out", out_of(tmp_path))
+    assert result.code == 2
+    assert words in result.err
+    assert not out_of(tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (["run", "FILE"], "FILE: data.path = "),
+        (["run", "FILE", "data.path=b.npz"], "command line: data.path = "),
+        (["compare", "FILE", "data.path=b.npz"], "command line: data.path = "),
+        (["sweep", "FILE", "data.path=b.npz,c.npz"], "command line: data.path = "),
+        (["data", "split", "FILE", "data.path=b.npz"], "command line: data.path = "),
+        (["run", "FILE", "data.name=mnist"], "FILE: data.path = "),
+        (["run", "GOOD", "workers=2"], "GOOD with workers=2 on the command line: topology.degree"),
+        (
+            ["compare", "GOOD", "--algorithms", "dpsgd,pens:peers=x"],
+            "command line, pens:peers=x: algorithm.peers: invalid value 'x'",
+        ),
+        (["compare", "GOOD"], "GOOD, pens:peers=y: algorithm.peers: invalid value 'y'"),
+        (["compare", "GOOD", "--seeds", "0,0"], "command line: compare.seeds"),
+        (["compare", "GOOD", "--algorithms", "pens,pens"], "command line: compare.algorithms"),
+        (["sweep", "GOOD", "rounds=1,2", "--seeds", "0,0"], "command line: compare.seeds"),
+        (["sweep", "GOOD", "evaluation.targets=[90],[1]"], "command line: evaluation.targets"),
+    ],
+)
+def test_the_source_of_a_wrong_value_is_named(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    source: str,
+) -> None:
+    (tmp_path / "bad").mkdir()
+    files = {
+        "FILE": write(tmp_path / "bad", data={"name": "npz", "path": "a.npz"}),
+        "GOOD": write(
+            tmp_path,
+            topology={"name": "random_regular", "degree": 4},
+            compare={"algorithms": ["dpsgd", "pens:peers=y"]},
+        ),
+    }
+    monkeypatch.chdir(tmp_path)
+    result = command(*(files.get(word, word) for word in arguments))
+    assert result.code == 2
+    for name, file in files.items():
+        source = source.replace(name, str(file))
+    assert result.err.startswith(f"error: {source}")
 
 
 @pytest.mark.parametrize("label", ["pens=x", "dpsgd=", "dpsgd"])

@@ -301,6 +301,8 @@ def test_another_component_on_the_command_line_drops_the_settings_of_the_files()
             "training.decay_by=round",
             ["training.decay_seconds = 3.0"],
         ),
+        (to_tables(parse({"data": {"skew": 0.8}})), "data.partition=iid", ["data.skew = 0.8"]),
+        (to_tables(Experiment()), "world.profile=uniform", []),
     ],
 )
 def test_another_kind_on_the_command_line_drops_the_settings_of_the_files(
@@ -332,6 +334,23 @@ def test_a_dropped_setting_is_reported_once(
     assert load(file, ["data.partition=dirichlet"]).data.skew is None
     (message,) = [record.getMessage() for record in caplog.records]
     assert "data.skew = 0.8" in message
+
+
+def test_a_section_given_as_a_whole_says_what_it_replaces() -> None:
+    notes: list[str] = []
+    experiment = parse(
+        {"data": {"skew": 0.8, "pool": 2}}, ["data={pool = 4}"], source="demo.toml", notes=notes
+    )
+    assert (experiment.data.skew, experiment.data.pool) == (None, 4)
+    assert notes == ["data={...} drops the other settings in demo.toml: data.skew = 0.8"]
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^command line: seed: is given twice: 1 and 2"):
+        parse({}, ["seed=1", "rounds=3", "seed=2"])
+    with pytest.raises(ConfigError, match=r"data\.skew=1 and data=\{\}"):
+        parse({}, ["data.skew=1", "data={}"])
+    assert parse({}, ["data={pool = 2}", "data.skew=1"]).data.pool == 2
 
 
 def test_none_unsets_a_key() -> None:

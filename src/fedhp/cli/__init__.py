@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedhp.errors import ConfigError, FedhpError, Interrupted, as_fedhp_error
-from fedhp.tables import COMMAND_LINE
+from fedhp.cli.blame import blame_command_line
+from fedhp.errors import Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code
 
@@ -45,21 +45,11 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 141
     except Exception as error:  # anything but a FedhpError is a bug, and is reported as one
-        failure = _blame_override(as_fedhp_error(error), arguments)
+        failure = blame_command_line(as_fedhp_error(error), arguments)
         print(f"error: {failure}", file=sys.stderr)
         return failure.exit_code
     finally:
         remove_unused_folders()
-
-
-def _blame_override(error: FedhpError, arguments: list[str]) -> FedhpError:
-    """A wrong setting that is given on the command line is blamed on it, not on the file."""
-    if not isinstance(error, ConfigError):
-        return error
-    keys = [argument.partition("=")[0].strip() for argument in arguments if "=" in argument]
-    if any(f"{error.key}.".startswith(f"{key}.") for key in keys):
-        return error.with_source(COMMAND_LINE)
-    return error
 
 
 def _usage_errors(example: type[Any]) -> type[Any]:

@@ -61,7 +61,8 @@ def compare(
     """Run several algorithms on one experiment and compare them."""
     from fedhp.config import load
 
-    load(experiment, overrides or [])  # a wrong key is refused before torch is imported
+    # A wrong key is refused before torch is imported; plan_cells reports what is dropped.
+    load(experiment, overrides or [], notes=[])
     from fedhp.cli.stopping import StopRequest
     from fedhp.console import Activity
     from fedhp.console.campaign import run_with_progress

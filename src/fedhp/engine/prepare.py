@@ -72,9 +72,7 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
     except DataError as error:
         if not source or source in error.problem:
             raise
-        raise type(error)(
-            f"{source}: {error.problem}", allowed=error.allowed, fix=error.fix
-        ) from error
+        raise error.with_source(source) from error
 
 
 def _prepare(experiment: Experiment, source: str) -> Prepared:

@@ -21,7 +21,7 @@ from fedhp.algorithms.dpsgd import DPSGD
 from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
-from fedhp.config import Experiment, parse, to_tables
+from fedhp.config import Experiment, log_notes, parse, to_tables
 from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
@@ -245,7 +245,10 @@ def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Exper
     """The run's own experiment with these settings; the measurements must stay valid."""
     for override in overrides:
         _check_key(parse_override(override)[0], source=COMMAND_LINE)
-    return parse(to_tables(own), overrides, source=source)
+    notes: list[str] = []
+    changed = parse(to_tables(own), overrides, source=source, notes=notes)
+    log_notes(notes)
+    return changed
 
 
 def _check_key(key: str, *, source: str) -> None:
@@ -294,7 +297,10 @@ def _option(label: str) -> str:
 
 
 def _of_variant(variant: Variant, base: Experiment) -> Experiment:
-    return parse(tables_of(variant, base), source=_option(variant.label))
+    notes: list[str] = []
+    changed = parse(tables_of(variant, base, notes=notes), source=_option(variant.label))
+    log_notes(notes)
+    return changed
 
 
 def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedhp.config import Experiment, check_targets, parse, to_tables
+from fedhp.config import Experiment, check_targets, log_notes, parse, source_of, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
 from fedhp.engine.runs.variants import parse_variant, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
+from fedhp.tables import COMMAND_LINE, parse_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +51,48 @@ def plan_cells(
     out: Path,
     source: str,
 ) -> list[Cell]:
-    """All runs of a comparison, every configuration checked."""
+    """All runs of a comparison, every configuration checked; dropped settings are logged."""
     folder = Path(source).parent if source else None
-    base = parse(tables, overrides, source=source, folder=folder)
-    check_targets(base, source=source)
+    refuse_seed(overrides, fix="write --seeds instead, such as --seeds 0-4")
+    notes: list[str] = []
+    base = parse(tables, overrides, source=source, folder=folder, notes=notes)
+    check_targets(base, source=source_of("evaluation.targets", overrides, source))
     labels = list(base.compare.algorithms if algorithms is None else algorithms)
     numbers = list(base.compare.seeds if seeds is None else seeds)
-    for name, values in (("algorithms", labels), ("seeds", numbers)):
+    for name, values, given in (("algorithms", labels, algorithms), ("seeds", numbers, seeds)):
         folders = [folder_name(str(value)) for value in values]
         repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
         if repeated or not values:
             raise ConfigError(
                 f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
                 key=f"compare.{name}",
-                source=source,
+                source=source if given is None else COMMAND_LINE,
                 allowed="a list that is not empty and has no entry twice",
                 fix=f"correct --{name}, or [compare] in the file",
             )
     cells = []
-    for variant in map(parse_variant, labels):
-        changed = tables_of(variant, base)
+    listed_in = source if algorithms is None else COMMAND_LINE
+    for variant in [parse_variant(label, source=listed_in) for label in labels]:
+        changed = tables_of(variant, base, notes=notes)
         for seed in numbers:
             changed["seed"] = seed
             experiment = parse(changed, source=_source(source, variant.label))
             run_folder = out / folder_name(variant.label) / f"seed-{seed}"
             cells.append(Cell(variant.label, seed, experiment, run_folder))
+    log_notes(notes)
     return cells
+
+
+def refuse_seed(overrides: Sequence[str], *, fix: str) -> None:
+    """Refuse seed=N where every run has its seed from a list."""
+    if any(parse_override(override)[0] == "seed" for override in overrides):
+        raise ConfigError(
+            "would have no effect: the seeds are a list here",
+            key="seed",
+            source=COMMAND_LINE,
+            allowed="settings other than seed",
+            fix=fix,
+        )
 
 
 def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedhp.config import Experiment, parse, to_tables
+from fedhp.config import Experiment, check_targets, log_notes, parse, source_of, to_tables
 from fedhp.engine.prepare import prepare
-from fedhp.engine.runs.campaign import Cell, plan_cells
+from fedhp.engine.runs.campaign import Cell, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataMissing
-from fedhp.tables import COMMAND_LINE, merge_tables, read_toml
+from fedhp.tables import COMMAND_LINE, merge_tables, parse_override, read_toml
 
 PROFILES = ("quick", "standard", "paper")
 SET_ORDER = ("emnist", "mnist", "cifar10", "image100")  # in the paper's order; others follow
@@ -200,11 +200,13 @@ def read_suite(
     overrides: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Suite:
-    """The suite of these figures; every configuration is checked."""
+    """The suite of these figures; every configuration is checked, dropped settings are logged."""
     folder = folder or paper_folder()
+    _refuse_fixed(overrides)
     set_files = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    notes: dict[str, list[str]] = {key: [] for key in set_files}
     sets = {
-        key: _read_set(key, set_files[key], profile, overrides)
+        key: _read_set(key, set_files[key], profile, overrides, notes=notes[key])
         for key in dict.fromkeys((*SET_ORDER, *set_files))
         if key in set_files
     }
@@ -212,14 +214,32 @@ def read_suite(
         _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out) for name in names
     )
     used = {key for figure in figures for key in figure.sets}
+    log_notes(note for key in sets if key in used for note in notes[key])
     return Suite(profile, {key: sets[key] for key in sets if key in used}, figures)
 
 
-def _read_set(key: str, path: Path, profile: str, overrides: Sequence[str]) -> PaperSet:
+def _refuse_fixed(overrides: Sequence[str]) -> None:
+    """Refuse overrides of what the figures vary: the seeds and the non-IID level."""
+    refuse_seed(overrides, fix="change the seeds in a copy of the files, and use --files")
+    for key in (parse_override(override)[0] for override in overrides):
+        if key in ("data", "data.partition", "data.skew"):
+            raise ConfigError(
+                "cannot be changed: the figures vary data.skew",
+                key=key,
+                source=COMMAND_LINE,
+                allowed="settings other than seed, data.partition and data.skew",
+                fix="change skews in a copy of the files and use --files, or use `fedhp compare`",
+            )
+
+
+def _read_set(
+    key: str, path: Path, profile: str, overrides: Sequence[str], *, notes: list[str]
+) -> PaperSet:
     file = read_checked(SetFile, path)
     settings: SetProfile = getattr(file, profile)
     tables = merge_tables(file.experiment, settings.experiment)
-    experiment = parse(tables, overrides, source=str(path), folder=path.parent)
+    experiment = parse(tables, overrides, source=str(path), folder=path.parent, notes=notes)
+    check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
     changed = f"changed: {', '.join(overrides)}" if overrides else ""
     note = "; ".join(filter(None, [settings.note, changed]))
     return PaperSet(key, settings.title, file.stands_for, note, experiment)

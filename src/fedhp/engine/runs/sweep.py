@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from fedhp.config import Experiment, parse
+from fedhp.config import Experiment, check_targets, log_notes, parse, source_of
 from fedhp.engine.runs.campaign import Cell, folder_name
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE, parse_override
@@ -61,14 +61,17 @@ def plan_sweep(
     out: Path,
     source: str,
 ) -> Sweep:
-    """All runs of a sweep, every configuration checked. A setting is key=a,b,c or key=value."""
+    """All runs of a sweep, every configuration checked; dropped settings are logged.
+
+    A setting is key=a,b,c or key=value.
+    """
     keys = [_swept_key(text) for text in settings]
     _check_keys(keys)
     folder = Path(source).parent if source else None
     varied = [key for key in keys if key.varies]
     first = parse(tables, _overrides(keys, [0] * len(keys)), source=source, folder=folder)
     numbers = list(first.compare.seeds if seeds is None else seeds)
-    _check_seeds(numbers, source)
+    _check_seeds(numbers, source if seeds is None else COMMAND_LINE)
     runs = prod(len(key.texts) for key in keys) * len(numbers)
     if runs > MOST_RUNS:
         raise ConfigError(
@@ -79,9 +82,11 @@ def plan_sweep(
             fix="give fewer values or fewer seeds",
         )
     planned = []
+    notes: list[str] = []
     for choice in product(*(range(len(key.texts)) for key in keys)):
         overrides = _overrides(keys, choice)
-        experiment = parse(tables, overrides, source=source, folder=folder)
+        experiment = parse(tables, overrides, source=source, folder=folder, notes=notes)
+        check_targets(experiment, source=source_of("evaluation.targets", overrides, source))
         chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
         texts = tuple(key.texts[chosen[key.key]] for key in varied)
         label = _label(experiment, varied, texts)
@@ -92,6 +97,7 @@ def plan_sweep(
             cell = Cell(label, seed, seeded, combination / f"seed-{seed}")
             values = tuple(key.values[chosen[key.key]] for key in varied)
             planned.append(SweepCell(cell, texts, values))
+    log_notes(notes)
     return Sweep(tuple(varied), tuple(planned))
 
 

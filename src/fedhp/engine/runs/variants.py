@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhp.algorithms.base import ALGORITHMS
-from fedhp.config import Experiment, to_tables
+from fedhp.config import Experiment, apply_changes, parse_change, to_tables
 from fedhp.errors import ConfigError
-from fedhp.tables import parse_override, set_key
+from fedhp.tables import parse_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Variant:
     overrides: dict[str, Any]  # of the experiment: keys with a dot
 
 
-def parse_variant(text: str, *, key: str = "compare.algorithms") -> Variant:
+def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "") -> Variant:
     """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
     first, *rest = text.strip().split(":")
     if rest and "=" not in rest[0] and first not in ALGORITHMS:  # package.module:Class
@@ -30,11 +30,24 @@ def parse_variant(text: str, *, key: str = "compare.algorithms") -> Variant:
     overrides: dict[str, Any] = {}
     for item in rest:
         name, value = parse_override(item)
-        (overrides if "." in name else settings)[name] = value
+        if name in settings or name in overrides:
+            first_item = next(other for other in rest if parse_override(other)[0] == name)
+            raise ConfigError(
+                f"{text!r} gives {name} twice: {first_item} and {item}",
+                key=key,
+                source=source,
+                allowed="each setting once",
+                fix="remove one of the two",
+            )
+        if "." in name:
+            overrides.update([parse_change(item)])
+        else:
+            settings[name] = value
     if not first or "name" in settings:
         raise ConfigError(
             f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
             key=key,
+            source=source,
             allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
             fix="write one name, before the first colon",
         )
@@ -54,12 +67,18 @@ def split_algorithms(text: str) -> list[str]:
     return [entry.strip() for entry in [*entries, current] if entry.strip()]
 
 
-def tables_of(variant: Variant, base: Experiment) -> dict[str, Any]:
-    """The experiment with this algorithm; it keeps the base's settings where it is the same."""
+def tables_of(
+    variant: Variant, base: Experiment, *, notes: list[str] | None = None
+) -> dict[str, Any]:
+    """The experiment with this algorithm; it keeps the base's settings where it is the same.
+
+    notes gets a line for settings of another kind that the variant drops.
+    """
     tables = to_tables(base)
     same = variant.name == base.algorithm.name
     kept = dict(base.algorithm.settings) if same else {}
     tables["algorithm"] = {**kept, "name": variant.name, **variant.settings}
-    for key, value in variant.overrides.items():
-        set_key(tables, key, value)
+    dropped = apply_changes(tables, list(variant.overrides.items()))
+    if notes is not None:
+        notes.extend(f"{variant.label}: {note}" for note in dropped)
     return tables
