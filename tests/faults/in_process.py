@@ -64,6 +64,7 @@ class InProcessFederation:
                 listen="127.0.0.1:0",
                 folder=self.folder,
                 allowed=AllowList(None),
+                moved=ledger_folder != "ledger",
             ),
             ledger,
         )

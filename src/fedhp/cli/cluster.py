@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.coordinator import LogFormat, check_log_format
+from fedhp.cli.coordinator import LogFormat, Moved, check_log_format
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -69,6 +69,7 @@ def up(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
     ] = None,
+    moved: Moved = False,
     restart: Annotated[
         bool, typer.Option(help="Restart a process that died, at most once a minute.")
     ] = True,
@@ -95,7 +96,12 @@ def up(
         prepare(settings, source=str(experiment))
         began = time.monotonic()
         with Cluster(
-            settings, folder, source=str(experiment), restart=restart, log_format=form
+            settings,
+            folder,
+            source=str(experiment),
+            moved=moved,
+            restart=restart,
+            log_format=form,
         ) as cluster:
             if not cluster.is_over():
                 cluster.start()

@@ -23,6 +23,12 @@ InsecureEtcd = Annotated[
     bool,
     typer.Option("--insecure-etcd", help="Accept an etcd without TLS (etcd://). Not safe."),
 ]
+Moved = Annotated[
+    bool,
+    typer.Option(
+        "--moved", help="The run folder was moved or restored here; the original is gone."
+    ),
+]
 LogFormat = Annotated[
     str, typer.Option("--log-format", metavar="text|json", help="Format of the log lines.")
 ]
@@ -67,6 +73,7 @@ def coordinator(
         ),
     ] = None,
     insecure_etcd: InsecureEtcd = False,
+    moved: Moved = False,
     metrics: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."),
@@ -106,6 +113,7 @@ def coordinator(
         advertise=advertise,
         ha=ha,
         insecure_etcd=insecure_etcd,
+        moved=moved,
         metrics=metrics,
     )
     check_settings(settings)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.succession import Leadership, Line
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.errors import RunError
 
@@ -22,6 +23,8 @@ class CommittedState:
     planner: bytes = b""  # as Planner.pack() gives it
     bytes_sent: int = 0  # by all workers so far
     ended: str = ""  # the condition of [until] that was reached; empty: none
+    leaders: Line = ()  # all coordinators that led, the oldest first
+    place: str = ""  # which copy of the ledger this is; empty: there can be only one
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the planner."""
@@ -33,6 +36,8 @@ class CommittedState:
             "model_bytes": self.model_bytes,
             "bytes_sent": self.bytes_sent,
             "ended": self.ended,
+            "leaders": [leader.to_list() for leader in self.leaders],
+            "place": self.place,
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -50,7 +55,20 @@ class CommittedState:
             planner=planner,
             bytes_sent=head.get("bytes_sent", 0),  # states from before had neither
             ended=head.get("ended", ""),
+            leaders=tuple(map(Leadership.from_list, head.get("leaders", ()))),
+            place=head.get("place", ""),
         )
+
+    def check_place(self, place: str, *, moved: bool) -> None:
+        """Refuse to lead from a copy of the ledger: the original may lead at the same time."""
+        if self.place and place and place != self.place and not moved:
+            raise RunError(
+                f"this ledger is a copy: run {self.run} was led from another file, whose "
+                "coordinator may still lead",
+                allowed="one ledger per run, in the folder where the run was started",
+                fix="start the coordinator in the original folder; if that is gone for good, add "
+                "--moved",
+            )
 
     def check_experiment(self, experiment: Experiment) -> None:
         """Refuse to continue with other settings."""

@@ -39,6 +39,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.succession import extended
 from fedhp.cluster.protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import AllowList, server_credentials
@@ -64,6 +65,7 @@ class CoordinatorSettings:
     folder: Path  # of the record and the history
     allowed: AllowList
     advertise: str | None = None
+    moved: bool = False  # the ledger was moved or restored here; the original is gone
     on_round: Callable[[RoundRecord], None] = lambda record: None
 
 
@@ -128,6 +130,7 @@ class Coordinator:
         else:
             committed = CommittedState.from_bytes(content)
             committed.check_experiment(experiment)
+            committed.check_place(self.ledger.place(), moved=self.settings.moved)
         asynchronous = is_asynchronous(experiment)
         settings = ConductorSettings(
             workers=experiment.workers,
@@ -157,6 +160,8 @@ class Coordinator:
             bytes_sent=committed.bytes_sent,
             ended=committed.ended,
             allowed=self.settings.allowed,
+            leaders=extended(committed.leaders, epoch, start=committed.attempt),
+            place=self.ledger.place(),
         )
         self.history.note(
             "lead",

@@ -49,6 +49,8 @@ class CoordinatorHandlers:
             worker=member.worker,
             experiment=self.state.record.experiment_text,
             beat_seconds=self.state.experiment.cluster.beat,
+            leaders=[leader.to_wire() for leader in self.state.leaders],
+            committed=self.state.conductor.committed.to_wire(),
         )
 
     def member(self, name: str) -> Member:
@@ -75,7 +77,9 @@ class CoordinatorHandlers:
 
     def _order(self, member: Member) -> wire.Order:
         state, conductor = self.state, self.state.conductor
-        order = wire.Order(epoch=conductor.epoch, committed=conductor.committed.to_wire())
+        order = wire.Order(
+            epoch=conductor.epoch, committed=conductor.committed.to_wire(), token=state.token
+        )
         if not state.leads():
             order.wait.why = "this coordinator does not lead any more"
             return order
@@ -165,6 +169,7 @@ class CoordinatorHandlers:
             gone=conductor.gone(now),
             leave=self.state.must_leave(member),
             barred=self.state.barred,
+            token=self.state.token,
         )
 
     def leave(self, member: Member, why: str) -> None:

@@ -56,6 +56,7 @@ class CoordinatorProcessSettings:
     allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
     ha: str | None = None  # etcd://..., or None for a local ledger
+    moved: bool = False  # the folder was moved or restored here; the original is gone
     insecure_etcd: bool = False  # etcd without TLS, on purpose
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
@@ -287,6 +288,7 @@ async def _lead_once(
                 folder=settings.folder,
                 allowed=AllowList(settings.allow),
                 advertise=settings.advertise,
+                moved=settings.moved,
                 on_round=on_round,
             ),
             ledger,
@@ -349,6 +351,10 @@ class AnnouncingLedger:
     async def _log_waiting(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
         LOG.info("waiting for the lead: another process coordinates this run")
+
+    def place(self) -> str:
+        """Which copy of the ledger this is."""
+        return self._ledger.place()
 
     def leads(self) -> bool:
         """Whether this process leads at this moment."""

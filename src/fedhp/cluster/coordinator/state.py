@@ -33,6 +33,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
@@ -76,6 +77,8 @@ class CoordinatorState:
         bytes_sent: int = 0,
         ended: str = "",
         allowed: AllowList | None = None,
+        leaders: Line = (),
+        place: str = "",
     ) -> None:
         self.experiment = experiment
         self.run = run
@@ -85,6 +88,8 @@ class CoordinatorState:
         self.history = history
         self.leads = leads  # ask before giving an order
         self.guard = Guard(run=run, epoch=conductor.epoch)
+        self.leaders, self.place = leaders, place
+        self.guard.token = self.token
         self.planner = planner  # None until a worker says how large a model is
         self.model_bytes = model_bytes
         self.phase, self.why = Phase.STARTING, ""
@@ -125,6 +130,11 @@ class CoordinatorState:
             return limits.MODEL_BYTES
         return max(LARGEST_LINK_SHARE * self.model_bytes, limits.PROBE_BYTES)
 
+    @property
+    def token(self) -> bytes:
+        """Of this leadership."""
+        return self.leaders[-1].token if self.leaders else b""
+
     def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
         """What the ledger is to hold once this attempt, or the last one, is committed."""
         members = self.conductor.members.values()
@@ -137,6 +147,8 @@ class CoordinatorState:
             planner=b"" if self.planner is None else self.planner.pack(),
             bytes_sent=self.stop_condition.bytes_sent,
             ended=self.stop_condition.reason,
+            leaders=self.leaders,
+            place=self.place,
         )
 
     # --- the phase -------------------------------------------------------------------------

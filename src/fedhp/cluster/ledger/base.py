@@ -33,6 +33,10 @@ class Ledger(Protocol):
         """Wait until this process leads; its epoch, larger than any before."""
         ...
 
+    def place(self) -> str:
+        """Which copy of the ledger this is, for a leader; empty where there can be only one."""
+        ...
+
     def leads(self) -> bool:
         """Whether this process still leads right now: to be asked before orders are given."""
         ...

@@ -230,6 +230,10 @@ class EtcdLedger:
         while self.leads():
             await asyncio.sleep(min(0.2, max(0.01, self._valid_until - self._clock())))
 
+    def place(self) -> str:
+        """Nothing: there is one etcd, whoever leads."""
+        return ""
+
     def leads(self) -> bool:
         """Whether the lease cannot have ended yet, by our own clock."""
         if self._epoch and self._clock() >= self._valid_until:

@@ -88,6 +88,10 @@ class LocalLedger:
         self._connection, self._epoch = connection, epoch + 1
         return self._epoch
 
+    def place(self) -> str:
+        """The number of the file in its file system: a copy has another one."""
+        return str(self._inode[1])
+
     def leads(self) -> bool:
         """Whether the lock is held and the database is still the file at its path."""
         if self._connection is None:

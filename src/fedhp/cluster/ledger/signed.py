@@ -24,6 +24,10 @@ class SignedLedger:
         """Wait until this process leads."""
         return await self._ledger.lead(name=name, address=address)
 
+    def place(self) -> str:
+        """Which copy of the ledger this is."""
+        return self._ledger.place()
+
     def leads(self) -> bool:
         """Whether this process leads at this moment."""
         return self._ledger.leads()

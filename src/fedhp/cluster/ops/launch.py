@@ -68,6 +68,7 @@ class Cluster:
         ha: str | None = None,
         insecure_etcd: bool = False,
         lease: float = LEASE,
+        moved: bool = False,  # the folder was moved or restored here; the original is gone
         restart: bool = True,
         log_format: logs.Format = "text",
         clock: Callable[[], float] = time.monotonic,  # for the restarts
@@ -79,7 +80,7 @@ class Cluster:
         self.standbys = frozenset(standbys)
         self.notes: list[str] = []  # what happened to processes, for the user
         self._source, self._ha, self._lease = source, ha, lease
-        self._insecure_etcd = insecure_etcd
+        self._insecure_etcd, self._moved = insecure_etcd, moved
         self._restart, self._log_format = restart, log_format
         self._clock = clock
         self._started: dict[str, _StartedProcess] = {}
@@ -125,6 +126,7 @@ class Cluster:
             listen=f"{HOST}:{self._port_of(name)}",
             source=self._source,
             ha=self._ha,
+            moved=self._moved,
             insecure_etcd=self._insecure_etcd,
             lease=self._lease,
             trust=self._own_modules,

@@ -96,7 +96,9 @@ class Envelopes:
         self._sequence = 0
         self._lock = threading.Lock()
 
-    def make(self, *, run: str = "", attempt: Attempt = INITIAL) -> wire.Envelope:
+    def make(
+        self, *, run: str = "", attempt: Attempt = INITIAL, token: bytes = b""
+    ) -> wire.Envelope:
         """A new envelope with the next sequence number; a message sent again needs a new one."""
         with self._lock:
             self._sequence += 1
@@ -110,6 +112,7 @@ class Envelopes:
             sender=self.name,
             incarnation=self.incarnation,
             sequence=sequence,
+            token=token,
         )
 
 
@@ -151,7 +154,7 @@ class Guard:
     """Judges envelopes; remembers the names on the allow-list and no others.
 
     run is None until this process knows its run. epoch is that of the coordinator that a worker
-    follows, or of this coordinator itself.
+    follows, or of this coordinator itself; token is that of its leadership, empty if not known.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class Guard:
     ) -> None:
         self.run = run
         self.epoch = epoch
+        self.token = b""
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -208,6 +212,7 @@ class Guard:
                 )
             self._check_run(envelope.run, without_run=rule.without_run)
             self._check_epoch(envelope.epoch, rule.epochs)
+            self._check_token(envelope)
             if not envelope.incarnation or not envelope.sequence:
                 raise Refused("missing", "the envelope has no incarnation or no sequence number")
             sender.take(envelope.incarnation, envelope.sequence)
@@ -289,6 +294,15 @@ class Guard:
                 "epoch",
                 f"the message is of epoch {epoch}, the current one is {self.epoch}: ask the "
                 "coordinator again",
+            )
+
+    def _check_token(self, envelope: wire.Envelope) -> None:
+        known = bool(self.token and envelope.token)
+        if known and envelope.epoch == self.epoch and envelope.token != self.token:
+            raise Refused(
+                "epoch",
+                f"the sender follows another coordinator, which also has epoch {self.epoch}: one "
+                "of the two leads from a copy of the run's state",
             )
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
-from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import limits, succession
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import is_name, is_reachable, split_host_port
 from fedhp.cluster.protocol.attempt import Attempt
@@ -156,11 +156,14 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
     check_positive(reply.beat_seconds, "beat_seconds", most=MAX_BEAT_SECONDS)
+    succession.check_line(reply.leaders, epoch=reply.epoch)
+    _check_version(reply.committed)
 
 
 def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
     """An order of any kind to worker `worker`; the guard decides whether its epoch is followed."""
     _check_epoch(order.epoch)
+    succession.check_token(order.token)
     if not order.HasField("committed"):
         raise Refused("missing", "the order names no committed model version")
     _check_version(order.committed)
@@ -191,6 +194,7 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
 def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     """The current attempt, and the workers that nobody should wait for."""
     _check_epoch(reply.epoch)
+    succession.check_token(reply.token)
     _check_workers(reply.gone, "gone", workers=workers)
     check_length(len(reply.barred), "barred", most=limits.MAX_WORKERS)
     for name in reply.barred:

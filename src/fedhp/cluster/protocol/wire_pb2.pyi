@@ -19,7 +19,7 @@ COMMITTED: Wanted
 PROBE: Wanted
 
 class Envelope(_message.Message):
-    __slots__ = ("version", "run", "epoch", "round", "attempt", "sender", "incarnation", "sequence")
+    __slots__ = ("version", "run", "epoch", "round", "attempt", "sender", "incarnation", "sequence", "token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Envelope(_message.Message):
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     run: str
     epoch: int
@@ -36,7 +37,18 @@ class Envelope(_message.Message):
     sender: str
     incarnation: int
     sequence: int
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., sender: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    token: bytes
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., sender: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class Leadership(_message.Message):
+    __slots__ = ("epoch", "token", "start")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    token: bytes
+    start: Stand
+    def __init__(self, epoch: _Optional[int] = ..., token: _Optional[bytes] = ..., start: _Optional[_Union[Stand, _Mapping]] = ...) -> None: ...
 
 class Stand(_message.Message):
     __slots__ = ("round", "epoch", "attempt")
@@ -65,20 +77,24 @@ class JoinRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "key")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     worker: int
     experiment: str
     beat_seconds: float
+    leaders: _containers.RepeatedCompositeFieldContainer[Leadership]
+    committed: Stand
     key: bytes
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed")
@@ -109,7 +125,7 @@ class PeerAddress(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey")
+    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +134,7 @@ class Order(_message.Message):
     CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     SURVEY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     committed: Stand
     wait: Wait
@@ -126,7 +143,8 @@ class Order(_message.Message):
     catch_up: CatchUp
     finished: Finished
     survey: Survey
-    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ...) -> None: ...
+    token: bytes
+    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("why",)
@@ -283,20 +301,22 @@ class BeatRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone", "leave", "barred")
+    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     BARRED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     attempt: int
     gone: _containers.RepeatedScalarFieldContainer[int]
+    token: bytes
     leave: bool
     barred: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("envelope", "why")

@@ -110,17 +110,25 @@ class CoordinatorClient:
             step_time=step_time,
             stands=[attempt.to_wire() for attempt in stored[-limits.MODEL_VERSIONS :]],
         )
-        reply: wire.JoinReply = await self._until_answered("Join", request, limits.JOIN_SECONDS)
-        try:
-            check_join_reply(reply)
-            self._session.guard.obey(reply.epoch)
-        except Refused as error:
-            raise RunError(
-                f"{self.address}: the coordinator's answer is not valid: {error}",
-                fix="use the same version of fedhp everywhere",
-            ) from None
-        self.joined = True
-        return reply
+        pause, started = FIRST_PAUSE, time.monotonic()
+        while True:
+            reply: wire.JoinReply = await self._until_answered("Join", request, limits.JOIN_SECONDS)
+            try:
+                check_join_reply(reply)
+            except Refused as error:
+                raise RunError(
+                    f"{self.address}: the coordinator's answer is not valid: {error}",
+                    fix="use the same version of fedhp everywhere",
+                ) from None
+            try:
+                self._session.follow(reply)
+            except Refused as error:
+                await self._refuse_leader(reply, error, waited=time.monotonic() - started)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self.joined = True
+                return reply
 
     async def next_order(
         self,
@@ -143,6 +151,7 @@ class CoordinatorClient:
             "Next", request, limits.POLL_SECONDS + limits.POLL_SLACK
         )
         check_order(order, workers=self._session.workers, worker=self._session.worker)
+        self._session.leader.check_order(order)
         self._session.guard.obey(order.epoch)
         return order
 
@@ -189,6 +198,23 @@ class CoordinatorClient:
         await asyncio.sleep(FIRST_PAUSE)
 
     # --- inside ----------------------------------------------------------------------------
+
+    async def _refuse_leader(self, reply: wire.JoinReply, error: Refused, *, waited: float) -> None:
+        """Do not follow this coordinator: tell it why, and look for the right one."""
+        self._session.note_refusal("coordinator", error, what="leader")
+        envelope = self._session.envelopes.make(run=reply.run, attempt=Attempt(reply.epoch, 0, 0))
+        request = wire.LeaveRequest(envelope=envelope, why=one_line(f"refused: {error.text}"))
+        with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+            await self._call("Leave")(request, timeout=limits.BEAT_SECONDS)
+        alone = len(self._addresses) <= 1 and self._finder is None
+        if not self.joined and (alone or waited > self._give_up):
+            raise RunError(
+                f"{self.address}: this worker does not follow that coordinator: {error.text}",
+                allowed="the coordinator that led the run before, or one that took over from it",
+                fix="start the right coordinator, or give its address; to join another run, use "
+                "another --state",
+            )
+        await self._next_address()
 
     def _call(self, method: str) -> Any:
         if self._channel is None:

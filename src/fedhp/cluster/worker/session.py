@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fedhp.cluster import failpoints
@@ -14,6 +15,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
 from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.worker.followed_leader import FollowedLeader
 
 log = logging.getLogger("fedhp.worker")
 
@@ -24,12 +26,15 @@ IN_STREAMS = ("sending", "receiving")
 class WorkerSession:
     """What a worker knows of itself; `run` is empty and `worker` -1 before it has joined."""
 
-    def __init__(self, identity: Identity, history: History, *, after: int = 0) -> None:
+    def __init__(
+        self, identity: Identity, history: History, *, folder: Path, after: int = 0
+    ) -> None:
         self.identity = identity
         self.name = identity.name
         self.history = history
         self.envelopes = Envelopes(identity.name, after=after)
         self.guard = Guard(run=None)
+        self.leader = FollowedLeader(folder)
         self.worker = -1
         self.workers = 0  # in the experiment, once it is known
         self.phase = "joining"
@@ -43,7 +48,13 @@ class WorkerSession:
     def envelope(self, attempt: Attempt | None = None) -> wire.Envelope:
         """For a message about this attempt; by default the current one, in the current epoch."""
         subject = attempt or replace(self.attempt, epoch=self.guard.epoch)
-        return self.envelopes.make(run=self.run, attempt=subject)
+        return self.envelopes.make(run=self.run, attempt=subject, token=self.guard.token)
+
+    def follow(self, reply: wire.JoinReply) -> None:
+        """Follow the coordinator that a join reached, or raise Refused."""
+        self.leader.joined(reply)
+        self.guard.obey(reply.epoch)
+        self.guard.token = self.leader.token
 
     def enter(self, phase: str) -> None:
         """Change the phase; in some of them a test lets the process die."""

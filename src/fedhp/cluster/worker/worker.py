@@ -122,7 +122,10 @@ class Worker:
         make_folder(settings.state, option="--state")
         self._history = History(settings.state, settings.name)
         self._session = WorkerSession(
-            identity, self._history, after=_last_incarnation(settings.state)
+            identity,
+            self._history,
+            folder=settings.state,
+            after=_last_incarnation(settings.state),
         )
         for module in self._means.trust.modules:
             facts = {"file": str(module.file), "sha256": module.sha256}
@@ -264,6 +267,7 @@ class Worker:
             await asyncio.sleep(max(0.0, sent + self._beat_seconds - time.monotonic()))
 
     def _handle_beat(self, reply: wire.BeatReply, sent: float) -> None:
+        self._session.leader.check_beat(reply)
         self._session.guard.obey(reply.epoch)
         if self._executor is None or sent < self._ordered_at:
             return  # it may be older than the last order
