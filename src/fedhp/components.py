@@ -11,7 +11,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -31,16 +31,22 @@ def resolve(
     name: str, builtins: Mapping[str, str], *, key: str, source: str = ""
 ) -> Callable[..., Any]:
     """The callable behind a built-in name or a dotted path."""
-    if is_dotted(name):
-        limit = trust.limit()
-        if limit is not None:
-            limit.check_path(name, key=key, source=source)
-        part = _import(name, key=key, source=source)
-        if limit is not None:
-            limit.check_part(part, name, key=key, source=source)
-        return part
-    if name in builtins:
+    check_name(name, builtins, key=key, source=source)
+    if not is_dotted(name):
         return _import(builtins[name], key=key, source=source)
+    limit = trust.limit()
+    if limit is not None:
+        limit.check_path(name, key=key, source=source)
+    part = _import(name, key=key, source=source)
+    if limit is not None:
+        limit.check_part(part, name, key=key, source=source)
+    return part
+
+
+def check_name(name: str, builtins: Mapping[str, object], *, key: str, source: str = "") -> None:
+    """Refuse a name that is neither built in nor a dotted path; nothing is imported."""
+    if is_dotted(name) or name in builtins:
+        return
     close = difflib.get_close_matches(name, builtins, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     kind = key.split(".")[0]
@@ -114,6 +120,18 @@ def check_settings(
             fix="give its parameters plain types: int, float, str, bool, lists and tables of them",
         ) from error
     return {name: getattr(checked, name) for name in settings}
+
+
+def check_keys(
+    known: Sequence[str], settings: Mapping[str, Any], *, prefix: str, source: str = ""
+) -> None:
+    """Refuse a setting that a component does not have, before the component is imported."""
+    fields: dict[str, Any] = dict.fromkeys(known, (Any, None))
+    schema = create_model("known", __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        schema.model_validate(dict(settings))
+    except ValidationError as error:
+        raise from_validation(error, schema, prefix=prefix, source=source) from None
 
 
 def _validated(schema: type[BaseModel], settings: Mapping[str, Any]) -> BaseModel:

@@ -7,11 +7,15 @@ sample where N^2 numbers would be too many; then also one number per base link.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, dijkstra, floyd_warshall
 
 from fedhp.types import BoolArray, FloatArray, IntArray, Topology
+
+# scipy is imported where it is used: a wrong setting is refused without waiting for it.
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # The cost of a worker and of a link end for Dijkstra per source, in units of one of the N^3 steps
 # of Floyd-Warshall (0.8 ns). Fitted to scipy 1.17, CPU seconds Dijkstra / Floyd-Warshall:
@@ -100,6 +104,8 @@ def update_link_distance(
     in_base = keys[position] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
     open_links = ~(of_a | of_b)
     open_links[position[in_base]] = False
+    from scipy.sparse.csgraph import connected_components
+
     group = connected_components(_graph(workers, links, measured), directed=False)[1]
     open_links &= group[a] == group[b]
     chosen = np.flatnonzero(open_links)
@@ -167,6 +173,8 @@ def paths(
     Infinite without a path; sources None: all workers. Dijkstra where it is likely faster, by the
     numbers of workers, sources and links alone; else Floyd-Warshall.
     """
+    from scipy.sparse.csgraph import dijkstra, floyd_warshall
+
     sources = np.arange(workers) if sources is None else sources
     graph = _graph(workers, links, measured)
     if prefers_dijkstra(workers, graph.nnz // 2, len(sources)):
@@ -178,6 +186,8 @@ def paths(
 
 def _graph(workers: int, links: IntArray, measured: FloatArray) -> csr_array:
     """The measured links in both directions; a distance that is not finite is no link."""
+    from scipy.sparse import csr_array
+
     usable = np.isfinite(measured)
     a, b = links[usable].T
     # csgraph takes an explicit 0 for "no link", so an exact 0 becomes the smallest positive number.

@@ -6,17 +6,19 @@ returns the links; the user's own is named by a dotted path in [topology].
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from fedhp import components
 from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray, IntArray, Topology
+
+# scipy is imported where it is used: a wrong setting is refused without waiting for it.
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 TOPOLOGIES = {
     "full": "fedhp.graph:full",
@@ -258,6 +260,9 @@ def base_topology(
 
 def components_of(topology: Topology) -> IntArray:
     """The connected component of every worker, numbered by its first member, [N]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     workers, links = topology.workers, topology.links
     # More links than a full mesh of all workers but one has: the graph is connected.
     if len(links) > (workers - 1) * (workers - 2) // 2:
@@ -286,6 +291,8 @@ def _symmetric(topology: Topology, values: Any, diagonal: Any = None) -> csr_arr
     Rows keep the order of the entries, so with sorted links their columns ascend: first the
     smaller neighbors, then the diagonal if there is one, then the larger neighbors.
     """
+    from scipy.sparse import csr_array
+
     workers, (a, b) = topology.workers, topology.links.T
     half = len(a)
     itself = np.arange(0 if diagonal is None else workers)
@@ -340,6 +347,8 @@ def mixing_weights(topology: Topology, rule: str = "max_degree") -> csr_array:
 
 def directed_weights(sources: IntArray) -> csr_array:
     """Row-stochastic weights [N, N]: a worker and its sources [N, M] in equal parts."""
+    from scipy.sparse import csr_array
+
     workers = len(sources)
     receivers, columns = np.nonzero(sources >= 0)
     itself = np.arange(workers)

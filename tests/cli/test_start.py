@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,3 +84,32 @@ def test_the_readme_says_which_fedhp_this_is() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "heterogeneous participants" in text
     assert "hyperspherical prototypes" in text
+
+
+def cpu_seconds(arguments: list[str], *, code: int, remove: Path | None = None) -> float:
+    """The least CPU time of a command in five attempts: other processes only add to it."""
+    times = []
+    for _ in range(5):
+        before = os.times()
+        done = subprocess.run([sys.executable, "-m", "fedhp", *arguments], capture_output=True)
+        after = os.times()
+        assert done.returncode == code, done.stderr
+        user = after.children_user - before.children_user
+        times.append(user + after.children_system - before.children_system)
+        if remove is not None:
+            shutil.rmtree(remove)
+    return min(times)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_start_up_is_fast(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    (tmp_path / "empty.toml").touch()
+    command = ["run", str(tmp_path / "empty.toml"), "--out", str(tmp_path / "run")]
+    keys = ("roundz=3", "algorithm.dedline=fill", "algorithm.name=fedph", "model.hiden=[3]")
+    wrong = {key: cpu_seconds([*command, key], code=2) for key in keys}
+    run = cpu_seconds([*command, "rounds=1"], code=0, remove=tmp_path / "run")
+    figures = f"{max(wrong.values()):.2f} for a wrong key, {run:.2f} for one round on the digits"
+    record_property("figure: CPU seconds of fedhp run", figures)
+    assert max(wrong.values()) <= 0.5, wrong
+    assert run <= 2.5

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from fedhp.algorithms.base import ALGORITHMS
 from fedhp.components import resolve
 from fedhp.graph import TOPOLOGIES
-from fedhp.learn.models import MODELS
+from fedhp.learn.names import MODELS
 from fuzz.fault import Fault
 from fuzz.schema_faults import bad_values, misspelt
 

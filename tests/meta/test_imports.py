@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import fedhp
+from fedhp import components
+from fedhp.learn.names import MODEL_SETTINGS, MODELS, TASKS
 
 HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors", "grpc", "cryptography")
 PUBLIC = [
@@ -74,19 +76,45 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not set(loaded) & {*HEAVY, "numpy", "fedhp.config"}, loaded
 
 
-@pytest.mark.parametrize(
-    ("command", "setting"),
-    [("run", "roundz=3"), ("run", "algorithm.dedline='fill'"), ("compare", "roundz=3")],
-    ids=str,
+WRONG = (
+    ["run", "roundz=3"],
+    ["run", "world.profil=paper"],
+    ["run", "data.name=mnits"],
+    ["run", "algorithm.dedline=fill"],
+    ["run", "algorithm.name=fedph"],
+    ["run", "model.hiden=[3]"],
+    ["run", "model.name=mpl"],
+    ["run", "task.weight=1"],
+    ["run", "topology.name=ring", "topology.degre=3"],
+    ["compare", "roundz=3"],
+    ["compare", "model.hiden=[3]"],
+    ["compare", "--algorithms", "dpsgd,fedph"],
+    ["compare", "--algorithms", "adpsgd:stps=3"],
 )
-def test_a_wrong_key_is_refused_before_torch_is_imported(
-    command: str, setting: str, tmp_path: Path
-) -> None:
-    (tmp_path / "empty.toml").touch()
-    arguments = [command, str(tmp_path / "empty.toml"), setting, "--out", str(tmp_path / "run")]
-    loaded = loaded_after(f"from fedhp.cli import call\nassert call({arguments!r}) == 2")
-    assert not set(loaded) & (set(HEAVY) - {"scipy"}), loaded
+
+
+def wrong_command(words: list[str], folder: Path) -> list[str]:
+    """A command line with a mistake, on an experiment file that sets nothing."""
+    (folder / "empty.toml").touch()
+    command, *settings = words
+    return [command, str(folder / "empty.toml"), *settings, "--out", str(folder / "run")]
+
+
+def test_a_wrong_key_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    calls = [f"assert call({wrong_command(words, tmp_path)!r}) == 2" for words in WRONG]
+    loaded = loaded_after("\n".join(["from fedhp.cli import call", *calls]))
+    assert not set(loaded) & set(HEAVY), loaded
     assert not (tmp_path / "run").exists()
+
+
+def test_the_early_check_knows_the_settings_of_every_model_and_task() -> None:
+    settings = {
+        name: tuple(components._parameters(components.resolve(name, MODELS, key="model.name")))
+        for name in MODELS
+    }
+    assert settings == MODEL_SETTINGS
+    for name in TASKS:
+        assert not components._parameters(components.resolve(name, TASKS, key="task.name"))
 
 
 def test_a_run_on_digits_does_not_import_scikit_learn(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedhp.config import (
 )
 from fedhp.errors import ConfigError
 from fedhp.graph import TOPOLOGIES
-from fedhp.learn.models import MODELS
+from fedhp.learn.names import MODELS
 from fedhp.tables import merge_tables, parse_override, read_toml, set_key
 
 

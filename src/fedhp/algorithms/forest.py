@@ -10,8 +10,6 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import minimum_spanning_tree
 
 from fedhp.types import BoolArray, IntArray
 
@@ -96,6 +94,9 @@ class Forest:
             once = np.unique(low * self._workers + high, return_index=True)[1]
             once = once[low[once] != high[once]]
             places, weights = places[once], weights[once]
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import minimum_spanning_tree
+
         left, right = self._ends[places].T
         shape = (self._workers, self._workers)
         tree = minimum_spanning_tree(csr_array((weights, (left, right)), shape=shape))

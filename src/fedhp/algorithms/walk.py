@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from fedhp.algorithms.forest import Forest
 from fedhp.types import BoolArray, FloatArray, IntArray, LinkVerdict, Topology
@@ -285,6 +283,9 @@ def slowest_first(link_time: FloatArray, distance: FloatArray) -> IntArray:
 
 def _joined(links: IntArray, workers: int) -> IntArray:
     """Which group of connected workers each worker is in, with these links, [N]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     # Of many links a few nearly always suffice to connect all workers.
     for step in (max(1, len(links) // (16 * workers)), 1):
         left, right = links[::step].T

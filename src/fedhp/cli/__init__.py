@@ -6,6 +6,7 @@ commands, parameters.py the arguments that several of them share.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,9 @@ STOPPED = Interrupted.exit_code
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the user never sees a traceback."""
-    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
+    code = call(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()  # the interpreter's end then skips torch's objects, which takes half a second less
+    sys.exit(code)
 
 
 def call(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ from fedhp.cli.parameters import (
     Ray,
     Resume,
     Seeds,
+    check_compared,
     choose_folder,
     parse_seeds,
     redirect_user_prints,
@@ -59,10 +60,8 @@ def compare(
     figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
-    from fedhp.config import load
+    check_compared(experiment, overrides or [], algorithms)
 
-    # A wrong key is refused before torch is imported; plan_cells reports what is dropped.
-    load(experiment, overrides or [], notes=[])
     from fedhp.cli.stopping import StopRequest
     from fedhp.console import Activity
     from fedhp.console.campaign import run_with_progress

@@ -109,16 +109,47 @@ def remove_unused_folders() -> None:
 
 def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
     """The experiment. A wrong key is found before torch is imported, which takes seconds."""
-    from fedhp.components import is_dotted
     from fedhp.config import load
 
     settings = load(experiment, overrides)
-    algorithm = settings.algorithm
-    if not is_dotted(algorithm.name):
-        from fedhp.algorithms import load_algorithm
-
-        load_algorithm(algorithm.name, algorithm.settings, source=str(experiment))
+    check_builtin_parts(settings, source=str(experiment))
     return settings
+
+
+def check_compared(experiment: Path, overrides: Sequence[str], algorithms: str | None) -> None:
+    """Find a wrong key of a comparison before torch is imported."""
+    from fedhp.config import load, parse
+    from fedhp.engine.runs.variants import parse_variant, split_algorithms, tables_of
+
+    base = load(experiment, overrides, notes=[])  # the comparison itself reports what is dropped
+    labels = base.compare.algorithms if algorithms is None else split_algorithms(algorithms)
+    for label in labels:
+        source = f"{experiment}, {label}"
+        variant = parse(tables_of(parse_variant(label), base), source=source)
+        check_builtin_parts(variant, source=source)
+
+
+def check_builtin_parts(settings: Experiment, *, source: str) -> None:
+    """Check the names of the parts and the keys of the built-in ones, without importing torch."""
+    from fedhp.algorithms import load_algorithm
+    from fedhp.components import check_keys, check_name, check_settings, is_dotted, resolve
+    from fedhp.data.load import BUILTINS
+    from fedhp.graph import TOPOLOGIES
+    from fedhp.learn.names import MODEL_SETTINGS, MODELS, TASKS
+
+    algorithm, topology, model = settings.algorithm, settings.topology, settings.model
+    if not is_dotted(algorithm.name):
+        load_algorithm(algorithm.name, algorithm.settings, source=source)
+    if not is_dotted(topology.name):
+        graph = resolve(topology.name, TOPOLOGIES, key="topology.name", source=source)
+        check_settings(graph, topology.settings, prefix="topology", source=source)
+    check_name(settings.data.name, BUILTINS, key="data.name", source=source)
+    check_name(settings.task.name, TASKS, key="task.name", source=source)
+    check_name(model.name, MODELS, key="model.name", source=source)
+    if not is_dotted(model.name):
+        check_keys(MODEL_SETTINGS[model.name], model.settings, prefix="model", source=source)
+    if not is_dotted(settings.task.name):
+        check_keys((), settings.task.settings, prefix="task", source=source)
 
 
 def next_commands(folder: Path, rounds: int) -> str:

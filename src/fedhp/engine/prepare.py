@@ -20,10 +20,10 @@ from fedhp.engine.context import PlanningContext, federation_of, world_of
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.evaluate import choose_images, hold_back
+from fedhp.learn.names import TASKS
 from fedhp.learn.params import Layout, layout_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
-    TASKS,
     Classification,
     Task,
     initial_model,

@@ -21,14 +21,10 @@ from torch import Tensor, nn
 from fedhp import components
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
+from fedhp.learn.names import MODELS
 
 Width = Annotated[float, Field(gt=0, le=8)]
 Hidden = Annotated[Sequence[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=16)]
-
-MODELS: dict[str, str] = {
-    name: f"fedhp.learn.models:{name}"
-    for name in ("alexnet", "cnn", "logistic", "mlp", "small_cnn", "vgg16")
-}
 
 
 def model_factory(

@@ -18,10 +18,9 @@ from fedhp import components
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn.models import model_factory
+from fedhp.learn.names import TASKS
 from fedhp.seeds import Purpose, number
 from fedhp.types import Dataset
-
-TASKS: dict[str, str] = {"classification": "fedhp.learn.task:Classification"}
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from fedhp import components
 from fedhp.config import ComponentConfig
 from fedhp.errors import ConfigError
 from fedhp.learn import models
+from fedhp.learn.names import MODELS
 
 Factory = Callable[..., nn.Module]
 
@@ -215,8 +216,8 @@ def test_convolutions_refuse_what_is_no_image(shape: tuple[int, ...]) -> None:
 
 
 def test_every_built_in_is_found_by_name() -> None:
-    for name, path in models.MODELS.items():
-        part = components.resolve(name, models.MODELS, key="model.name")
+    for name, path in MODELS.items():
+        part = components.resolve(name, MODELS, key="model.name")
         assert part is getattr(models, name)
         assert path.endswith(f":{name}")
 
