@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from fedhp.record.reader import RunSummary
+from fedhp.record.reader import RunSummary, mean
 
 FIELDS = (
     "final_accuracy",
@@ -73,8 +74,15 @@ def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
         entry["accuracy_at_time"] = {
             time: _at_time(time, group) for time in group[0].accuracy_at_time
         }
+        by_class = [run.class_accuracy for run in group if run.class_accuracy]
+        entry["class_accuracy"] = class_means(by_class) if by_class else None
         summary[label] = entry
     return summary
+
+
+def class_means(by_class: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """The mean over the runs for every class; None for a class without test samples."""
+    return [mean(values) for values in zip_longest(*by_class)]
 
 
 def _at_time(time: str, runs: Sequence[RunSummary]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import summarize_runs
+from fedhp.record.store import METRIC_TABLES
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import (
     count,
@@ -27,6 +28,8 @@ from fedhp.report.tables import comparison_table, round_table, worker_table
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+MOST_CLASSES = 20  # that are listed; export and --json have all
 
 Parts: TypeAlias = "list[str | Table]"
 
@@ -142,6 +145,9 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
             (("worst", min(known)), ("best", max(known))) if known else ()
         )
     ]
+    if 0 < len(known) <= MOST_CLASSES:
+        texts = (f"{c}: {score(value, metric, unit=False)}" for value, c in known)
+        by_class.append(("by class", f"{', '.join(texts)} (%)"))
     total = seconds(summary.completion_time)
     meaning = final_meaning([summary.final_tests])
     return [
@@ -193,4 +199,5 @@ def _round_json(run: RunReader, index: int) -> dict[str, Any]:
         "workers": rows("workers"),
         "links": rows("links"),
         "verdicts": rows("verdicts"),
+        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES)},
     }

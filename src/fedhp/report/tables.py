@@ -228,6 +228,11 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             if any(run.own_accuracy is not None for run in summaries)
             else []
         ),
+        *(
+            [Column(f"worst\nclass {unit}", _worst_class, -1, scale=scale, decimals=decimals)]
+            if any(run.class_accuracy for run in summaries)
+            else []
+        ),
         Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
             Column(
@@ -253,6 +258,10 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         Column("mean\nsteps", lambda run: run.mean_local_steps, decimals=1),
         Column("data\nsent", lambda run: run.bytes_sent, 1, write=data_size),
     ]
+
+
+def _worst_class(run: RunSummary) -> float | None:
+    return min((v for v in run.class_accuracy or () if v is not None), default=None)
 
 
 def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
@@ -423,8 +432,14 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     }
     if tests["worker"]:
         unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
-        results = [scale * value for value in tests["accuracy"]]
-        columns[f"test\n{unit}"] = column_texts(results, 1 if metric == ACCURACY else None)
+        tested = [scale * value for value in tests["accuracy"]]
+        columns[f"test\n{unit}"] = column_texts(tested, 1 if metric == ACCURACY else None)
+    own = run.table("own_test_metrics", round_index=round_index)
+    if own["worker"]:
+        unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
+        own_of_worker = {w: scale * v for w, v in zip(own["worker"], own["accuracy"], strict=True)}
+        results = [own_of_worker.get(worker) for worker in workers["worker"]]
+        columns[f"own\n{unit}"] = column_texts(results, 1 if metric == ACCURACY else None)
     metrics = run.table("worker_test_metrics", round_index=round_index)
     loss_of_worker = {
         worker: loss
@@ -442,6 +457,8 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     notes = []
     if asynchronous:
         notes.append("turns that ended in this round; they may have started earlier")
+    if own["worker"]:
+        notes.append("own: on the samples that the worker held back")
     if len(chosen) < len(devices):
         notes.append(f"{len(chosen)} of {len(devices)} workers; all of them: fedhp export")
     table.caption = "; ".join(notes) or None

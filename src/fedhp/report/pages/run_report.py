@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from fedhp.record.reader import RunReader, RunSummary, find_runs
+from fedhp.record.statistics import class_means
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import explain_round, round_line
@@ -250,6 +251,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         text_html(" ".join(sentences) if len(sentences) > 1 else ""),
         table,
         _paired_table(summaries, names_by_label),
+        _class_table(comparison),
         figures.show(
             overview(comparison),
             name=_numbered("overview", index),
@@ -307,6 +309,36 @@ def _paired_table(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> 
         caption="Runs of the same seed are pairs, because they have the same world. A "
         f"verdict needs {INTERVAL_SEEDS} seeds and a 95 % interval that excludes no difference.",
     )
+
+
+def _class_table(comparison: Comparison) -> str:
+    """The result of every class, the mean over the finished seeds; empty if not tested."""
+    means = {}
+    for group in comparison.groups:
+        tested = [run.summary.class_accuracy for run in group.finished]
+        by_class = [classes for classes in tested if classes]
+        if by_class:
+            means[group.name] = class_means(by_class)
+    classes = max(map(len, means.values()), default=0)
+    if not classes:
+        return ""
+    rows = [
+        [
+            str(index),
+            *(
+                score(v[index] if index < len(v) else None, comparison.metric, unit=False)
+                for v in means.values()
+            ),
+        ]
+        for index in range(classes)
+    ]
+    table = table_html(
+        ("class", *(f"{name}\n%" for name in means)),
+        rows,
+        caption="Accuracy by class: mean of the workers, final as in the table above.",
+        numeric=range(1, len(means) + 1),
+    )
+    return details_html(f"Accuracy of each of {count(classes, 'class', 'classes')}", table)
 
 
 def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:
