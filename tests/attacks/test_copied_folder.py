@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.state import Phase
+from attacks.places import SOON, Place, worker
 from fedhp.cluster.history import read_history
-from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
@@ -28,105 +23,13 @@ from fedhp.cluster.protocol.succession import (
     check_token,
     extended,
 )
-from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import AllowList
-from fedhp.cluster.worker.worker import WorkerSettings, run_worker
-from fedhp.config import Experiment
 from fedhp.errors import RunError
-from net.clusters import tiny
 from net.identities import make_certificates
-from waiting import wait_until_async
-
-ENDLESS = 100_000
-SOON = 120.0  # s: nothing here takes longer, even on a busy machine
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificates(tmp_path_factory.mktemp("copies"), 1)
-
-
-class Place:
-    """A run folder and the coordinator that leads from it."""
-
-    def __init__(self, folder: Path, certificates: Path, *, moved: bool = False) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        identity = load_identity(certificates, "boss")
-        self.folder = folder
-        self.ledger = SignedLedger(LocalLedger(folder / "ledger"), identity, where=str(folder))
-        self.coordinator = Coordinator(
-            CoordinatorSettings(
-                experiment=settings(),
-                identity=identity,
-                listen="127.0.0.1:0",
-                folder=folder,
-                allowed=AllowList(None),
-                moved=moved,
-            ),
-            self.ledger,
-        )
-
-    @property
-    def round_index(self) -> int:
-        state = self.coordinator.state
-        return 0 if state is None else state.round_index
-
-    @asynccontextmanager
-    async def leading(self) -> AsyncIterator[Place]:
-        """It leads inside the block, and is gone as after a kill at its end."""
-        running = asyncio.create_task(self.coordinator.run())
-        try:
-            await self.until(lambda: running.done() or self._serves(), "it leads")
-            if running.done():
-                running.result()
-            yield self
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await self.ledger.close()
-
-    def _serves(self) -> bool:
-        state = self.coordinator.state
-        return state is not None and state.phase is not Phase.STARTING
-
-    async def rounds(self, count: int) -> None:
-        """Wait for so many more rounds."""
-        goal = self.round_index + count
-        await self.until(lambda: self.round_index >= goal, f"round {goal}")
-
-    @staticmethod
-    async def until(holds: Any, what: str) -> None:
-        await wait_until_async(holds, what, seconds=SOON)
-
-    def events(self, event: str) -> list[dict[str, Any]]:
-        lines = read_history(self.folder / "history-boss.jsonl")
-        return [line for line in lines if line["event"] == event]
-
-
-def settings() -> Experiment:
-    return tiny(workers=1, rounds=ENDLESS, cluster={"beat": 0.2, "dead_after": 60.0})
-
-
-@asynccontextmanager
-async def worker(
-    certificates: Path, state: Path, *addresses: str
-) -> AsyncIterator[asyncio.Task[int]]:
-    task = asyncio.ensure_future(
-        run_worker(
-            WorkerSettings(
-                name="w0",
-                coordinator=",".join(addresses),
-                certificates=certificates,
-                state=state,
-                listen="127.0.0.1:0",
-            )
-        )
-    )
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def refusals(state: Path) -> list[dict[str, Any]]:

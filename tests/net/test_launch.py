@@ -83,9 +83,11 @@ def test_an_operator_watches_drains_and_stops_and_the_run_is_resumed(endless: Cl
         done = run.rounds_done
     assert done > before
 
+    cluster.resume = True
     for name in (*cluster.coordinators, *cluster.workers):
         cluster.restart(name)
     until(cluster, lambda: round_of(cluster) > done, "the run continues")
+    cluster.resume = False
     reply = cluster.status()
     assert reply.epoch == 2
     assert {member.name for member in reply.members} == {"w0", "w1", "w2"}

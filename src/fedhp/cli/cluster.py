@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.coordinator import LogFormat, Moved, check_log_format
+from fedhp.cli.coordinator import LogFormat, Moved, Resume, check_log_format
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -69,6 +69,7 @@ def up(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
     ] = None,
+    resume: Resume = False,
     moved: Moved = False,
     restart: Annotated[
         bool, typer.Option(help="Restart a process that died, at most once a minute.")
@@ -99,11 +100,13 @@ def up(
             settings,
             folder,
             source=str(experiment),
+            resume=resume,
             moved=moved,
             restart=restart,
             log_format=form,
         ) as cluster:
             if not cluster.is_over():
+                cluster.check_not_stopped()
                 cluster.start()
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
@@ -139,7 +142,10 @@ def stop(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """End a run after its current round, at most a few seconds later. It can be resumed."""
+    """End a run after its current round, at most a few seconds later.
+
+    Nobody continues it, also no standby, before it is started again with --resume.
+    """
     from fedhp.cluster.ops import operator
 
     print(operator.command(_target(coordinator, out, certs, name), stop=True))
@@ -295,6 +301,8 @@ def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
     table_console().print(comparison_table([summary]))
     if cost:
         print(cost)
+    if reason := cluster.stopped():
+        print(f"the run was {reason}; to continue it, run the same command with --resume")
     print(f"run: {cluster.folder}")
     print(f"logs: {cluster.folder / 'logs'}; models: {cluster.folder / 'workers'}")
     print(next_commands(cluster.folder, summary.rounds))

@@ -23,6 +23,10 @@ InsecureEtcd = Annotated[
     bool,
     typer.Option("--insecure-etcd", help="Accept an etcd without TLS (etcd://). Not safe."),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Continue a run that `fedhp cluster stop` ended."),
+]
 Moved = Annotated[
     bool,
     typer.Option(
@@ -73,6 +77,7 @@ def coordinator(
         ),
     ] = None,
     insecure_etcd: InsecureEtcd = False,
+    resume: Resume = False,
     moved: Moved = False,
     metrics: Annotated[
         str | None,
@@ -113,6 +118,7 @@ def coordinator(
         advertise=advertise,
         ha=ha,
         insecure_etcd=insecure_etcd,
+        resume=resume,
         moved=moved,
         metrics=metrics,
     )
@@ -122,15 +128,20 @@ def coordinator(
     path = shlex.quote(str(folder))
     print(f"run: {folder}; to continue it, run the same command with --out {path}")
 
-    async def run() -> None:
+    async def run() -> str:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await coordinate(
+        return await coordinate(
             settings, stop=stop, on_round=lambda record: _print(record, folder, loaded.rounds)
         )
 
-    asyncio.run(run())
+    reason = asyncio.run(run())
+    if reason:
+        print(
+            f"the run was {reason}; to continue it, run the same command with --out {path} --resume"
+        )
+        return
     print(f"the run is over; see: fedhp show {path}")
 
 

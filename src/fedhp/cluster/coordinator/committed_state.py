@@ -23,6 +23,8 @@ class CommittedState:
     planner: bytes = b""  # as Planner.pack() gives it
     bytes_sent: int = 0  # by all workers so far
     ended: str = ""  # the condition of [until] that was reached; empty: none
+    stopped: str = ""  # why an operator ended the run; nobody goes on before --resume
+    informed: tuple[int, ...] = ()  # workers that know that the run is over
     leaders: Line = ()  # all coordinators that led, the oldest first
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
 
@@ -36,6 +38,8 @@ class CommittedState:
             "model_bytes": self.model_bytes,
             "bytes_sent": self.bytes_sent,
             "ended": self.ended,
+            "stopped": self.stopped,
+            "informed": self.informed,
             "leaders": [leader.to_list() for leader in self.leaders],
             "place": self.place,
         }
@@ -55,6 +59,8 @@ class CommittedState:
             planner=planner,
             bytes_sent=head.get("bytes_sent", 0),  # states from before had neither
             ended=head.get("ended", ""),
+            stopped=head.get("stopped", ""),
+            informed=tuple(head.get("informed", ())),
             leaders=tuple(map(Leadership.from_list, head.get("leaders", ()))),
             place=head.get("place", ""),
         )

@@ -7,11 +7,12 @@ everything else may be lost at any instant.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc.aio
@@ -49,6 +50,9 @@ from fedhp.types import RoundRecord
 LOG = logging.getLogger("fedhp.coordinator")
 CHECK_SECONDS = 0.1  # between two checks which workers are silent
 LEDGER_RETRY_SECONDS = 1.0
+MISSED_SECONDS = 1.5 * limits.POLL_SECONDS  # for workers that missed the end to find this process
+JOINED_SECONDS = 60.0  # for those that have found it to prepare and ask
+LAST_COMMIT_SECONDS = 5.0
 
 
 class Deposed(Exception):
@@ -65,6 +69,7 @@ class CoordinatorSettings:
     folder: Path  # of the record and the history
     allowed: AllowList
     advertise: str | None = None
+    resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the ledger was moved or restored here; the original is gone
     on_round: Callable[[RoundRecord], None] = lambda record: None
 
@@ -78,6 +83,14 @@ class Coordinator:
         self.history = History(settings.folder, settings.identity.name)
         self.address = ""
         self.state: CoordinatorState | None = None  # None until it leads
+
+    @property
+    def stopped(self) -> str:
+        """Why an operator ended the run before its last round; empty if nobody did."""
+        state = self.state
+        if state is None or state.round_index >= state.stop_condition.last_round:
+            return ""
+        return state.stopping
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
@@ -108,10 +121,10 @@ class Coordinator:
                 for task in (running, lost):
                     task.cancel()
                 await asyncio.gather(running, lost, return_exceptions=True)
-            await self._say_goodbye(state)
+            await self._say_goodbye(state, rounds)
         except asyncio.CancelledError:
             if self.state is not None and self.state.phase is not Phase.FINISHED:
-                self.state.record.finish("interrupted")
+                self.state.record.finish("interrupted", stopped=self.state.stopping)
             raise
         finally:
             await server.stop(grace=0.5)
@@ -131,6 +144,7 @@ class Coordinator:
             committed = CommittedState.from_bytes(content)
             committed.check_experiment(experiment)
             committed.check_place(self.ledger.place(), moved=self.settings.moved)
+            committed = self._resumed(committed)
         asynchronous = is_asynchronous(experiment)
         settings = ConductorSettings(
             workers=experiment.workers,
@@ -160,6 +174,8 @@ class Coordinator:
             bytes_sent=committed.bytes_sent,
             ended=committed.ended,
             allowed=self.settings.allowed,
+            stopped=committed.stopped,
+            informed=committed.informed,
             leaders=extended(committed.leaders, epoch, start=committed.attempt),
             place=self.ledger.place(),
         )
@@ -175,11 +191,37 @@ class Coordinator:
         )
         return state
 
-    async def _say_goodbye(self, state: CoordinatorState) -> None:
-        """Let every worker that may still ask hear that the run is over."""
-        until = time.monotonic() + limits.POLL_SECONDS
-        while time.monotonic() < until and state.expected_back():
+    def _resumed(self, committed: CommittedState) -> CommittedState:
+        """What was committed, without the stop if the operator wants the run to go on."""
+        if not committed.stopped:
+            return committed
+        what = f"the run was {committed.stopped} after round {committed.attempt.round_index}"
+        if self.settings.resume:
+            LOG.info("%s; it is resumed", what)
+            return replace(committed, stopped="", informed=())
+        LOG.warning("%s; workers that do not know it yet are told; --resume continues it", what)
+        return committed
+
+    async def _say_goodbye(self, state: CoordinatorState, rounds: CoordinatorRoundLoop) -> None:
+        """Let every worker that may still ask hear that the run is over, and note who did.
+
+        One that took over a run that was over already has seen nobody: it waits for all members
+        that do not know it yet, since they look for a coordinator.
+        """
+        began, over_before = time.monotonic(), not state.has_begun
+        known = set(state.informed)
+        while True:
+            waited = time.monotonic() - began
+            most = MISSED_SECONDS if over_before else limits.POLL_SECONDS
+            if not state.expected_back() and not (over_before and state.uninformed()):
+                break
+            if waited > (JOINED_SECONDS if over_before and state.expected_back() else most):
+                break
             await state.wait_for_change(CHECK_SECONDS)
+        if state.informed != known:
+            with contextlib.suppress(Deposed, TimeoutError):
+                async with asyncio.timeout(LAST_COMMIT_SECONDS):
+                    await rounds.commit()
 
 
 class CoordinatorRoundLoop:
@@ -193,15 +235,36 @@ class CoordinatorRoundLoop:
         self.ledger = ledger
         self.on_round = on_round
         self._surveyed = False
+        self._last: CommittedState | None = None  # as the ledger has it
+        self._committing = asyncio.Lock()
 
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
         state = self.state
         state.start()
         one_round = self._round_of_turns if state.asynchronous else self._round
-        while state.round_index < state.stop_condition.last_round and not state.stopping:
-            await one_round()
+        stopping = asyncio.create_task(self._commit_stop())
+        try:
+            while state.round_index < state.stop_condition.last_round and not state.stopping:
+                state.has_begun = True
+                await one_round()
+            if state.stop_requested.is_set():
+                await stopping
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
         state.finish()
+
+    async def _commit_stop(self) -> None:
+        """Make an operator's stop durable at once: the round takes a while, and whoever takes over
+        in the meantime must not go on."""
+        state = self.state
+        await state.stop_requested.wait()
+        async with self._committing:
+            assert self._last is not None
+            await self._commit(replace(self._last, stopped=state.stopping))
+        state.history.note("stopped", {"why": state.stopping})
+        state.stop_committed.set()
 
     async def _round(self) -> None:
         """One attempt at the next round."""
@@ -362,8 +425,11 @@ class CoordinatorRoundLoop:
 
     async def commit(self, attempt: Attempt | None = None) -> None:
         """Make the state durable with this attempt; without a majority wait for one."""
-        state = self.state
-        content = state.committed_state(attempt).to_bytes()
+        async with self._committing:
+            await self._commit(self.state.committed_state(attempt))
+
+    async def _commit(self, committed: CommittedState) -> None:
+        state, content = self.state, committed.to_bytes()
         while True:
             try:
                 await self.ledger.commit(content)
@@ -376,5 +442,6 @@ class CoordinatorRoundLoop:
                 state.pause(str(error))
                 await asyncio.sleep(LEDGER_RETRY_SECONDS)
             else:
+                self._last = committed
                 state.resume()
                 return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -231,6 +233,13 @@ class CoordinatorHandlers:
             return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
         self.state.allow(member)
         return f"{name} may join and send again"
+
+    async def stop_is_durable(self) -> bool:
+        """Whether a stop is part of the committed state, after a short wait if need be."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.COMMAND_SECONDS / 2):
+                await self.state.stop_committed.wait()
+        return self.state.stop_committed.is_set()
 
     def _holders(self, member: Member) -> list[Member]:
         """Other members that hold the committed model, the fastest link first."""

@@ -56,6 +56,7 @@ class CoordinatorProcessSettings:
     allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
     ha: str | None = None  # etcd://..., or None for a local ledger
+    resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the folder was moved or restored here; the original is gone
     insecure_etcd: bool = False  # etcd without TLS, on purpose
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
@@ -166,8 +167,11 @@ async def coordinate(
     *,
     stop: asyncio.Event,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
-) -> None:
-    """Coordinate until the run is over; Interrupted if `stop` is set before."""
+) -> str:
+    """Coordinate until the run is over; Interrupted if `stop` is set before.
+
+    Returns why an operator ended the run; empty if it has all its rounds.
+    """
     identity = check_settings(settings)
     warn_of_plain_etcd(settings.ha)
     make_folder(settings.folder, option="--out")
@@ -196,6 +200,7 @@ async def coordinate(
                 "stopped\n  the run is saved; the same command continues it, the workers wait"
             )
         leading.result()
+        return current.stopped
     finally:
         stopping.cancel()
         if server is not None:
@@ -255,6 +260,7 @@ class _Current:
     """The coordinator that this process runs at the moment."""
 
     coordinator: Coordinator | None = None
+    stopped: str = ""  # why an operator ended the run
     port: int = 0  # one that the system chose stays the same: workers know it
 
 
@@ -288,12 +294,14 @@ async def _lead_once(
                 folder=settings.folder,
                 allowed=AllowList(settings.allow),
                 advertise=settings.advertise,
+                resume=settings.resume,
                 moved=settings.moved,
                 on_round=on_round,
             ),
             ledger,
         )
         await current.coordinator.run()
+        current.stopped = current.coordinator.stopped
         return True
     except (Deposed, NotLeader, Unreachable) as error:
         if settings.ha is None or (not ledger.has_led and isinstance(error, Unreachable)):

@@ -20,6 +20,7 @@ from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
+OPERATOR_STOP = "operator_stop"  # in the record: why an operator ended the run; empty: nobody did
 
 
 class RunRecordWriter:
@@ -54,6 +55,7 @@ class RunRecordWriter:
                     store.set_meta(key, value)
                 write_file(folder / EXPERIMENT, text.encode())
             store.set_meta("status", "running")
+            store.set_meta(OPERATOR_STOP, committed.stopped)
         except BaseException:
             lock.__exit__(None, None, None)
             raise
@@ -79,8 +81,12 @@ class RunRecordWriter:
         self._store.set_meta("model_bytes", model_bytes)
         self._store.set_meta("parameters", model_bytes // 4)
 
-    def finish(self, status: str, *, reached: str = "") -> None:
-        """The run is over, perhaps because a condition was reached, or ends here for now."""
+    def finish(self, status: str, *, reached: str = "", stopped: str = "") -> None:
+        """The run is over, perhaps because a condition was reached, or ends here for now.
+
+        stopped: why an operator ended it; empty if nobody did.
+        """
+        self._store.set_meta(OPERATOR_STOP, stopped)
         if reached:
             self._store.set_meta("stopped", reached)
         self._store.set_meta("peak_memory", peak_memory())

@@ -106,7 +106,10 @@ class CoordinatorService(CoordinatorServicer):
         def command(_: str) -> wire.Receipt:
             return wire.Receipt(accepted=True, why=self.handlers.command(request))
 
-        return await self._answer("Command", request, context, command)
+        receipt = await self._answer("Command", request, context, command)
+        if request.stop and not await self.handlers.stop_is_durable():
+            receipt.why += "; not durable yet: do not end the coordinator before the run is over"
+        return receipt
 
     async def _answer(
         self, method: str, request: Any, context: Any, handle: Callable[[str], T]

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -77,6 +77,8 @@ class CoordinatorState:
         bytes_sent: int = 0,
         ended: str = "",
         allowed: AllowList | None = None,
+        stopped: str = "",
+        informed: Iterable[int] = (),
         leaders: Line = (),
         place: str = "",
     ) -> None:
@@ -93,7 +95,10 @@ class CoordinatorState:
         self.planner = planner  # None until a worker says how large a model is
         self.model_bytes = model_bytes
         self.phase, self.why = Phase.STARTING, ""
-        self.stopping = ""  # why an operator ends the run
+        self.stopping = stopped  # why an operator ends the run
+        self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
+        self.has_begun = False  # a round under this coordinator
+        self.informed = set(informed)  # workers that know that the run is over
         self.stop_condition = StopCondition(experiment, tested=True)
         self.stop_condition.resume(self.round_index, 0.0, bytes_sent, None)
         if ended:
@@ -147,6 +152,8 @@ class CoordinatorState:
             planner=b"" if self.planner is None else self.planner.pack(),
             bytes_sent=self.stop_condition.bytes_sent,
             ended=self.stop_condition.reason,
+            stopped=self.stopping,
+            informed=tuple(sorted(self.informed)),
             leaders=self.leaders,
             place=self.place,
         )
@@ -180,6 +187,7 @@ class CoordinatorState:
     def stop(self, why: str) -> None:
         """End the run after its present round, or in a few seconds if that takes longer."""
         self.stopping = why
+        self.stop_requested.set()
         self.notify()
 
     def finish(self) -> None:
@@ -190,7 +198,11 @@ class CoordinatorState:
         self.why = reached or f"all {self.experiment.rounds} rounds are done"
         if self.stopping and not ended:
             self.why = self.stopping
-        self.record.finish("finished" if ended else "interrupted", reached=reached)
+        self.record.finish(
+            "finished" if ended else "interrupted",
+            reached=reached,
+            stopped="" if ended else self.stopping,
+        )
         self.history.note("finished", {"round": self.round_index, "why": self.why})
         self.notify()
 
@@ -300,6 +312,9 @@ class CoordinatorState:
     def member_dismissed(self, member: Member) -> None:
         """A member gets the order that it has finished."""
         self.conductor.leave(member)
+        if self.phase is Phase.FINISHED:
+            self.informed.add(member.worker)
+            self.notify()
 
     def drain(self, member: Member) -> None:
         """A member is to leave after its present round, or in a few seconds if that takes longer;
@@ -379,6 +394,15 @@ class CoordinatorState:
         )
         members = self.conductor.members.values()
         return [member for member in members if self.status_of(member) not in gone]
+
+    def uninformed(self) -> list[Member]:
+        """Members that do not know yet that the run is over, wherever they are."""
+        members = self.conductor.members.values()
+        return [
+            member
+            for member in members
+            if member.worker not in self.informed and not member.removed
+        ]
 
     def step_times(self) -> FloatArray:
         """Everyone's last step time, [N]."""

@@ -24,6 +24,7 @@ from fedhp.cluster.coordinator.leadership import (
     check_network,
     read_announcement,
 )
+from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
@@ -68,6 +69,7 @@ class Cluster:
         ha: str | None = None,
         insecure_etcd: bool = False,
         lease: float = LEASE,
+        resume: bool = False,  # continue a run that an operator stopped
         moved: bool = False,  # the folder was moved or restored here; the original is gone
         restart: bool = True,
         log_format: logs.Format = "text",
@@ -81,6 +83,7 @@ class Cluster:
         self.notes: list[str] = []  # what happened to processes, for the user
         self._source, self._ha, self._lease = source, ha, lease
         self._insecure_etcd, self._moved = insecure_etcd, moved
+        self.resume = resume
         self._restart, self._log_format = restart, log_format
         self._clock = clock
         self._started: dict[str, _StartedProcess] = {}
@@ -126,6 +129,7 @@ class Cluster:
             listen=f"{HOST}:{self._port_of(name)}",
             source=self._source,
             ha=self._ha,
+            resume=self.resume,
             moved=self._moved,
             insecure_etcd=self._insecure_etcd,
             lease=self._lease,
@@ -221,6 +225,24 @@ class Cluster:
         with RunReader(folder) as run:
             same = not differences(run.meta("experiment"), to_tables(self.experiment))
             return bool(same and run.meta("status") == "finished")
+
+    def stopped(self) -> str:
+        """Why an operator ended the run in this folder; empty if nobody did."""
+        folder = self.record_folder(self.coordinators[0])
+        if not (folder / RECORD_FILE).is_file():
+            return ""
+        with RunReader(folder) as run:
+            return str(run.meta(OPERATOR_STOP) or "")
+
+    def check_not_stopped(self) -> None:
+        """Refuse to go on after an operator's stop unless that is wanted."""
+        reason = self.stopped()
+        if reason and not self.resume:
+            raise RunError(
+                f"{self.folder}: the run was {reason}",
+                allowed="a run that was not stopped, or --resume",
+                fix="add --resume to continue it",
+            )
 
     def finished(self) -> bool:
         """Whether the run is over and all processes have ended; workers that hang are stopped."""
