@@ -94,7 +94,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
-        server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
+        server = grpc.aio.server(options=limits.SERVER_OPTIONS)
         listen = parse_listen(self.settings.listen, key="--listen")
         try:
             # gRPC would not release the port of a server that was never started, so it gets the
@@ -295,7 +295,7 @@ class CoordinatorRoundLoop:
         started = time.monotonic()
         attempt = state.begin_turns()
         reach("coordinator.ordering", coming)
-        state.notify()
+        state.waiting.wake_all()
         reach("coordinator.gathering", coming)
         while len(planner.ended) < max(1, len(state.alive())) and not state.stopping:
             await self._wait()
@@ -324,6 +324,7 @@ class CoordinatorRoundLoop:
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
             if not enough and state.conductor.end_suspensions(time.monotonic()):
+                state.wake_behind()
                 continue
             complete = len(ready) == wanted or (enough and waited >= patience)
             if complete:
@@ -378,7 +379,7 @@ class CoordinatorRoundLoop:
             deadline=self.state.deadlines.deadline(slowest=planned.slowest, middle=planned.middle),
         )
         reach("coordinator.ordering", attempt.round_index)
-        self.state.notify()
+        self.state.waiting.wake(participants)
         return attempt
 
     async def _collect(
@@ -399,11 +400,10 @@ class CoordinatorRoundLoop:
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
             if verdict is not AttemptVerdict.WAIT:
                 break
-            gone = state.conductor.gone(now)
+            gone = state.gone(now)
             if gone != noted:
                 noted = gone
                 state.history.note("gone", {"workers": gone})
-                state.notify()
             await self._wait()
         if verdict is AttemptVerdict.GIVE_UP:
             state.give_up_attempt(attempt)
@@ -421,7 +421,7 @@ class CoordinatorRoundLoop:
         self.state.attempt_committed(attempt, reported=reported)
         reach("coordinator.committed", record.round_index)
         self.on_round(record)
-        self.state.notify()
+        self.state.wake_behind()
 
     async def commit(self, attempt: Attempt | None = None) -> None:
         """Make the state durable with this attempt; without a majority wait for one."""

@@ -67,15 +67,17 @@ class CoordinatorHandlers:
         return member
 
     async def next(self, member: Member, request: wire.NextRequest) -> wire.Order:
-        """Something to do, at the latest after limits.POLL_SECONDS."""
+        """Something to do, at the latest after limits.POLL_SECONDS. A later call of the same
+        member ends this one with Refused."""
         self.state.member_polled(member, request)
         until = time.monotonic() + limits.POLL_SECONDS
-        while True:
-            order = self._order(member)
-            left = until - time.monotonic()
-            if not order.HasField("wait") or left <= 0:
-                return order
-            await self.state.wait_for_change(left)
+        with self.state.waiting.begin(member.worker) as wait:
+            while True:
+                order = self._order(member)
+                left = until - time.monotonic()
+                if not order.HasField("wait") or left <= 0:
+                    return order
+                await wait.until_changed(left)
 
     def _order(self, member: Member) -> wire.Order:
         state, conductor = self.state, self.state.conductor
@@ -168,7 +170,7 @@ class CoordinatorHandlers:
             epoch=conductor.epoch,
             round=attempt.round_index,
             attempt=attempt.number,
-            gone=conductor.gone(now),
+            gone=self.state.gone(now),
             leave=self.state.must_leave(member),
             barred=self.state.barred,
             token=self.state.token,

@@ -7,7 +7,7 @@ their sender. Nothing here decides anything about rounds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -16,6 +16,7 @@ import grpc.aio
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.call_limits import DEAR_CALL, CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
 from fedhp.cluster.security.tls import AllowList, identify_caller
@@ -30,10 +31,14 @@ CODES = {
     "removed": grpc.StatusCode.PERMISSION_DENIED,
     "joined": grpc.StatusCode.FAILED_PRECONDITION,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "replaced": grpc.StatusCode.ABORTED,
     "epoch": grpc.StatusCode.FAILED_PRECONDITION,
     "run": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
+# Calls that are dear: a joining worker gets the whole experiment, a status names all members.
+COSTS = {"Join": DEAR_CALL, "Status": DEAR_CALL, "Next": 2.0}
 
 # A report is checked by its handler, which knows what is expected of the worker.
 CHECKS: Mapping[str, Callable[[Any], None]] = {
@@ -52,6 +57,8 @@ class CoordinatorService(CoordinatorServicer):
     def __init__(self, handlers: CoordinatorHandlers, allowed: AllowList) -> None:
         self.handlers = handlers
         self.allowed = allowed
+        self._limits = CallLimits()
+        self._log_throttle = LogThrottle()
 
     async def Join(self, request: wire.JoinRequest, context: Any) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
@@ -61,8 +68,11 @@ class CoordinatorService(CoordinatorServicer):
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         """A worker asks for something to do."""
-        member = await self._answer("Next", request, context, self.handlers.member)
-        return await self.handlers.next(member, request)
+
+        def next_order(name: str) -> Awaitable[wire.Order]:
+            return self.handlers.next(self.handlers.member(name), request)
+
+        return await self._answer("Next", request, context, next_order)
 
     async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
         """A worker reports what it measured. Being late is an answer, not an error."""
@@ -112,27 +122,34 @@ class CoordinatorService(CoordinatorServicer):
         return receipt
 
     async def _answer(
-        self, method: str, request: Any, context: Any, handle: Callable[[str], T]
+        self, method: str, request: Any, context: Any, handle: Callable[[str], T | Awaitable[T]]
     ) -> T:
         """Check who calls, whether it may, and the message; then handle it."""
         name = ""
         try:
             peer = await identify_caller(context)
             name = peer.name
-            roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
-            self.handlers.guard.check(
-                request.envelope, peer=name, roles=roles, rule=CALL_RULES[method]
-            )
-            if method in CHECKS:
-                CHECKS[method](request)
-            return handle(name)
+            async with self._limits.one_call(name, cost=COSTS.get(method, 1.0)):
+                roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
+                self.handlers.guard.check(
+                    request.envelope, peer=name, roles=roles, rule=CALL_RULES[method]
+                )
+                if method in CHECKS:
+                    CHECKS[method](request)
+                answer = handle(name)
+                return await answer if isinstance(answer, Awaitable) else answer
         except Refused as refusal:
             return await self._refuse(context, name, refusal)
 
     async def _refuse(self, context: Any, name: str, refusal: Refused) -> NoReturn:
-        if self.handlers.guard.strike(name, refusal.reason):
+        guard = self.handlers.guard
+        known = guard.is_quarantined(name)
+        if guard.strike(name, refusal.reason) and not known:
             LOG.warning("quarantined %s", name)
-        LOG.info("refused %s: %s", name or "an unknown caller", refusal)
+        log, left_out = self._log_throttle.admit(name, refusal.reason)
+        if log:
+            more = f" ({left_out} more like it before)" if left_out else ""
+            LOG.info("refused %s: %s%s", name or "an unknown caller", refusal, more)
         code = CODES.get(refusal.reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, str(refusal)[: limits.TEXT_LENGTH])
         raise AssertionError("abort does not return")

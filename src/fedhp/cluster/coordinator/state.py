@@ -28,6 +28,7 @@ from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner
+from fedhp.cluster.coordinator.waiting import WaitingMembers
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -45,6 +46,7 @@ MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch 
 CATCH_UP_SECONDS = 1.5  # the least time that an attempt waits for it
 STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
 ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
+GONE_SECONDS = 0.1  # that the list of absent workers may be old
 NOT_ALLOWED = "it is no longer on the allow-list"
 LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
 
@@ -116,7 +118,9 @@ class CoordinatorState:
         self._model_sizes: dict[int, int] = {}  # bytes, as each worker says
         self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
+        self.waiting = WaitingMembers()
         self._changed = asyncio.Event()
+        self._gone: tuple[float, list[int]] = (float("-inf"), [])  # as of when, and who
 
     @property
     def round_index(self) -> int:
@@ -205,6 +209,7 @@ class CoordinatorState:
         )
         self.history.note("finished", {"round": self.round_index, "why": self.why})
         self.notify()
+        self.waiting.wake_all()
 
     # --- members ---------------------------------------------------------------------------
 
@@ -230,22 +235,34 @@ class CoordinatorState:
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
         self.notify()
+        if self.conductor.holds(member):
+            self.wake_behind()
         return member
 
     def member_polled(self, member: Member, request: wire.NextRequest) -> None:
-        """A member asks for an order, and says what it has and has measured."""
+        """A member asks for an order, and says what it has and has measured. A member that only
+        asks again wakes nobody."""
+        before = (member.models, member.step_time, member.seen)
+        now = time.monotonic()
         self.conductor.poll(
             member,
             models=tuple(map(Attempt.from_wire, request.stands)),
             step_time=self._believable_step_time(member, request.step_time),
-            now=time.monotonic(),
+            now=now,
         )
+        held_before = before[0] == member.models
+        quiet = now - before[2] > self.experiment.cluster.suspect_after
+        if not held_before or before[1] != member.step_time or quiet:
+            self.notify()
+        if not held_before and self.conductor.holds(member):
+            self.wake_behind()
         if request.model_bytes and member.worker not in self._model_sizes:
             self._model_sizes[member.worker] = request.model_bytes
             self.record.note_samples(member.worker, request.samples)
-        if self.survey is not None:
+            self.notify()
+        if self.survey is not None and request.surveyed:
             self.survey.add(member.worker, request.surveyed)
-        self.notify()
+            self.notify()
 
     def _believable_step_time(self, member: Member, claimed: float) -> float:
         """What a member says of its steps counts before its first report, and after a report that
@@ -322,6 +339,7 @@ class CoordinatorState:
         self.conductor.drain(member)
         self._drained_at.setdefault(member.worker, time.monotonic())
         self.notify()
+        self.waiting.wake([member.worker])
 
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
@@ -332,6 +350,7 @@ class CoordinatorState:
         LOG.warning("%s is removed: %s", member.name, why)
         self._bar()
         self.notify()
+        self.waiting.wake([member.worker])
 
     def allow(self, member: Member) -> None:
         """A member may join, send and take part again."""
@@ -339,6 +358,7 @@ class CoordinatorState:
         self.conductor.readmit(member)
         self._bar()
         self.notify()
+        self.waiting.wake([member.worker])
 
     def supervise(self) -> None:
         """What has to happen soon although nobody calls: the allow-list may have changed, and
@@ -458,7 +478,7 @@ class CoordinatorState:
         """Have links timed before the first plan."""
         self.survey = LinkSurvey(participants)
         self.why = "the links are being timed"
-        self.notify()
+        self.waiting.wake(participants)
         return self.survey
 
     def end_survey(self, *, seconds: float) -> None:
@@ -602,17 +622,29 @@ class CoordinatorState:
     # --- waiting ---------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake the round loop: it may have to go on."""
         self._changed.set()
-        self._changed = asyncio.Event()
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Wait until something changes, at most so long."""
-        event = self._changed
+        """In the round loop: wait until something changes, at most so long."""
         with contextlib.suppress(TimeoutError):
             # wait_for would lose a cancellation that comes together with the event.
             async with asyncio.timeout(seconds):
-                await event.wait()
+                await self._changed.wait()
+        self._changed.clear()
+
+    def wake_behind(self) -> None:
+        """Wake the members that wait for a model that somebody may have now."""
+        members = self.conductor.members
+        self.waiting.wake(
+            worker for worker in self.waiting.workers() if not self.conductor.holds(members[worker])
+        )
+
+    def gone(self, now: float) -> list[int]:
+        """Workers that nobody should wait for, as of a moment ago: every heartbeat asks."""
+        if now - self._gone[0] > GONE_SECONDS:
+            self._gone = now, self.conductor.gone(now)
+        return self._gone[1]
 
 
 def is_asynchronous(experiment: Experiment) -> bool:

@@ -28,7 +28,7 @@ CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
 FOREVER = 1e9  # s, sent in place of infinity
 
-# Of every gRPC server and channel. A stopped process still answers keepalive: deadlines and
+# Of every gRPC channel and server. A stopped process still answers keepalive: deadlines and
 # heartbeats notice it.
 CONNECTION_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -38,4 +38,10 @@ CONNECTION_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.so_reuseport", 0),
+)
+# Calls that wait for the same connection to carry them do so at their caller.
+STREAMS_PER_CONNECTION = 32
+SERVER_OPTIONS = (
+    *CONNECTION_OPTIONS,
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
 )

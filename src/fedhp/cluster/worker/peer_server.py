@@ -11,9 +11,8 @@ import asyncio
 import hashlib
 import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -23,6 +22,7 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.call_limits import CallLimits
 from fedhp.cluster.protocol.codec import BadModel, Encoded
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
@@ -105,27 +105,6 @@ class ModelOffer:
             raise NotAvailable("patience", "the model was not ready in time") from None
 
 
-class CallLimits:
-    """How many calls of each peer are open, and how many streams send at once."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-        self.sending = asyncio.Semaphore(MAX_SENDING)
-
-    @contextmanager
-    def one_call(self, peer: str) -> Iterator[None]:
-        """Count one more call of this peer, or raise NotAvailable."""
-        if self._open[peer] >= MAX_CALLS_PER_PEER:
-            raise NotAvailable("streams", f"this peer has {MAX_CALLS_PER_PEER} open calls already")
-        self._open[peer] += 1
-        try:
-            yield
-        finally:
-            self._open[peer] -= 1
-            if not self._open[peer]:
-                del self._open[peer]
-
-
 class ProbeBudget:
     """How many probe bytes each peer may ask for, so that none can fill the link."""
 
@@ -156,7 +135,8 @@ class PeerService(PeerServicer):
         self.learner: Learner | None = None  # set once it is built
         self._session = session
         self._offer = offer
-        self._limits = CallLimits()
+        self._limits = CallLimits(at_once=MAX_CALLS_PER_PEER)
+        self._sending = asyncio.Semaphore(MAX_SENDING)
         self._probes = ProbeBudget(clock)
 
     async def Pull(self, request: wire.PullRequest, context: Context) -> None:
@@ -164,16 +144,15 @@ class PeerService(PeerServicer):
         async with self._answering(context, "pull") as peer:
             self._admit(request.envelope, context, "Pull")
             check_pull(request)
-            with self._limits.one_call(peer):
-                if request.wanted == wire.PROBE:
-                    self._probes.spend(peer, request.bytes)
-                    await self._send(_probe_chunks(request.bytes, self._reply_to(request)), context)
-                    return
-                if request.wanted == wire.TRAINED:
-                    encoded = await self._trained_model(request, peer)
-                else:
-                    encoded = await self._committed_model(request)
-                await self._send_model(encoded, self._reply_to(request), context)
+            if request.wanted == wire.PROBE:
+                self._probes.spend(peer, request.bytes)
+                await self._send(_probe_chunks(request.bytes, self._reply_to(request)), context)
+                return
+            if request.wanted == wire.TRAINED:
+                encoded = await self._trained_model(request, peer)
+            else:
+                encoded = await self._committed_model(request)
+            await self._send_model(encoded, self._reply_to(request), context)
 
     async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
         """AD-PSGD: take the mean of the caller's model and the own one, return the own one.
@@ -192,20 +171,19 @@ class PeerService(PeerServicer):
             learner = self._ready_learner()
             if not learner.asynchronous:
                 raise Refused("kind", "this run does not average models in pairs")
-            with self._limits.one_call(peer):
-                _check_not_swapping(learner)
-                receiver = learner.codec.receiver()
-                receiver.push(first)
-                failpoints.reach("worker.receiving", self._session.attempt.round_index)
-                async for chunk in _timely(chunks):
-                    receiver.push(chunk)
-                theirs = await asyncio.to_thread(receiver.finish)
-                _check_not_swapping(learner)
-                mine = learner.current()
-                learner.average(theirs)
-                self._session.note("averaged", {"peer": peer})
-                encoded = await asyncio.to_thread(learner.codec.encode, mine)
-                await self._send_model(encoded, self._reply_to(first), context)
+            _check_not_swapping(learner)
+            receiver = learner.codec.receiver()
+            receiver.push(first)
+            failpoints.reach("worker.receiving", self._session.attempt.round_index)
+            async for chunk in _timely(chunks):
+                receiver.push(chunk)
+            theirs = await asyncio.to_thread(receiver.finish)
+            _check_not_swapping(learner)
+            mine = learner.current()
+            learner.average(theirs)
+            self._session.note("averaged", {"peer": peer})
+            encoded = await asyncio.to_thread(learner.codec.encode, mine)
+            await self._send_model(encoded, self._reply_to(first), context)
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -214,7 +192,8 @@ class PeerService(PeerServicer):
         """The caller's name; an error in the block aborts the call with a code and the reason."""
         peer = (await identify_caller(context)).name
         try:
-            yield peer
+            async with self._limits.one_call(peer):
+                yield peer
             return
         except Refused as error:
             self._session.note_refusal(peer, error, what=what)
@@ -269,7 +248,7 @@ class PeerService(PeerServicer):
         await self._send(self._ready_learner().codec.chunks(encoded, envelope), context)
 
     async def _send(self, chunks: Iterable[wire.Chunk], context: Context) -> None:
-        async with self._limits.sending:
+        async with self._sending:
             # The caller's clock starts with the headers: from here on nothing has to be waited for.
             await context.send_initial_metadata(())
             first = True

@@ -12,6 +12,7 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.call_limits import LogThrottle
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
 from fedhp.cluster.security.identity import Identity
@@ -35,6 +36,7 @@ class WorkerSession:
         self.envelopes = Envelopes(identity.name, after=after)
         self.guard = Guard(run=None)
         self.leader = FollowedLeader(folder)
+        self._log_throttle = LogThrottle()
         self.worker = -1
         self.workers = 0  # in the experiment, once it is known
         self.phase = "joining"
@@ -72,5 +74,10 @@ class WorkerSession:
         bad = isinstance(error, BadModel) or error.reason in BAD_REASONS
         quarantined = self.guard.strike(peer, error.reason) if bad else False
         facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": quarantined}
+        written, left_out = self._log_throttle.admit(peer, what, error.reason)
+        if not written:
+            return
+        if left_out:
+            facts["left_out"] = left_out
         self.history.note("refused", facts)
         log.warning("refused", extra={**facts, "why": str(error)})

@@ -194,7 +194,7 @@ class Worker:
 
     async def _serve(self) -> None:
         settings = self._settings
-        self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
+        self._server = grpc.aio.server(options=limits.SERVER_OPTIONS)
         add_PeerServicer_to_server(self._service, self._server)
         try:
             port = self._server.add_secure_port(

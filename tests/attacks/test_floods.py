@@ -1,0 +1,184 @@
+"""One member calls as often as it can: what is refused, and that the rounds of the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks import flood
+from attacks.members import start_attacker
+from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from fedhp.cluster.coordinator.waiting import WaitingMembers
+from fedhp.cluster.protocol import call_limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
+from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.tls import open_channel
+
+CALLS = 300
+
+
+async def call_in_parallel(
+    federation: InProcessFederation,
+    name: str,
+    method: str,
+    request: Any,
+    *,
+    count: int,
+    seconds: float,
+) -> Counter[str]:
+    """Many calls at once over one connection; how often each answer came."""
+    import grpc.aio
+
+    identity, envelopes = load_identity(federation.certificates, name), Envelopes(name)
+    outcomes: Counter[str] = Counter()
+    async with open_channel(identity, federation.address, name=None) as channel:
+        call = getattr(CoordinatorStub(channel), method)
+        run_id = federation.workers["w0"].run
+
+        async def once() -> None:
+            try:
+                await call(request(envelopes.make(run=run_id)), timeout=seconds)
+                outcomes["answered"] += 1
+            except grpc.aio.AioRpcError as error:
+                outcomes[str(error.details()).partition(":")[0]] += 1
+
+        await asyncio.gather(*(once() for _ in range(count)))
+    return outcomes
+
+
+def test_a_flood_is_refused_and_rounds_go_on(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_limits, "LONGEST_HOLD_SECONDS", 0.02)
+
+    async def scenario() -> None:
+        settings = experiment(workers=4, rounds=100_000, cluster={"gather": 0.2})
+        async with in_process_federation(settings, certificates, tmp_path) as federation:
+            leader = await federation.start_coordinator()
+            for name in ("w0", "w1", "w2"):
+                federation.start_worker(name)
+            await until(lambda: leader.round_index >= 1)
+            before = leader.round_index
+            outcomes = await call_in_parallel(
+                federation,
+                "w3",
+                "Status",
+                lambda e: wire.StatusRequest(envelope=e),
+                count=CALLS,
+                seconds=60.0,
+            )
+            assert sum(outcomes.values()) == CALLS
+            # Beyond its streams, the transport itself refuses: no handler sees those calls.
+            assert outcomes["answered"] < CALLS / 2
+            assert outcomes["streams"] > 0
+            assert leader.round_index > before
+            counts = leader.guard.counts()
+            refused = sum(n for (_, reason), n in counts.items() if reason == "streams")
+            assert refused == outcomes["streams"]
+
+    run(scenario())
+
+
+def test_a_later_next_ends_the_earlier_one(certificates: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = experiment(workers=4, rounds=100_000, cluster={"min_workers": 4})
+        async with in_process_federation(settings, certificates, tmp_path) as federation:
+            leader = await federation.start_coordinator()
+            federation.start_worker("w0")
+            await until(lambda: leader.waiting.workers() == [0])
+            attacker = start_attacker(federation, "w3")
+            await until(lambda: leader.waiting.workers() == [0, 3])
+            await federation.stop_worker("w3")
+            outcomes = await call_in_parallel(
+                federation,
+                "w3",
+                "Next",
+                lambda e: wire.NextRequest(envelope=e, model_bytes=400_000),
+                count=5,
+                seconds=2.0,
+            )
+            assert attacker.run
+            assert outcomes["replaced"] == 4  # the last one waits, until its caller gives up
+            await until(lambda: leader.waiting.workers() == [0])
+
+    run(scenario())
+
+
+def test_only_those_are_woken_whose_order_may_have_changed() -> None:
+    async def scenario() -> None:
+        waiting = WaitingMembers()
+        woken: list[int] = []
+
+        async def wait(worker: int) -> None:
+            with waiting.begin(worker) as call:
+                await call.until_changed(60.0)
+                woken.append(worker)
+
+        tasks = [asyncio.create_task(wait(worker)) for worker in range(3)]
+        await asyncio.sleep(0)
+        assert waiting.workers() == [0, 1, 2]
+        waiting.wake([1, 7])
+        await tasks[1]
+        assert woken == [1]
+        waiting.wake_all()
+        await asyncio.gather(*tasks)
+        assert waiting.workers() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_has_a_number_of_open_calls_and_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(call_limits, "HOLD_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        limits = CallLimits(at_once=2, clock=lambda: now[0])
+        async with limits.one_call("w0"), limits.one_call("w0"), limits.one_call("w1"):
+            with pytest.raises(Refused, match="streams"):
+                async with limits.one_call("w0"):
+                    pass
+        for _ in range(int(call_limits.CALLS_IN_A_BURST) - 2):
+            async with limits.one_call("w0"):
+                pass
+        with pytest.raises(Refused, match="streams"):
+            async with limits.one_call("w0"):
+                pass
+        now[0] = 1.0
+        async with limits.one_call("w0", cost=call_limits.CALLS_PER_SECOND):
+            pass
+        assert limits.refused == 2
+
+    asyncio.run(scenario())
+
+
+def test_refusals_are_logged_a_few_times_and_then_counted() -> None:
+    now = [0.0]
+    throttle = LogThrottle(lines=3, seconds=60.0, clock=lambda: now[0])
+    assert [throttle.admit("w0", "nan")[0] for _ in range(5)] == [True] * 3 + [False] * 2
+    assert throttle.admit("w0", "range") == (True, 0)
+    now[0] = 61.0
+    assert throttle.admit("w0", "nan") == (True, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", flood.KINDS)
+def test_two_thousand_calls_of_one_member(kind: str, tmp_path: Path, record_property: Any) -> None:
+    started = time.monotonic()
+    outcome = flood.measure(tmp_path, kind=kind)
+    record_property(
+        f"figure: {flood.CALLS} parallel {kind} calls of one member",
+        f"{100 * outcome.ratio:.0f} % of the rounds of the others, "
+        f"{outcome.answers['resource_exhausted']} refused in {time.monotonic() - started:.0f} s",
+    )
+    assert outcome.answers["resource_exhausted"] > 0
+    assert outcome.answers["refusals logged"] <= 2 * call_limits.LOG_LINES
+    assert min(outcome.flooded) > 0
