@@ -123,8 +123,7 @@ def test_only_those_are_woken_whose_order_may_have_changed() -> None:
                 woken.append(worker)
 
         tasks = [asyncio.create_task(wait(worker)) for worker in range(3)]
-        await asyncio.sleep(0)
-        assert waiting.workers() == [0, 1, 2]
+        await until(lambda: waiting.workers() == [0, 1, 2])
         waiting.wake([1, 7])
         await tasks[1]
         assert woken == [1]
