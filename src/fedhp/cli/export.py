@@ -65,7 +65,9 @@ def export(
             return
     with RunReader(run) as reader:
         if models is not None:
-            print(f"models: {models} ({len(reader.run_models().save(models))} files)")
+            of_run = reader.run_models()
+            files = f"{len(of_run.save(models))} files, as of round {of_run.round_index}"
+            print(f"models: {models} ({files})")
         if trace is not None:
             unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
             save_text(trace, trace_csv(reader))

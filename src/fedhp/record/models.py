@@ -43,9 +43,11 @@ class RunModels:
 
     def model(self, worker: int) -> nn.Module:
         """A new module with a worker's weights, in evaluation mode."""
-        if isinstance(worker, bool) or not 0 <= worker < self.workers:
+        whole = isinstance(worker, int | np.integer) and not isinstance(worker, bool)
+        if not whole or not 0 <= worker < self.workers:
+            shown = int(worker) if isinstance(worker, np.integer) else repr(worker)
             raise RunError(
-                f"{self._folder}: unknown worker {worker!r}",
+                f"{self._folder}: unknown worker {shown}",
                 allowed=f"a worker from 0 to {self.workers - 1}",
                 fix="choose one of these, or mean_model() for the mean of all",
             )

@@ -135,20 +135,25 @@ class RunReader:
         """The mean of all workers' models as of the last checkpoint, as a new torch module."""
         return self.run_models().mean_model()
 
-    def state_dict(self, worker: int) -> dict[str, Tensor]:
-        """The tensors of a worker's model by their names in the module."""
-        return dict(self.model(worker).state_dict())
+    def state_dict(self, worker: int | None = None) -> dict[str, Tensor]:
+        """The tensors of a worker's model, or of the mean model, by their names in the module."""
+        module = self.mean_model() if worker is None else self.model(worker)
+        return dict(module.state_dict())
 
     def run_models(self) -> RunModels:
         """All models as of the last checkpoint; builds the run's task, which reads its data."""
         from fedhp.record.models import RunModels
 
         saved = read_checkpoint(self.folder, mapped=True)
-        if saved is None:
-            network = "; in a network run each worker keeps its own: workers/NAME/model.safetensors"
+        if saved is None and self.meta("network"):
             raise RunError(
-                f"{self.folder}: there is no checkpoint yet, so there are no models"
-                + (network if self.meta("network") else ""),
+                f"{self.folder}: no process of a network run has all models",
+                allowed="a run of `fedhp run`, `compare` or `sweep`",
+                fix="read the model of each worker from workers/NAME/model.safetensors",
+            )
+        if saved is None:
+            raise RunError(
+                f"{self.folder}: there is no checkpoint yet, so there are no models",
                 allowed="a finished run, or one that has written a checkpoint",
                 fix="let the run finish, with --resume if it was interrupted",
             )

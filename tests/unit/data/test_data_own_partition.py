@@ -18,6 +18,7 @@ from fedhp.config import DataConfig, load, parse, to_tables
 from fedhp.data import load_data, partition
 from fedhp.engine.prepare import prepare
 from fedhp.errors import ConfigError, DataError
+from fedhp.trust import load_trust
 from fedhp.types import IntArray
 
 LABELS = np.arange(40) % 4
@@ -283,9 +284,11 @@ def test_a_worker_of_a_network_takes_its_part(folder: Folder) -> None:
         experiment = parse(tables)
         parts = prepare(experiment).parts
         dataset = load_data(experiment.data)
+        module, own, _ = experiment.data.partition.partition(":")
+        trust = load_trust([module] if own else [])
         for worker in range(3):
             sent = worker_experiment(tomli_w.dumps(to_tables(experiment)))
-            _, spec = prepare_worker(sent, worker)
+            _, spec = prepare_worker(sent, worker, trust=trust)
             assert np.array_equal(
                 spec.dataset.train_inputs[spec.parts[0]], dataset.train_inputs[parts[worker]]
             )

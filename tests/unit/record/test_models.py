@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from safetensors.torch import load_file
 from fedhp.config import parse
 from fedhp.data import load_data
 from fedhp.errors import RunError
+from fedhp.record.checkpoint import CHECKPOINT_FILE
 from fedhp.record.reader import RunReader
+from fedhp.record.store import Store
 from unit.report.runs import make_run
 
 
@@ -78,11 +82,33 @@ def test_counters_of_batch_norm_are_restored(
         assert int(run.state_dict(1)["2.num_batches_tracked"]) == 10
 
 
-@pytest.mark.parametrize("worker", [-1, 6])
-def test_an_unknown_worker(folder: Path, worker: int) -> None:
-    with RunReader(folder) as run, pytest.raises(RunError, match=f"unknown worker {worker}") as bad:
+@pytest.mark.parametrize("worker", [-1, 6, np.int64(6), 1.0, "1", True])
+def test_an_unknown_worker(folder: Path, worker: Any) -> None:
+    with RunReader(folder) as run, pytest.raises(RunError, match="unknown worker") as bad:
         run.model(worker)
     assert bad.value.allowed == "a worker from 0 to 5"
+
+
+def test_the_state_of_the_mean_model(folder: Path) -> None:
+    with RunReader(folder) as run:
+        tensors, expected = run.state_dict(), run.mean_model().state_dict()
+        assert list(tensors) == list(expected)
+        assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+        numpy_index: Any = np.int64(2)
+        bias = run.state_dict(numpy_index)["output.bias"]
+        assert torch.equal(bias, run.state_dict(2)["output.bias"])
+
+
+def test_a_network_run_has_no_models(folder: Path, tmp_path: Path) -> None:
+    run_folder = tmp_path / "network"
+    shutil.copytree(folder, run_folder)
+    (run_folder / CHECKPOINT_FILE).unlink()
+    store = Store.open(run_folder, write=True)
+    store.set_meta("network", True)
+    store.close()
+    with RunReader(run_folder) as run, pytest.raises(RunError, match="network run") as refused:
+        run.model(0)
+    assert "workers/NAME/model.safetensors" in refused.value.fix
 
 
 def test_no_models_before_the_first_checkpoint(tmp_path: Path) -> None:
