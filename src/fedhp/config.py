@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedhp.components import from_validation, is_dotted, wrong_setting
+from fedhp.components import from_validation, is_dotted, resolve, wrong_setting
 from fedhp.errors import ConfigError
 from fedhp.tables import (
     COMMAND_LINE,
@@ -26,7 +26,7 @@ from fedhp.tables import (
     resolve_paths,
     set_key,
 )
-from fedhp.trust import Trust
+from fedhp.trust import Trust, limited_to
 from fedhp.wording import choices_at, default_at, names_at
 
 LOG = logging.getLogger("fedhp")
@@ -396,8 +396,9 @@ def own_parts(experiment: Experiment) -> dict[str, str]:
 
 def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> None:
     """Refuse an experiment from another machine that names untrusted parts."""
-    for key, path in own_parts(experiment).items():
-        trust.check_path(path, key=key, source=source)
+    with limited_to(trust):
+        for key, path in own_parts(experiment).items():
+            resolve(path, {}, key=key, source=source)
 
 
 def source_of(key: str, overrides: Iterable[str], source: str) -> str:

@@ -17,7 +17,7 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import LocalMeans, received_experiment
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
-from fedhp.config import PART_KEYS, Experiment, parse
+from fedhp.config import PART_KEYS, Experiment, check_trusted, parse
 from fedhp.errors import ConfigError, FedhpError
 from fedhp.trust import Trust, load_trust
 from net.clusters import PATIENCE, tiny
@@ -188,9 +188,24 @@ def test_a_launcher_trusts_the_parts_of_its_own_experiment(tmp_path: Path) -> No
         assert set(cluster.exit_codes().values()) == {0}
 
 
-def test_a_standby_does_not_run_untrusted_parts_of_the_committed_experiment() -> None:
-    from fedhp.config import check_trusted
+@pytest.mark.parametrize(
+    ("name", "trusted", "words"),
+    [
+        ("attacks.payload:fire", (), "does not trust the module"),
+        ("attacks.payload:os.kill", ("attacks.payload",), "which this machine does not trust"),
+    ],
+)
+def test_a_standby_does_not_run_untrusted_parts_of_the_committed_experiment(
+    name: str, trusted: tuple[str, ...], words: str
+) -> None:
+    """A topology is called with two numbers, as os.kill is."""
+    committed = parse({"topology": {"name": name}})
+    with pytest.raises(ConfigError, match=words):
+        check_trusted(committed, load_trust(trusted), source="the committed experiment")
 
-    committed = parse({"algorithm": {"name": "attacks.payload:fire"}})
-    with pytest.raises(ConfigError, match="does not trust the module"):
-        check_trusted(committed, load_trust(()), source="the committed experiment")
+
+@pytest.mark.parametrize("text", ["data = 5", "[[data]]", "world = []", 'data = "npz"', "[data"])
+def test_a_malformed_experiment_is_an_error_and_no_crash(text: str, tmp_path: Path) -> None:
+    means = LocalMeans(data_path=tmp_path, trace=tmp_path)
+    with pytest.raises(ConfigError):
+        received_experiment(text, means)

@@ -66,11 +66,12 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
     tables = _tables(text)
     given = {"data.path": means.data_path, "world.trace": means.trace}
     for section, key in PATHS:
-        table = tables.get(section)
-        named = table.pop(key, None) if isinstance(table, dict) else None
-        own = given[f"{section}.{key}"]
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            continue  # which parse refuses
+        named, own = table.pop(key, None), given[f"{section}.{key}"]
         if own is not None:
-            tables.setdefault(section, {})[key] = str(own)
+            table[key] = str(own)
         elif named is not None and key == "trace" and _emulates(tables):
             raise ConfigError(
                 "is set, and a worker takes no path from the coordinator",
