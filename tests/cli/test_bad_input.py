@@ -261,11 +261,24 @@ def test_the_source_of_a_wrong_value_is_named(
     assert result.err.startswith(f"error: {source}")
 
 
-@pytest.mark.parametrize("label", ["pens=x", "dpsgd=", "dpsgd"])
-def test_a_label_needs_an_algorithm_of_the_comparison(
-    command: Command, tmp_path: Path, label: str
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["pens=x"], "does not name an algorithm"),
+        (["dpsgd="], "does not name an algorithm"),
+        (["dpsgd"], "does not name an algorithm"),
+        (["dpsgd=FedHP"], "the same name, also fedhp"),
+        (["dpsgd=x", "fedhp=x"], "the same name"),
+        (["dpsgd=x", "dpsgd=y"], "is the second name of dpsgd: 'x'"),
+        (["dpsgd=x\ny"], "is not one line"),
+    ],
+)
+def test_a_label_needs_an_algorithm_and_a_name_of_its_own(
+    command: Command, tmp_path: Path, labels: list[str], words: str
 ) -> None:
-    said = command("compare", write(tmp_path), "--algorithms", "fedhp,dpsgd", "--label", label)
+    options = [word for label in labels for word in ("--label", label)]
+    said = command("compare", write(tmp_path), "--algorithms", "fedhp,dpsgd", *options)
     assert said.code == 2
-    assert "--label" in said.err
+    assert "command line: --label" in said.err
+    assert words in said.err
     assert "fedhp, dpsgd" in said.err

@@ -70,15 +70,14 @@ def test_the_commands_run_in_order(
             check_options(words)
             continue
         smaller = SMALLER.get(name, [])
-        keys = [setting.partition("=")[0] for setting in smaller]
-        own = [word for word in words[1:] if word.partition("=")[0] not in keys]
-        arguments = [*own, *smaller]
-        if name == "reproduce":
-            arguments += ["--files", str(suite)]
         if "data.name=mnist" in words:
             if not data.is_dir():
                 continue
-            arguments += [f"data.path={data}", "rounds=1", "data.train_images=600"]
+            smaller = [*smaller, f"data.path={data}", "rounds=1", "data.train_images=600"]
+        keys = [setting.partition("=")[0] for setting in smaller]
+        arguments = [word for word in words[1:] if word.partition("=")[0] not in keys] + smaller
+        if name == "reproduce":
+            arguments += ["--files", str(suite)]
         outcome = command(*arguments)
         assert outcome.code == 0, f"{shlex.join(words)}\n{outcome.err}"
         assert "world.model_megabits" not in " ".join(words)

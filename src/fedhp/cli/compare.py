@@ -22,8 +22,8 @@ from fedhp.cli.parameters import (
     redirect_user_prints,
     table_console,
 )
-from fedhp.errors import ConfigError, combine_errors
-from fedhp.tables import COMMAND_LINE, read_toml
+from fedhp.errors import combine_errors
+from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
@@ -67,6 +67,7 @@ def compare(
     from fedhp.console.campaign import run_with_progress
     from fedhp.engine.runs.campaign import check_cells, plan_cells
     from fedhp.engine.runs.variants import split_algorithms
+    from fedhp.report.labels import parse_names, read_names
 
     folder = choose_folder(out, experiment, resume=resume)
     cells = plan_cells(
@@ -77,7 +78,12 @@ def compare(
         out=folder,
         source=str(experiment),
     )
-    names = _names(labels or [], list(dict.fromkeys(cell.label for cell in cells)))
+    cell_labels = list(dict.fromkeys(cell.label for cell in cells))
+    earlier = read_names(folder) if resume else {}
+    names = {
+        **{label: name for label, name in earlier.items() if label in cell_labels},
+        **parse_names(labels or [], cell_labels),
+    }
     with redirect_user_prints(as_json), Activity("checking the settings"):
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
@@ -96,6 +102,7 @@ def _finish(
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
     from fedhp.report.formatting import count
+    from fedhp.report.labels import COMPARISON_FILE
     from fedhp.report.latex import comparison_latex
     from fedhp.report.paired import compare_all
     from fedhp.report.tables import comparison_markdown, comparison_table, paired_lines
@@ -114,7 +121,7 @@ def _finish(
     figure_paths: list[Path] = []
     with run_storage_errors(folder):
         if folders:
-            write_file(folder / "comparison.json", json.dumps(result, indent=1).encode())
+            write_file(folder / COMPARISON_FILE, json.dumps(result, indent=1).encode())
             write_file(
                 folder / "comparison.md", comparison_markdown(summaries, names=names).encode()
             )
@@ -134,23 +141,3 @@ def _finish(
     if figure_paths:
         files = f"{count(len(figure_paths), 'file')}; start with overview.png"
         print(f"figures: {folder / 'figures'} ({files})")
-
-
-def _names(texts: list[str], labels: list[str]) -> dict[str, str]:
-    """The names given with --label, by label."""
-    names: dict[str, str] = {}
-    for text in texts:
-        fitting = [label for label in labels if text.startswith(f"{label}=")]
-        label = max(fitting, key=len, default="")
-        name = text.removeprefix(f"{label}=").strip()
-        if not fitting or not name or name in names.values():
-            problem = "gives two algorithms the same name" if name in names.values() else ""
-            raise ConfigError(
-                f"{text!r} {problem or 'does not name an algorithm of this comparison'}",
-                key="--label",
-                source=COMMAND_LINE,
-                allowed=f"ALGORITHM=NAME with one of {', '.join(labels)}",
-                fix=f'write --label "{labels[0]}=NAME"',
-            )
-        names[label] = name
-    return names

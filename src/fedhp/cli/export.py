@@ -93,6 +93,7 @@ def _save_latex(folder: Path, file: Path) -> None:
     from fedhp.record.reader import RunReader, find_runs
     from fedhp.report.export import save_text
     from fedhp.report.groups import sort_runs
+    from fedhp.report.labels import stored_names
     from fedhp.report.latex import comparison_latex
 
     parts = []
@@ -102,6 +103,7 @@ def _save_latex(folder: Path, file: Path) -> None:
             with RunReader(run_folder) as reader:
                 summaries.append(reader.summary())
         heading = f"% {batch.name}\n" if batch.name else ""
-        parts.append(heading + comparison_latex(summaries))
+        names = stored_names(batch.folders)
+        parts.append(heading + comparison_latex(summaries, names=names))
     save_text(file, "\n".join(parts))
     print(f"LaTeX: {file}")

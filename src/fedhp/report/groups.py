@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import interval
-from fedhp.report.formatting import count, label_base, label_name, listed, short_names
+from fedhp.report.formatting import count, label_base, label_name, listed
+from fedhp.report.labels import names_for, stored_names
 from fedhp.report.rounds import check_round
 from fedhp.tables import flatten
 from fedhp.types import FloatArray
@@ -44,11 +45,12 @@ class RunEntry:
     metric: str
     algorithm: dict[str, Any]
     settings: dict[str, Any]  # by dotted key
+    title: str  # the name of its label in the report
 
     @property
     def name(self) -> str:
         """The run in a sentence."""
-        return f"{label_name(self.label)}, seed {self.seed}"
+        return f"{self.title}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,18 @@ def sort_runs(folders: Sequence[Path]) -> SortedRuns:
         others = listed((str(entry.folder) for entry in repeats), most=SETTINGS_IN_NAME)
         notes.append(f"Left out, because another run has the same settings and seed: {others}.")
     names = _batch_names([batch[0] for batch in batches])
+    batches = [_with_titles(batch) for batch in batches]
     return SortedRuns(
         tuple(Batch(name, tuple(batch)) for name, batch in zip(names, batches, strict=True)),
         tuple(notes),
     )
+
+
+def _with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
+    """The runs with the names of their labels in this batch."""
+    own = stored_names(entry.folder for entry in batch)
+    titles = names_for((entry.label for entry in batch), own)
+    return [replace(entry, title=titles[entry.label]) for entry in batch]
 
 
 def _read_entry(folder: Path) -> RunEntry:
@@ -139,6 +149,7 @@ def _read_entry(folder: Path) -> RunEntry:
             metric=run.meta("metric"),
             algorithm=experiment["algorithm"],
             settings={k: v for k, v in flatten(experiment).items() if k.split(".")[0] not in FREE},
+            title=label_name(run.meta("label")),
         )
 
 
@@ -288,7 +299,10 @@ class Comparison:
 def read_comparison(
     folders: Sequence[Path], *, names: Mapping[str, str] | None = None
 ) -> Comparison:
-    """Read the runs and group them by label; `names` are the user's own, by label."""
+    """Read the runs and group them by label.
+
+    `names` are the user's own, by label; by default those of `fedhp compare --label`.
+    """
     runs = [read_curves(folder) for folder in folders]
     if not runs:
         raise RunError("there is no run to draw", fix="name at least one run folder")
@@ -300,7 +314,7 @@ def read_comparison(
             fix="draw the runs of each task separately",
         )
     labels = list(dict.fromkeys(run.summary.algorithm for run in runs))
-    titles = {**short_names(labels), **(names or {})}
+    titles = names_for(labels, stored_names(folders) if names is None else names)
     targets = dict.fromkeys(target for run in runs for target in run.summary.time_to_target)
     return Comparison(
         groups=tuple(

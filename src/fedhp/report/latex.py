@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedhp.record.reader import RunSummary
-from fedhp.report.formatting import ACCURACY, MISSING, sentence, short_names
+from fedhp.report.formatting import ACCURACY, MISSING, sentence
+from fedhp.report.labels import names_for
 from fedhp.report.paired import comparison_pairs, measure_words, number_words
 from fedhp.report.tables import comparison_grid
 
@@ -31,8 +32,7 @@ def comparison_latex(
     summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
 ) -> str:
     """The comparison as one or two LaTeX tables; `names` are the user's own, by label."""
-    labels = list(dict.fromkeys(run.algorithm for run in summaries))
-    names = {**short_names(labels), **(names or {})}
+    names = names_for((run.algorithm for run in summaries), names)
     grid = comparison_grid(summaries, names=names)
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     rows = []

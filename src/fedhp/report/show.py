@@ -22,6 +22,7 @@ from fedhp.report.formatting import (
     target_name,
     time_name,
 )
+from fedhp.report.labels import stored_names
 from fedhp.report.rounds import check_round
 from fedhp.report.tables import comparison_table, round_table, worker_table
 
@@ -116,8 +117,10 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
             f"{seconds(summary.completion_time)}, final {final}, "
             f"digest {summary.digest[:12]}"
         )
+    names = stored_names(folders)
     for metric in dict.fromkeys(summary.metric for summary in summaries):
-        parts += ["", comparison_table([s for s in summaries if s.metric == metric])]
+        same = [summary for summary in summaries if summary.metric == metric]
+        parts += ["", comparison_table(same, names=names)]
     return [*parts, f"show one of them: fedhp show {shlex.quote(str(folders[0]))}"]
 
 

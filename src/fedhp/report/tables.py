@@ -24,6 +24,7 @@ from fedhp.report.formatting import (
     time_name,
 )
 from fedhp.report.groups import FINISHED
+from fedhp.report.labels import names_for
 from fedhp.report.paired import (
     Labelled,
     compare_times,
@@ -134,18 +135,18 @@ def paired_lines(
 ) -> list[str]:
     """FedHP, or the first algorithm, against each other one over the common seeds, in words."""
     metric = summaries[0].metric if summaries else ACCURACY
-
-    def name(label: str) -> str:
-        return (names or {}).get(label, label)
-
-    return [paired_words(paired, metric, name=name) for paired in comparison_pairs(summaries)]
+    shown = names_for((run.algorithm for run in summaries), names)
+    return [
+        paired_words(paired, metric, name=lambda label: shown[label])
+        for paired in comparison_pairs(summaries)
+    ]
 
 
 def comparison_grid(
     summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
 ) -> ComparisonGrid:
-    """Headers and cells of a comparison; `names` are shown instead of the labels they are for."""
-    names = names or {}
+    """Headers and cells of a comparison; `names` are the user's own, by label."""
+    names = names_for((run.algorithm for run in summaries), names)
     columns = _columns(summaries)
     columns = [
         column
@@ -161,12 +162,12 @@ def comparison_grid(
         if finished:
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
-            rows.append([TableCell(names.get(label, label) + part), *cells])
+            rows.append([TableCell(names[label] + part), *cells])
             labels.append(label)
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
-                rows.append([TableCell(_unfinished(run, names.get(label, label))), *cells])
+                rows.append([TableCell(_unfinished(run, names[label])), *cells])
                 labels.append(None)
     headers = ["algorithm", *(column.header for column in columns)]
     rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))

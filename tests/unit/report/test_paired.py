@@ -61,10 +61,10 @@ def test_the_issue_s_example_is_not_ranked_and_not_bold() -> None:
     cells = [cell for row in comparison_grid([*fedhp, *rival]).rows for cell in row]
     assert not any(cell.best for cell in cells)
     text = comparison_markdown([*fedhp, *rival])
-    assert "To 90 %, fedhp against adpsgd: cannot tell (0.9" in text
+    assert "To 90 %, FedHP against AD-PSGD: cannot tell (0.9" in text
     assert "95 % interval" in text
     sure = paired_lines([*fedhp, *timed("dpsgd", [124.0, 131.0, 144.0])])
-    assert sure[0].startswith("To 90 %, fedhp is faster than dpsgd (0.50 times the time")
+    assert sure[0].startswith("To 90 %, FedHP is faster than D-PSGD (0.50 times the time")
 
 
 def test_numbers_are_plain_json() -> None:

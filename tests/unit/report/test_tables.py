@@ -79,17 +79,17 @@ def test_rows_come_in_the_given_order_with_means_and_half_widths() -> None:
     runs = [summary("dpsgd", seed, final_accuracy=f) for seed, f in enumerate(finals)]
     sure = [summary("fedhp", seed, final_accuracy=f + 0.03) for seed, f in enumerate(finals)]
     table = cells([*runs, *sure])
-    assert list(table) == ["dpsgd", "fedhp"]
+    assert list(table) == ["D-PSGD", "FedHP"]
     # Student's t for 2 degrees of freedom is 4.303; sd 0.02, so 4.303 * 2 / sqrt(3) points.
-    assert table["dpsgd"]["final %"] == "92.0 ± 5.0"
+    assert table["D-PSGD"]["final %"] == "92.0 ± 5.0"
     # The intervals overlap, but every seed has the same difference.
-    assert table["fedhp"]["final %"] == "**95.0 ± 5.0**"
+    assert table["FedHP"]["final %"] == "**95.0 ± 5.0**"
 
 
 def test_one_seed_has_no_interval_and_one_row_no_best() -> None:
     table = cells([summary("fedhp")])
-    assert table["fedhp"]["final %"] == "90.0"
-    assert "**" not in "".join(table["fedhp"].values())
+    assert table["FedHP"]["final %"] == "90.0"
+    assert "**" not in "".join(table["FedHP"].values())
 
 
 def test_best_is_bold_and_means_the_right_direction() -> None:
@@ -139,9 +139,9 @@ def test_unfinished_runs_have_their_own_rows_and_are_not_averaged(status: str) -
     bad = summary("fedhp", 3, final_accuracy=0.99, status=status, rounds=7)
     low = [summary("dpsgd", seed, final_accuracy=0.5) for seed in range(3)]
     table = cells([*good, bad, *low])
-    assert table["fedhp (3 of 4 seeds)"]["final %"] == "**90.0**"
+    assert table["FedHP (3 of 4 seeds)"]["final %"] == "**90.0**"
     name = {"running": "still running"}.get(status, status)
-    alone = table[f"fedhp, seed 3: {name} after 7 rounds"]
+    alone = table[f"FedHP, seed 3: {name} after 7 rounds"]
     assert alone["final %"] == "99.0"  # its own number, marked by its row, never the best
     assert "unfinished runs have their own rows" in comparison_markdown([*good, bad])
 
@@ -172,12 +172,12 @@ def test_a_narrow_terminal_cuts_nothing(runs: Runs) -> None:
     shown = rendered(comparison_table(summaries), width=80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
-    assert all(label in shown for label in ("fedhp", "dpsgd", "adpsgd", "ldsgd", "pens"))
+    assert all(name in shown for name in ("FedHP", "D-PSGD", "AD-PSGD", "LD-SGD", "PENS"))
 
 
 def test_labels_with_brackets_are_no_markup() -> None:
     shown = rendered(comparison_table([summary("fedhp:x=[bold]"), summary("b|c")]))
-    assert "fedhp:x=[bold]" in shown
+    assert "FedHP x [bold]" in shown
     assert "b\\|c" in comparison_markdown([summary("b|c")])
 
 

@@ -47,6 +47,7 @@ BAR_LETTERS, LEGEND_LETTERS = 24, 48  # of a line of a name
 LETTER = 0.053  # inches of a letter in a legend, about
 MARKERS_PER_CURVE = 7
 BELOW = 1.5  # the curves' axis goes this many times (best - lowest target) below that target
+UNBROKEN = "\u00a0"  # a space where no line ends
 APART = 0.075  # of the axis between two targets' names, so that both are readable
 LEAST_SPAN = 0.02  # of a flat curve's axis: two points of accuracy
 ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an arrow
@@ -181,7 +182,11 @@ def _bar_height(comparison: Comparison) -> float:
 
 
 def _wrapped(name: str, letters: int) -> list[str]:
-    return textwrap.wrap(name, letters) or [name]
+    """The name in lines, broken after commas where that is enough: "lr 0.4" stays together."""
+    parts = name.split(", ")
+    joined = [part.replace(" ", UNBROKEN) if len(part) < letters else part for part in parts]
+    lines = textwrap.wrap(", ".join(joined), letters) or [name]
+    return [line.replace(UNBROKEN, " ") for line in lines]
 
 
 def over_time(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:

@@ -6,9 +6,10 @@ within a kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,7 @@ MOST_MARKERS = 1000  # workers of a topology: more would only be the same ring
 MOST_NUMBERED = 40  # workers; with more, they are grouped by device kind and not numbered
 COLORMAP = "viridis"  # even in grey and for every common kind of colour vision
 AWAY_COLOR = "#e3e3e3"
+TITLE_LETTERS = 80  # in a line across the page
 WORKER_HEIGHT = 0.145  # inches
 MOST_ROWS, MOST_COLUMNS = 400, 600  # of a heat map: more than a page can show
 WIDE_RANGE = 4.0  # if the largest value is this many times the smallest, the axis is logarithmic
@@ -494,8 +496,13 @@ def link_maps(run: RunReader, rounds: Sequence[int]) -> Figure:
 
 
 @paper_style()
-def timelines(runs: Sequence[RunReader], round_index: int) -> Figure:
-    """How every worker spent one round, in several runs with a common time axis."""
+def timelines(
+    runs: Sequence[RunReader], round_index: int, *, names: Mapping[str, str] | None = None
+) -> Figure:
+    """How every worker spent one round, in several runs with a common time axis.
+
+    `names` of their labels are shown, if known.
+    """
     devices_and_styles = [run_devices(run) for run in runs]
     same = all(devices == devices_and_styles[0][0] for devices, _ in devices_and_styles)
     tallest = max(min(MOST_TIMELINE_ROWS, len(devices)) for devices, _ in devices_and_styles)
@@ -506,7 +513,9 @@ def timelines(runs: Sequence[RunReader], round_index: int) -> Figure:
         index = check_round(run, round_index)
         for handle in draw_timeline(axes, run, index, devices=devices, order=list(styles)):
             handles.setdefault(handle.get_label(), handle)
-        axes.set_title(label_name(run.meta("label")), loc="left")
+        label = run.meta("label")
+        title = (names or {}).get(label, label_name(label))
+        axes.set_title(fill(title, TITLE_LETTERS // len(runs)), loc="left")
         axes.set_ylabel("")
         axes.xaxis.get_major_locator().set_params(nbins=6)
         if same and axes is not panels[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -159,11 +159,14 @@ def topology_words(run: RunReader) -> str:
     return f"{text} The record holds {note}." if note else text
 
 
-def round_words(runs: Sequence[RunReader], round_index: int) -> str:
-    """How long the workers wait in one round, run by run."""
+def round_words(
+    runs: Sequence[RunReader], round_index: int, *, names: Mapping[str, str] | None = None
+) -> str:
+    """How long the workers wait in one round, run by run; `names` of their labels, if known."""
     parts = []
     for run in runs:
-        name = label_name(run.meta("label"))
+        label = run.meta("label")
+        name = (names or {}).get(label, label_name(label))
         row = run.table("rounds", round_index=round_index)
         wait, time = row["mean_waiting_time"][0], row["round_time"][0]
         if run.meta("asynchronous"):

@@ -195,8 +195,8 @@ def _numbered(name: str, index: int) -> str:
 
 
 def _title(batches: Sequence[Batch]) -> str:
-    labels = dict.fromkeys(run.label for batch in batches for run in batch.representative_runs())
-    names = [label_name(label) for label in labels]
+    titles = {run.label: run.title for batch in batches for run in batch.representative_runs()}
+    names = list(titles.values())
     runs = [run for batch in batches for run in batch.runs]
     if len(runs) == 1:
         return runs[0].name
@@ -370,7 +370,7 @@ def _topology(entry: RunEntry, figures: PageFigures, index: int) -> str:
         dense = max(len(each.pairs) for each in links) > CROWDED and not selection_note(run)
         tables = link_maps(run, rounds) if dense else None
     same = ", the same in the first, the middle and the last round" if fixed and last > 1 else ""
-    name = label_name(entry.label)
+    name = entry.title
     shown = figures.show(
         figure,
         name=_numbered(f"topology_{entry.label}", index),
@@ -399,11 +399,13 @@ def _rounds(entries: Sequence[RunEntry], figures: PageFigures, index: int) -> st
         round_index = min(middle, *(entry.rounds for entry in shown))
         runs = [RunReader(entry.folder) for entry in shown]
         try:
-            figure, words = timelines(runs, round_index), round_words(runs, round_index)
+            titles = {entry.label: entry.title for entry in shown}
+            figure = timelines(runs, round_index, names=titles)
+            words = round_words(runs, round_index, names=titles)
         finally:
             for run in runs:
                 run.close()
-        names = listed(label_name(entry.label) for entry in shown)
+        names = listed(entry.title for entry in shown)
         drawing = figures.show(
             figure,
             name=_numbered("_".join(["timeline", *(entry.label for entry in shown)]), index),
@@ -414,7 +416,7 @@ def _rounds(entries: Sequence[RunEntry], figures: PageFigures, index: int) -> st
         return f"{text_html(words)}\n{drawing}"
 
     pair = show(entries[:OPEN_LABELS])
-    rest = [details_html(label_name(entry.label), show([entry])) for entry in entries[OPEN_LABELS:]]
+    rest = [details_html(entry.title, show([entry])) for entry in entries[OPEN_LABELS:]]
     return "\n".join([pair, *rest])
 
 
@@ -484,7 +486,7 @@ def _per_label(
     figures: PageFigures,
     index: int,
 ) -> str:
-    return _folded([(label_name(entry.label), draw(entry, figures, index)) for entry in entries])
+    return _folded([(entry.title, draw(entry, figures, index)) for entry in entries])
 
 
 def _folded(parts: Sequence[tuple[str, str]], *, shown: int = OPEN_LABELS) -> str:
@@ -509,7 +511,7 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
     table = table_html(
         ("setting", "value"),
         [*rows, *facts],
-        caption=f"The settings of {label_name(entries[0].label)}.{others}",
+        caption=f"The settings of {entries[0].title}.{others}",
     )
     names = ("run", "label", "seed", "status", "rounds", "virtual\ntime", "final", "digest")
     runs = table_html(
