@@ -38,6 +38,8 @@ def test_runs_judges_and_never_runs_twice(command: Command, files: Path, tmp_pat
     check_page(page)
     assert "Figure 2: A title" in page
     assert "Does it hold?" in page
+    for text in (outcome.out, page):
+        assert "Final accuracy is the mean of the last tests" in " ".join(text.split())
     for name in ("verdicts.md", "verdicts.json", "data/runs.csv", "data/evaluations.csv"):
         assert (out / name).is_file()
     assert list(out.glob("figures/fig2*.pdf"))

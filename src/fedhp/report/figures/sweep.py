@@ -22,7 +22,7 @@ from fedhp.report.figures.style import (
     paper_style,
     save_figure,
 )
-from fedhp.report.formatting import ACCURACY, target_name
+from fedhp.report.formatting import ACCURACY, final_meaning, target_name
 from fedhp.report.sweep import Combination, SweepResult
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def numeric_key(result: SweepResult) -> int | None:
 def _measures(result: SweepResult) -> dict[str, CombinationNumber]:
     metric = result.metrics[0] if len(result.metrics) == 1 else "result"
     unit = "accuracy (%)" if metric == ACCURACY else metric
-    measures: dict[str, CombinationNumber] = {f"final {unit}": Combination.final}
+    tests = [run.final_tests for each in result.combinations for run in each.finished]
+    final = f"final {unit}\n({final_meaning(tests)})"
+    measures: dict[str, CombinationNumber] = {final: Combination.final}
     for target in reversed(result.targets):
         if any(combination.time_to(target) for combination in result.combinations):
             name = f"time to {target_name(target, metric)} (s)"

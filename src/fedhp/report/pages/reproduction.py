@@ -56,6 +56,10 @@ HOW_JUDGED = (
     "interval over the seeds in brackets. A claim holds only if the interval supports it, or "
     "every seed where there are too few for an interval."
 )
+FINAL = (
+    "Final accuracy is the mean of the last tests (evaluation.final_mean of them), or the last "
+    "test of a run with fewer than ten."
+)
 EXAMINED = (FILL, "dpsgd")  # labels whose rounds are shown one by one
 STATUS_MARKS: dict[str, str] = {HOLDS: "good", FAILS: "bad"}
 SUITE_OWNER: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed": "INTEGER"}
@@ -83,7 +87,7 @@ class Reproduction:
 
         caption = (
             "FedHP has the deadline rule fill; values of other algorithms are their own. "
-            f"The paper's own claims: {count_words(self.paper)}"
+            f"{FINAL} The paper's own claims: {count_words(self.paper)}"
         )
         rows = []
         for judged in self.acceptance:
@@ -166,7 +170,7 @@ def _requirement_table(suite: Suite, required: Sequence[JudgedClaim]) -> str:
             marks[len(rows), column] = STATUS_MARKS.get(verdict.status if verdict else "", "quiet")
         rows.append([requirement.text, requirement.bar or MISSING, *map(_short, row)])
     header = ["what we require", "bar", *(suite.sets[key].title for key in keys)]
-    caption = "FedHP with the deadline rule fill."
+    caption = f"FedHP with the deadline rule fill. {FINAL}"
     if others:
         caption += f" Too few seeds for a verdict: {listed(others)}; their figures are below."
     return table_html(header, rows, marks=marks, caption=caption)
