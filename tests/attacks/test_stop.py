@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from attacks.places import SOON, Place, endless, worker
 from fedhp.cluster.coordinator import coordinator as coordinators
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, coordinate
+from fedhp.cluster.coordinator import leadership
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.leadership import (
+    CoordinatorProcessSettings,
+    coordinate,
+    leader_finder,
+)
+from fedhp.cluster.ledger.base import RunStopped
+from fedhp.cluster.ledger.signed import PURPOSE
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.addresses import parse_address
+from fedhp.cluster.protocol.attempt import INITIAL
+from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.signatures import sign
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from net.clusters import ENDLESS, PATIENCE, round_of, tiny, until
@@ -138,6 +150,37 @@ def test_the_launcher_says_that_a_run_was_stopped(tmp_path: Path) -> None:
         cluster.check_not_stopped()
 
 
+def test_only_a_signed_stop_in_etcd_is_believed(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = CommittedState("a" * 32, endless(), INITIAL, stopped="stopped").to_bytes()
+    going = CommittedState("a" * 32, endless(), INITIAL).to_bytes()
+    boss, worker_0 = (load_identity(certificates, name) for name in ("boss", "w0"))
+
+    async def nobody(*_: object, **__: object) -> None:
+        return None
+
+    def find(content: bytes) -> str:
+        async def read(*_: object, **__: object) -> bytes:
+            return content
+
+        monkeypatch.setattr(leadership, "read_committed", read)
+        url = "etcds://127.0.0.1:1"
+        return asyncio.run(leader_finder(url, authority=boss.authority)())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(leadership, "find_leader", nobody)
+    with pytest.raises(RunStopped, match="the run was stopped"):
+        find(sign(boss, stopped, purpose=PURPOSE))
+    for content in (
+        stopped,
+        sign(worker_0, stopped, purpose=PURPOSE),
+        sign(boss, going, purpose=PURPOSE),
+        sign(boss, b"no JSON", purpose=PURPOSE),
+    ):
+        with pytest.raises(OSError, match="nobody coordinates at the moment"):
+            find(content)
+
+
 @needs_etcd
 @pytest.mark.slow
 def test_a_standby_does_not_go_on_after_a_stop(tmp_path: Path) -> None:
@@ -167,3 +210,32 @@ def test_a_standby_does_not_go_on_after_a_stop(tmp_path: Path) -> None:
         events = [json.loads(line) for line in history.read_text().splitlines() if line]
         assert "lead" in {event["event"] for event in events}
         assert "attempt" not in {event["event"] for event in events}
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_a_worker_learns_of_a_stop_when_no_coordinator_is_left(tmp_path: Path) -> None:
+    experiment = tiny(workers=2, rounds=ENDLESS)
+    with (
+        running_etcd(tmp_path, 1) as etcd,
+        Cluster(
+            experiment,
+            tmp_path / "run",
+            coordinators=("c0",),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=3.0,
+            restart=False,
+        ) as cluster,
+    ):
+        cluster.start()
+        until(cluster, lambda: round_of(cluster) >= 2, "two rounds")
+        for name in cluster.workers:
+            cluster.kill(name, signal.SIGSTOP)  # cut off while the run is stopped
+        operator.command(operator.target_of(cluster.folder), stop=True)
+        cluster.kill("c0")
+        for name in cluster.workers:
+            cluster.kill(name, signal.SIGCONT)
+        names = cluster.workers
+        until(cluster, lambda: all(cluster.exit_codes()[name] == 0 for name in names), "the end")
+        assert all((cluster.folder / "workers" / n / "model.safetensors").is_file() for n in names)

@@ -96,11 +96,17 @@ def worker(
     )
     from fedhp.cluster.ops import logs
     from fedhp.cluster.ops.processes import ProcessEnvironment, standby_process
+    from fedhp.cluster.security.identity import load_identity
     from fedhp.cluster.worker.worker import WorkerSettings, run_worker
     from fedhp.components import make_importable
     from fedhp.trust import check_option, load_trust
 
     folder = Path("workers") / name if state is None else state
+    finder = None
+    if ha is not None:
+        check_etcd(ha, insecure=insecure_etcd)
+        authority = load_identity(certs, name).authority
+        finder = leader_finder(ha, insecure=insecure_etcd, authority=authority)
     settings = WorkerSettings(
         name=name,
         coordinator=coordinator,
@@ -113,11 +119,9 @@ def worker(
         trace=None if trace is None else trace.resolve(),
         trust=tuple(trust or ()),
         coordinator_name=coordinator_name,
-        finder=None if ha is None else leader_finder(ha, insecure=insecure_etcd),
+        finder=finder,
     )
     form = check_log_format(log_format)
-    if ha is not None:
-        check_etcd(ha, insecure=insecure_etcd)
     if settings.trust:
         check_option(settings.trust)
         make_importable(str(Path.cwd()))

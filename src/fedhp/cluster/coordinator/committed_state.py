@@ -65,6 +65,12 @@ class CommittedState:
             place=head.get("place", ""),
         )
 
+    @staticmethod
+    def stop_in(content: bytes) -> tuple[str, str]:
+        """The run, and why an operator ended it or an empty text; the experiment is not read."""
+        head = json.loads(content.partition(b"\n")[0])
+        return str(head["run"]), str(head.get("stopped", ""))
+
     def check_place(self, place: str, *, moved: bool) -> None:
         """Refuse to lead from a copy of the ledger: the original may lead at the same time."""
         if self.place and place and place != self.place and not moved:

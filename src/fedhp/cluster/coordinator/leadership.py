@@ -7,6 +7,7 @@ Each process writes its own record: a frozen leader may still hold the lock of i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -18,13 +19,14 @@ from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
-from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
-from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader
+from fedhp.cluster.ledger.base import Ledger, NotLeader, RunStopped, Unreachable
+from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader, read_committed
 from fedhp.cluster.ledger.etcd_client import check_etcd_tls, is_plain, parse_etcd_url
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import SignedLedger
+from fedhp.cluster.ledger.signed import PURPOSE, SignedLedger
 from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
+from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
 from fedhp.engine.context import planning_context
@@ -213,13 +215,30 @@ async def stand_by(settings: CoordinatorProcessSettings, *, stop: asyncio.Event)
     await coordinate(settings, stop=stop)
 
 
-def leader_finder(url: str, *, insecure: bool = False) -> Callable[[], Awaitable[str]]:
-    """For a worker: asks etcd for the leader's address; OSError while there is no leader."""
+def leader_finder(
+    url: str, *, insecure: bool = False, authority: bytes = b""
+) -> Callable[[], Awaitable[str]]:
+    """For a worker: asks etcd for the leader's address; OSError while there is no leader.
+
+    With the authority's certificate also whether nobody leads because the run was stopped.
+    """
     check_etcd_tls(url, insecure=insecure)
+
+    async def check_stopped() -> None:
+        signed = await read_committed(url, FEDERATION, insecure=insecure) if authority else None
+        if signed is None:
+            return
+        with contextlib.suppress(IdentityError, ValueError, KeyError):  # nobody's word
+            content = verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
+            run, why = CommittedState.stop_in(content)
+            if why:
+                raise RunStopped(run, why)
 
     async def find() -> str:
         try:
             leader = await find_leader(url, FEDERATION, insecure=insecure)
+            if leader is None:
+                await check_stopped()
         except Unreachable as error:
             raise OSError(error.problem) from None
         if leader is None:

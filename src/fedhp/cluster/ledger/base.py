@@ -20,6 +20,14 @@ class Unreachable(FedhpError):
     """It is not known whether the commit was made; the same commit must be tried again."""
 
 
+class RunStopped(OSError):
+    """Nobody leads, because an operator stopped the run."""
+
+    def __init__(self, run: str, why: str) -> None:
+        super().__init__(f"nobody coordinates: the run was {why}")
+        self.run, self.why = run, why
+
+
 class LedgerDamaged(RunError):
     """What is stored is not what was committed."""
 

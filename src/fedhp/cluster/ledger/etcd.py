@@ -69,6 +69,9 @@ class _Keys:
         base = f"{prefix}/{run}"
         return cls(f"{base}/leader", f"{base}/state", f"{base}/parts")
 
+    def part(self, commit: str, number: int) -> str:
+        return f"{self.parts}/{commit}/{number:04}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
@@ -125,6 +128,32 @@ async def find_leader(
         return Leader(str(leader["name"]), str(leader["address"]), item.created)
     except (ValueError, TypeError, KeyError):
         raise _foreign(item.value) from None
+
+
+async def read_committed(url: str, run: str, *, insecure: bool = False) -> bytes | None:
+    """The committed state, for one who does not lead; None if there is none to be read now."""
+    client = EtcdClient(url, insecure=insecure)
+    try:
+        keys = _Keys.of(client.address.prefix, run)
+        item = await client.get(keys.state)
+        return None if item is None else await _whole(client, keys, _Pointer.decoded(item.value))
+    finally:
+        await client.close()
+
+
+async def _whole(client: EtcdClient, keys: _Keys, pointer: _Pointer) -> bytes | None:
+    """The state that a pointer names; None if the parts are not there any more, or changed."""
+    parts = []
+    for number in range(pointer.parts):
+        part = await client.get(keys.part(pointer.commit, number), expected=2 * PART_BYTES)
+        if part is None:
+            return None  # a commit that came late deleted the parts
+        parts.append(part.value)
+    try:
+        state = await asyncio.to_thread(zlib.decompress, b"".join(parts))
+    except zlib.error:
+        return None
+    return state if hashlib.sha256(state).hexdigest() == pointer.digest else None
 
 
 class EtcdLedger:
@@ -268,7 +297,7 @@ class EtcdLedger:
                 if item is None:
                     return None
                 self._changed = item.changed
-                state = await self._whole(_Pointer.decoded(item.value))
+                state = await _whole(self._client, self._keys, _Pointer.decoded(item.value))
                 if state is not None:
                     return state
             raise EtcdRefused(
@@ -276,20 +305,6 @@ class EtcdLedger:
                 allowed="keys that only fedhp writes",
                 fix=f"restore a snapshot of etcd, or delete {self._keys.state} to start over",
             )
-
-    async def _whole(self, pointer: _Pointer) -> bytes | None:
-        parts = []
-        for number in range(pointer.parts):
-            name = self._part(pointer.commit, number)
-            part = await self._client.get(name, expected=2 * PART_BYTES)
-            if part is None:
-                return None  # one of our own commits came late, and deleted the parts
-            parts.append(part.value)
-        try:
-            state = await asyncio.to_thread(zlib.decompress, b"".join(parts))
-        except zlib.error:
-            return None
-        return state if hashlib.sha256(state).hexdigest() == pointer.digest else None
 
     async def commit(self, state: bytes) -> None:
         """Write the parts, then point to them; all of it only while this process leads."""
@@ -313,7 +328,8 @@ class EtcdLedger:
 
     async def _put_part(self, name: str, number: int, part: bytes) -> None:
         is_leader = created_at(self._keys.leader, self._check_leads())
-        outcome = await self._client.transact([is_leader], [put(self._part(name, number), part)])
+        key = self._keys.part(name, number)
+        outcome = await self._client.transact([is_leader], [put(key, part)])
         if not outcome.succeeded:
             self._step_down("another process took over")
             self._check_leads()
@@ -330,7 +346,7 @@ class EtcdLedger:
             [created_at(keys.leader, epoch), changed_at(keys.state, self._changed)],
             [
                 put(keys.state, pointer.encoded()),
-                put(self._part(pointer.commit, pointer.parts - 1), last),
+                put(keys.part(pointer.commit, pointer.parts - 1), last),
                 # '0' follows '/': all parts but this commit's, also those of unfinished commits.
                 delete(f"{keys.parts}/", f"{own}/"),
                 delete(f"{own}0", f"{keys.parts}0"),
@@ -348,9 +364,6 @@ class EtcdLedger:
             self._step_down("another process took over")
             self._check_leads()
         return False  # an earlier leader committed, or one of our own commits came late
-
-    def _part(self, commit: str, number: int) -> str:
-        return f"{self._keys.parts}/{commit}/{number:04}"
 
     async def close(self) -> None:
         """End the lease, so that the next one leads at once."""

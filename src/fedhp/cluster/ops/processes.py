@@ -32,6 +32,7 @@ from fedhp.cluster.coordinator.leadership import (
 )
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.security.identity import load_identity
 from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.types import RoundRecord
 
@@ -187,7 +188,10 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
         torch.set_num_threads(1)
         finder = file_finder(settings.coordinator)
         if settings.ha is not None:
-            finder = leader_finder(settings.ha, insecure=settings.insecure_etcd)
+            authority = load_identity(settings.certificates, settings.name).authority
+            finder = leader_finder(
+                settings.ha, insecure=settings.insecure_etcd, authority=authority
+            )
         worker = WorkerSettings(
             name=settings.name,
             coordinator="",

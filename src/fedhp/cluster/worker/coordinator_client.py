@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from fedhp import __version__
+from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -237,6 +238,10 @@ class CoordinatorClient:
                 cause = await self._cause(error)
             except NoCoordinator as error:
                 cause = Cause(str(error), error.final)
+            except RunStopped as error:
+                if self.joined and error.run == self._session.run:
+                    raise
+                cause = Cause(str(error))
             except OSError as error:  # of the finder
                 cause = Cause(str(error))
             log.warning(

@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 
 from fedhp.cluster.history import History
+from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort, parse_address, parse_listen
@@ -163,6 +164,13 @@ class Worker:
         executor = OrderExecutor(self._session, learner, self._offer, self._peers)
         self._executor = executor
         await executor.calibrate()
+        try:
+            await self._follow_orders(learner, executor)
+        except RunStopped as error:  # no coordinator is left to say so
+            self._finish(learner, error.why)
+
+    async def _follow_orders(self, learner: Learner, executor: OrderExecutor) -> None:
+        """Orders until the last one."""
         while True:
             self._session.enter("waiting")
             try:
