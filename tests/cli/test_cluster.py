@@ -132,6 +132,15 @@ def test_a_status_without_a_coordinator_says_why(
     assert "nobody.crt is missing" in outcome.err
 
 
+def test_only_a_standby_has_an_allow_list(command: Command, tmp_path: Path, certs: Path) -> None:
+    outcome = command(
+        *("worker", "--name", "w0", "--coordinator", "127.0.0.1:1"),
+        *("--certs", certs, "--allow", tmp_path / "names.txt"),
+    )
+    assert outcome.code == 2
+    assert "--allow together with --standby" in outcome.err
+
+
 def test_a_stranger_reads_the_true_cause(command: Command, gathering: Cluster, certs: Path) -> None:
     address = target_of(gathering.folder).address
     outcome = command(

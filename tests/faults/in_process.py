@@ -50,6 +50,7 @@ class InProcessFederation:
     certificates: Path
     folder: Path
     address: str = "127.0.0.1:1"
+    allowed: Path | None = None  # the file of the allow-list
     running: asyncio.Task[None] | None = None
     workers: dict[str, ScriptedWorker] = field(default_factory=dict)
     worker_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class InProcessFederation:
                 identity=load_identity(self.certificates, "boss"),
                 listen="127.0.0.1:0",
                 folder=self.folder,
-                allowed=AllowList(None),
+                allowed=AllowList(self.allowed),
                 moved=ledger_folder != "ledger",
             ),
             ledger,

@@ -181,6 +181,7 @@ def test_orders_say_what_the_plan_says(algorithm: str) -> None:
         planned,
         Attempt(3, 1, 2),
         members,
+        addresses=orders.PeerAddresses("0" * 32, {}),
         evaluation=orders.EvaluationPlan(evaluate=True, whole_test=False),
         probes=[(0, 3)],
         deadline=10.0,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, check_log_format
-from fedhp.errors import Interrupted
+from fedhp.errors import ConfigError, Interrupted
+from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
     from fedhp.cluster.worker.rounds import RoundProgress
@@ -78,6 +79,13 @@ def worker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address that others use, if not --standby."),
     ] = None,
+    allow: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File of names that may call the standby. Default: that of the coordinator.",
+        ),
+    ] = None,
     log_format: LogFormat = "text",
 ) -> None:
     """Take part in a run: train and exchange models with peers until the run is over.
@@ -128,6 +136,14 @@ def worker(
         for module in load_trust(settings.trust).modules:
             print(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})", flush=True)
     standby_settings = None
+    if allow is not None and standby is None:
+        raise ConfigError(
+            "only a coordinator has an allow-list",
+            key="--allow",
+            source=COMMAND_LINE,
+            allowed="--allow together with --standby",
+            fix="add --standby HOST:PORT, or give --allow to `fedhp coordinator`",
+        )
     if standby is not None:
         standby_settings = CoordinatorProcessSettings(
             experiment=None,
@@ -136,6 +152,7 @@ def worker(
             name=name,
             listen=standby,
             advertise=standby_advertise,
+            allow=allow,
             ha=ha,
             insecure_etcd=insecure_etcd,
             trust=settings.trust,

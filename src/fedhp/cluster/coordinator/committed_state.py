@@ -26,6 +26,8 @@ class CommittedState:
     stopped: str = ""  # why an operator ended the run; nobody goes on before --resume
     informed: tuple[int, ...] = ()  # workers that know that the run is over
     leaders: Line = ()  # all coordinators that led, the oldest first
+    allowed: tuple[str, ...] | None = None  # names on the allow-list; None: there is none
+    removed: tuple[str, ...] = ()  # names that the operator removed
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
 
     def to_bytes(self) -> bytes:
@@ -42,6 +44,8 @@ class CommittedState:
             "informed": self.informed,
             "leaders": [leader.to_list() for leader in self.leaders],
             "place": self.place,
+            "allowed": self.allowed,
+            "removed": self.removed,
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -63,6 +67,8 @@ class CommittedState:
             informed=tuple(head.get("informed", ())),
             leaders=tuple(map(Leadership.from_list, head.get("leaders", ()))),
             place=head.get("place", ""),
+            allowed=None if head.get("allowed") is None else tuple(head["allowed"]),
+            removed=tuple(head.get("removed", ())),
         )
 
     @staticmethod

@@ -26,6 +26,7 @@ from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.coordinator.state import (
+    BY_OPERATOR,
     STOP_SECONDS,
     CoordinatorState,
     Phase,
@@ -105,7 +106,7 @@ class Coordinator:
                 rounds = CoordinatorRoundLoop(state, self.ledger, self.settings.on_round)
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
-                service = CoordinatorService(CoordinatorHandlers(state), self.settings.allowed)
+                service = CoordinatorService(CoordinatorHandlers(state), state.allowed)
                 add_CoordinatorServicer_to_server(service, server)
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()
@@ -157,6 +158,14 @@ class Coordinator:
             settings, epoch=epoch, committed=committed.attempt
         )
         conductor.restore(committed.members)
+        for name in committed.removed:
+            member = conductor.by_name(name)
+            if member is not None:
+                conductor.remove(member, BY_OPERATOR)
+        allowed = self.settings.allowed
+        if allowed.names is None and committed.allowed is not None:
+            LOG.info("no --allow is given: the allow-list of the last coordinator counts")
+            allowed = AllowList.of(committed.allowed)
         planner = None
         if committed.model_bytes:
             planner = create_planner(
@@ -173,7 +182,7 @@ class Coordinator:
             leads=self.ledger.leads,
             bytes_sent=committed.bytes_sent,
             ended=committed.ended,
-            allowed=self.settings.allowed,
+            allowed=allowed,
             stopped=committed.stopped,
             informed=committed.informed,
             leaders=extended(committed.leaders, epoch, start=committed.attempt),

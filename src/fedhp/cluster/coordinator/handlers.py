@@ -11,12 +11,13 @@ import numpy as np
 
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.state import STOP_SECONDS, CoordinatorState, Phase
+from fedhp.cluster.coordinator.state import BY_OPERATOR, STOP_SECONDS, CoordinatorState, Phase
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import check_report, one_line
+from fedhp.cluster.protocol.tickets import Purpose
 from fedhp.cluster.protocol.versions import installed
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -51,6 +52,7 @@ class CoordinatorHandlers:
             worker=member.worker,
             experiment=self.state.record.experiment_text,
             beat_seconds=self.state.experiment.cluster.beat,
+            key=self.state.keys[name],
             leaders=[leader.to_wire() for leader in self.state.leaders],
             committed=self.state.conductor.committed.to_wire(),
         )
@@ -101,11 +103,26 @@ class CoordinatorHandlers:
             holders = self._holders(member)
             if holders:
                 state.catch_up_ordered(member)
-                order.catch_up.peers.extend(map(orders.peer_address, holders[:MOST_HELPERS]))
+                order.catch_up.peers.extend(
+                    state.addresses.address(
+                        holder,
+                        member,
+                        Purpose.COMMITTED,
+                        attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
+                        version=conductor.committed,
+                    )
+                    for holder in holders[:MOST_HELPERS]
+                )
                 return order
         if state.survey is not None and state.survey.wanted(member.worker):
             order.survey.CopyFrom(
-                orders.survey_order(state.survey, member.worker, conductor.members)
+                orders.survey_order(
+                    state.survey,
+                    member.worker,
+                    conductor.members,
+                    addresses=state.addresses,
+                    attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
+                )
             )
             return order
         running = conductor.running
@@ -131,7 +148,9 @@ class CoordinatorHandlers:
         state.work_ordered(member, steps=turn.action.local_steps)
         return orders.turn_order(
             turn,
+            Attempt(state.conductor.epoch, turn.round_index, 1),
             state.conductor.members,
+            addresses=state.addresses,
             evaluation=state.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
             deadline=max(TURN_DEADLINE, state.experiment.cluster.least_deadline),
         )
@@ -231,7 +250,7 @@ class CoordinatorHandlers:
             self.state.drain(member)
             return f"{name} leaves after this round, or in {STOP_SECONDS:g} s if that takes longer"
         if what == "remove":
-            self.state.remove(member, "the operator removed it")
+            self.state.remove(member, BY_OPERATOR)
             return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
         self.state.allow(member)
         return f"{name} may join and send again"

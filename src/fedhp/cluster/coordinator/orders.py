@@ -12,7 +12,8 @@ from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS, LinkSurvey
 from fedhp.cluster.coordinator.round_planner import PlannedRound, sources_of
 from fedhp.cluster.coordinator.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.tickets import Purpose, make_ticket
 from fedhp.graph import directed_weights, mixing_weights
 from fedhp.types import NeighborMixing, PeerScoring
 
@@ -25,11 +26,45 @@ class EvaluationPlan:
     whole_test: bool
 
 
+class PeerAddresses:
+    """How a worker reaches the peers of its order, and the tickets that it has to show them."""
+
+    def __init__(self, run: str, keys: Mapping[str, bytes]) -> None:
+        self._run = run
+        self._keys = keys  # by name of the member
+
+    def address(
+        self,
+        peer: Member,
+        caller: Member,
+        purpose: Purpose,
+        *,
+        attempt: Attempt,
+        version: Attempt = INITIAL,
+        serial: int = 0,
+    ) -> wire.PeerAddress:
+        """The address of a peer, for one caller and purpose."""
+        address = peer_address(peer)
+        key = self._keys.get(peer.name)
+        if key is not None:
+            address.ticket = make_ticket(
+                key,
+                run=self._run,
+                caller=caller.name,
+                purpose=purpose,
+                attempt=attempt,
+                version=version,
+                serial=serial,
+            )
+        return address
+
+
 def work_orders(
     planned: PlannedRound,
     attempt: Attempt,
     members: Mapping[int, Member],
     *,
+    addresses: PeerAddresses,
     evaluation: EvaluationPlan,
     probes: Iterable[tuple[int, int]],
     deadline: float,
@@ -55,9 +90,16 @@ def work_orders(
             estimate=plan.estimate is not None and bool(plan.estimate[worker]),
             evaluate=evaluation.evaluate,
             whole_test=evaluation.whole_test,
-            peers=[peer_address(members[peer]) for peer in sources[worker]],
+            peers=[
+                addresses.address(members[peer], members[worker], Purpose.TRAINED, attempt=attempt)
+                for peer in sources[worker]
+            ],
             readers=[peer_address(members[reader]) for reader in readers],
-            probes=[peer_address(members[b]) for a, b in both_ways if a == worker],
+            probes=[
+                addresses.address(members[b], members[worker], Purpose.PROBE, attempt=attempt)
+                for a, b in both_ways
+                if a == worker
+            ],
             deadline=deadline,
             exchange_deadline=0.9 * deadline,
             own_weight=1.0,
@@ -76,8 +118,10 @@ def work_orders(
 
 def turn_order(
     turn: TurnOrder,
+    attempt: Attempt,
     members: Mapping[int, Member],
     *,
+    addresses: PeerAddresses,
     evaluation: EvaluationPlan,
     deadline: float,
 ) -> wire.Act:
@@ -92,13 +136,26 @@ def turn_order(
         deadline=deadline,
     )
     if turn.action.partner is not None:
-        order.partner.CopyFrom(peer_address(members[turn.action.partner]))
+        partner, caller = members[turn.action.partner], members[turn.worker]
+        order.partner.CopyFrom(
+            addresses.address(partner, caller, Purpose.SWAP, attempt=attempt, serial=turn.number)
+        )
     return order
 
 
-def survey_order(survey: LinkSurvey, worker: int, members: Mapping[int, Member]) -> wire.Survey:
+def survey_order(
+    survey: LinkSurvey,
+    worker: int,
+    members: Mapping[int, Member],
+    *,
+    addresses: PeerAddresses,
+    attempt: Attempt,
+) -> wire.Survey:
     """The links that a worker is to time before the first plan."""
-    peers = [peer_address(members[peer]) for peer in survey.wanted(worker)]
+    peers = [
+        addresses.address(members[peer], members[worker], Purpose.PROBE, attempt=attempt)
+        for peer in survey.wanted(worker)
+    ]
     return wire.Survey(peers=peers, deadline=SURVEY_SECONDS)
 
 

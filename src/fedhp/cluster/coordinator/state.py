@@ -35,6 +35,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.succession import Line
+from fedhp.cluster.protocol.tickets import new_key
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
@@ -48,6 +49,7 @@ STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member 
 ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
 GONE_SECONDS = 0.1  # that the list of absent workers may be old
 NOT_ALLOWED = "it is no longer on the allow-list"
+BY_OPERATOR = "the operator removed it"
 LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
 
 
@@ -110,8 +112,10 @@ class CoordinatorState:
         self.turns: dict[int, TurnOrder] = {}  # under way, by worker
         self.named_peers: dict[int, frozenset[int]] = {}  # whose links a report may mention
         self.deadlines = RoundDeadlines(experiment.cluster)
+        self.keys: dict[str, bytes] = {}  # with which members check tickets, by name
+        self.addresses = orders.PeerAddresses(run, self.keys)
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
-        self._allowed = allowed or AllowList(None)
+        self.allowed = allowed or AllowList(None)
         self._looked_at = 0.0  # when the allow-list was read last
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
@@ -153,6 +157,10 @@ class CoordinatorState:
             attempt=attempt or self.conductor.committed,
             members=tuple((member.worker, member.name) for member in members),
             model_bytes=self.model_bytes,
+            allowed=None if self.allowed.names is None else tuple(sorted(self.allowed.names)),
+            removed=tuple(
+                sorted(member.name for member in members if member.removed == BY_OPERATOR)
+            ),
             planner=b"" if self.planner is None else self.planner.pack(),
             bytes_sent=self.stop_condition.bytes_sent,
             ended=self.stop_condition.reason,
@@ -231,6 +239,8 @@ class CoordinatorState:
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
+        # The same for the whole epoch: tickets for its peers are under way.
+        self.keys.setdefault(name, new_key())
         self.record.note_samples(member.worker, request.samples)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
@@ -377,7 +387,7 @@ class CoordinatorState:
 
     def _follow_allow_list(self) -> None:
         for member in self.conductor.members.values():
-            allowed = not self._allowed.refusal(member.name)
+            allowed = not self.allowed.refusal(member.name)
             if not allowed and not member.removed:
                 self.remove(member, NOT_ALLOWED)
             elif allowed and member.removed == NOT_ALLOWED:
@@ -503,6 +513,7 @@ class CoordinatorState:
             planned,
             attempt,
             self.conductor.members,
+            addresses=self.addresses,
             evaluation=self.evaluation_plan(attempt.round_index),
             probes=self.planner.probes(planned),
             deadline=deadline,

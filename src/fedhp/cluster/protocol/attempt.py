@@ -48,6 +48,11 @@ class Attempt:
         return cls.from_wire(order.committed)
 
     @classmethod
+    def after(cls, committed: Attempt, *, epoch: int) -> Attempt:
+        """What orders and calls outside of an attempt are about: this round is committed."""
+        return cls(epoch, committed.round_index, 0)
+
+    @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Attempt:
         """The attempt of a history event."""
         return cls(int(facts["epoch"]), int(facts["round"]), int(facts["attempt"]))

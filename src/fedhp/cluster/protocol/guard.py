@@ -26,7 +26,7 @@ Epochs: TypeAlias = Literal["same", "since", "any"]
 LATE_REASONS = frozenset(
     {
         *("epoch", "round", "attempt", "incarnation"),
-        *("version", "run", "unknown", "quarantined"),
+        *("version", "run", "unknown", "quarantined", "ticket"),
     }
 )
 # Refusals that an honest program of this version never causes. Each is a strike.

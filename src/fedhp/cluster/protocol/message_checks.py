@@ -29,6 +29,7 @@ MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
+MAX_TICKET_BYTES = 64
 RUN_STATES = frozenset({"starting", "gathering", "running", "paused", "finished"})
 MEMBER_STATUSES = frozenset(
     {
@@ -156,6 +157,8 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     if _NOT_TOML.search(reply.experiment):
         raise Refused("text", "the experiment has control characters")
     check_positive(reply.beat_seconds, "beat_seconds", most=MAX_BEAT_SECONDS)
+    if len(reply.key) not in (0, DIGEST_BYTES):
+        raise Refused("size", f"the key has {len(reply.key)} bytes, not {DIGEST_BYTES}")
     succession.check_line(reply.leaders, epoch=reply.epoch)
     _check_version(reply.committed)
 
@@ -249,6 +252,7 @@ def check_pull(request: wire.PullRequest) -> None:
         raise Refused("kind", "the request does not say what it wants, or something unknown")
     check_number(request.patience, "patience", least=0.0, most=WEEK_SECONDS)
     check_digest(request.base, "the digest of the base")
+    check_length(len(request.ticket), "bytes of the ticket", most=MAX_TICKET_BYTES)
 
 
 def check_first_chunk(
@@ -266,6 +270,7 @@ def check_first_chunk(
         len(chunk.data), "bytes of a chunk", most=min(limits.MODEL_CHUNK_BYTES, chunk.total)
     )
     check_digest(chunk.digest, "the digest of the model")
+    check_length(len(chunk.ticket), "bytes of the ticket", most=MAX_TICKET_BYTES)
     if chunk.digest and len(chunk.data) < chunk.total:
         raise Refused("digest", "a chunk has the digest but is not the last one")
 
@@ -336,6 +341,7 @@ def _check_peers(
     for peer in peers:
         check_name(peer.name, f"a name in {what}")
         check_address(peer.address, f"an address in {what}")
+        check_length(len(peer.ticket), f"bytes of a ticket in {what}", most=MAX_TICKET_BYTES)
     if len({peer.name for peer in peers}) < len(peers):
         raise Refused("duplicate", f"{what} has a name twice")
     return indices

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,15 +69,29 @@ class AllowList:
         self._file = file
         self._stamp: tuple[int, ...] = ()
         self._names: frozenset[str] = frozenset()
+        self._limited = file is not None
         if file is not None:
             self._refresh(file)
 
+    @classmethod
+    def of(cls, names: Iterable[str]) -> AllowList:
+        """A list without a file, which never changes."""
+        allowed = cls(None)
+        allowed._names, allowed._limited = frozenset(names), True
+        return allowed
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The names as last read; None: every name that the authority signed."""
+        return self._names if self._limited else None
+
     def refusal(self, name: str) -> str:
         """Why this name may not call, empty if it may; with an unreadable list nobody may."""
-        if self._file is None:
+        if not self._limited:
             return ""
         try:
-            self._refresh(self._file)
+            if self._file is not None:
+                self._refresh(self._file)
         except IdentityError as error:
             return error.problem
         return "" if name in self._names else f"{name} is not on the allow-list"

@@ -89,32 +89,46 @@ class PeerClient:
             wanted=wire.TRAINED,
             patience=patience,
             base=base,
+            ticket=peer.ticket,
         )
         transfer = await self._pull(peer, request, receiver.push, patience=patience)
         row = await self._finish(peer, lambda: incoming.finish(peer.name, receiver))
         return ReceivedModel(row, transfer)
 
     async def pull_committed(
-        self, peer: wire.PeerAddress, committed: Attempt, *, learner: Learner, patience: float
+        self,
+        peer: wire.PeerAddress,
+        committed: Attempt,
+        *,
+        epoch: int,
+        learner: Learner,
+        patience: float,
     ) -> Row:
-        """The model of a committed attempt, complete and exact."""
+        """The model of a committed attempt, complete and exact; epoch: that of the order."""
         request = wire.PullRequest(
-            envelope=self._session.envelope(),
+            envelope=self._session.envelope(Attempt.after(committed, epoch=epoch)),
             wanted=wire.COMMITTED,
             stand=committed.to_wire(),
             patience=patience,
+            ticket=peer.ticket,
         )
         receiver = learner.codec.receiver()
         await self._pull(peer, request, receiver.push, patience=patience)
         return await self._finish(peer, receiver.finish)
 
-    async def probe(self, peer: wire.PeerAddress, size: int, *, patience: float) -> TransferTime:
+    async def probe(
+        self, peer: wire.PeerAddress, attempt: Attempt, *, size: int, patience: float
+    ) -> TransferTime:
         """Time so many bytes over a link that carries no model now.
 
         The first ones are not counted where more follow: they come in a burst, out of buffers.
         """
         request = wire.PullRequest(
-            envelope=self._session.envelope(), wanted=wire.PROBE, bytes=size, patience=patience
+            envelope=self._session.envelope(attempt),
+            wanted=wire.PROBE,
+            bytes=size,
+            patience=patience,
+            ticket=peer.ticket,
         )
         arrivals: list[tuple[int, float]] = []  # bytes so far, and when they had arrived
 
@@ -156,6 +170,8 @@ class PeerClient:
     async def _channel(self, peer: wire.PeerAddress) -> grpc.aio.Channel:
         if self._session.guard.is_quarantined(peer.name):
             raise PeerLost("refused: quarantined")
+        if peer.name in self._session.tickets.barred:
+            raise PeerLost("refused: removed")
         address, channel = self._channels.get(peer.name, ("", None))
         if channel is None or address != peer.address:
             if channel is not None:
@@ -194,7 +210,9 @@ class PeerClient:
             receiver = learner.codec.receiver()
 
             async def own_chunks() -> AsyncIterator[wire.Chunk]:
+                ticket = peer.ticket
                 for chunk in learner.codec.chunks(encoded, envelope):
+                    chunk.ticket, ticket = ticket, b""
                     yield chunk
 
             stream = PeerStub(channel).Swap(own_chunks(), timeout=max(patience, 0.01))

@@ -1,8 +1,8 @@
 """The Peer service: which models this worker gives to its peers, and to whom.
 
-A trained model goes only to the readers that its order names, for exactly that attempt; a
-committed one to any worker of the run; probes within a budget. Every refusal has a status code
-and "reason: text". A message that an honest peer never sends is a strike against its sender.
+Every call needs a ticket of the coordinator (tickets.py). A trained model goes only to the readers
+that its order names, for exactly that attempt; probes stay within a budget. Every refusal has a
+status code and "reason: text". A message that an honest peer never sends is a strike.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fedhp.cluster.protocol.codec import BadModel, Encoded
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
+from fedhp.cluster.protocol.tickets import Purpose
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import identify_caller, peer_of
 from fedhp.cluster.worker.learner import Learner
@@ -43,6 +44,8 @@ STATUS_CODES = {
     "role": grpc.StatusCode.PERMISSION_DENIED,
     "sender": grpc.StatusCode.PERMISSION_DENIED,
     "quarantined": grpc.StatusCode.PERMISSION_DENIED,
+    "removed": grpc.StatusCode.PERMISSION_DENIED,
+    "ticket": grpc.StatusCode.PERMISSION_DENIED,
     "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "probes": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "busy": grpc.StatusCode.ABORTED,
@@ -144,6 +147,7 @@ class PeerService(PeerServicer):
         async with self._answering(context, "pull") as peer:
             self._admit(request.envelope, context, "Pull")
             check_pull(request)
+            self._check_partner(peer, request.envelope, request.ticket, _purpose_of(request))
             if request.wanted == wire.PROBE:
                 self._probes.spend(peer, request.bytes)
                 await self._send(_probe_chunks(request.bytes, self._reply_to(request)), context)
@@ -168,6 +172,7 @@ class PeerService(PeerServicer):
                 raise Refused("missing", "the stream is empty")
             self._admit(first.envelope, context, "Swap")
             check_first_chunk(first)
+            self._check_partner(peer, first.envelope, first.ticket, (Purpose.SWAP, INITIAL))
             learner = self._ready_learner()
             if not learner.asynchronous:
                 raise Refused("kind", "this run does not average models in pairs")
@@ -179,6 +184,9 @@ class PeerService(PeerServicer):
                 receiver.push(chunk)
             theirs = await asyncio.to_thread(receiver.finish)
             _check_not_swapping(learner)
+            # Once more: the same ticket may have been used, or its caller removed, meanwhile.
+            self._check_partner(peer, first.envelope, first.ticket, (Purpose.SWAP, INITIAL))
+            self._session.tickets.swapped(peer, Attempt.from_envelope(first.envelope), first.ticket)
             mine = learner.current()
             learner.average(theirs)
             self._session.note("averaged", {"peer": peer})
@@ -213,6 +221,27 @@ class PeerService(PeerServicer):
         self._session.guard.check(
             envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
         )
+
+    def _check_partner(
+        self, peer: str, envelope: wire.Envelope, ticket: bytes, subject: tuple[Purpose, Attempt]
+    ) -> None:
+        """Only a partner that the coordinator named for this attempt gets anything."""
+        purpose, version = subject
+        attempt, own = Attempt.from_envelope(envelope), self._session.attempt
+        self._session.tickets.check(
+            ticket,
+            run=self._session.run,
+            caller=peer,
+            purpose=purpose,
+            attempt=attempt,
+            version=version,
+        )
+        # A turn of an asynchronous algorithm may outlast its round, and a trained model waits
+        # for its attempt; the others are over with the round that their ticket names.
+        if purpose is Purpose.PROBE and attempt < (own if attempt.number else _round_of(own)):
+            raise NotAvailable("attempt", "this worker is at a later attempt")
+        if purpose is Purpose.COMMITTED and version.round_index + 1 < own.round_index:
+            raise NotAvailable("stand", "this worker is at a later round")
 
     def _reply_to(self, message: wire.PullRequest | wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
@@ -258,6 +287,17 @@ class PeerService(PeerServicer):
                 if first:
                     failpoints.reach("worker.sending", self._session.attempt.round_index)
                     first = False
+
+
+def _purpose_of(request: wire.PullRequest) -> tuple[Purpose, Attempt]:
+    """What a pull needs a ticket for, and which version of a committed model."""
+    if request.wanted == wire.COMMITTED:
+        return Purpose.COMMITTED, Attempt.from_wire(request.stand)
+    return (Purpose.PROBE if request.wanted == wire.PROBE else Purpose.TRAINED), INITIAL
+
+
+def _round_of(attempt: Attempt) -> Attempt:
+    return Attempt.after(attempt, epoch=attempt.epoch)
 
 
 def _check_not_swapping(learner: Learner) -> None:

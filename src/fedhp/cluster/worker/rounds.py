@@ -85,11 +85,13 @@ class OrderExecutor:
             seconds = time.monotonic() - started
         self.step_time = max(seconds, SHORTEST_STEP)
 
-    async def survey(self, survey: wire.Survey, *, received: float) -> None:
+    async def survey(self, order: wire.Order, *, received: float) -> None:
         """Time links before the first round, for `take_survey`."""
         self._session.enter("surveying")
         self._surveyed, links = [], list[wire.LinkReport]()
-        await self._probe(survey.peers, links, received=received, until=received + survey.deadline)
+        attempt = Attempt.after(Attempt.from_wire(order.committed), epoch=order.epoch)
+        until = received + order.survey.deadline
+        await self._probe(order.survey.peers, attempt, links, received=received, until=until)
         self._surveyed = links
 
     def take_survey(self) -> list[wire.LinkReport]:
@@ -109,7 +111,9 @@ class OrderExecutor:
         attempt = Attempt.from_order(order)
         self._gone = frozenset()
         probes: list[wire.LinkReport] = []
-        probe = self._probe(work.probes, probes, received=received, until=received + work.deadline)
+        probe = self._probe(
+            work.probes, attempt, probes, received=received, until=received + work.deadline
+        )
         async with _in_background(probe) as probing:
             await self._offer.open(attempt, [reader.name for reader in work.readers])
             session.enter("training")
@@ -179,7 +183,11 @@ class OrderExecutor:
         for peer in order.catch_up.peers:
             try:
                 row = await self._peers.pull_committed(
-                    peer, committed, learner=learner, patience=COMMITTED_MODEL_SECONDS
+                    peer,
+                    committed,
+                    epoch=order.epoch,
+                    learner=learner,
+                    patience=COMMITTED_MODEL_SECONDS,
                 )
             except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
@@ -389,6 +397,7 @@ class OrderExecutor:
     async def _probe(
         self,
         peers: Iterable[wire.PeerAddress],
+        attempt: Attempt,
         links: list[wire.LinkReport],
         *,
         received: float,
@@ -404,7 +413,7 @@ class OrderExecutor:
                 link.lost = "gone" if peer.worker in self._gone else "deadline"
             else:
                 try:
-                    transfer = await self._peers.probe(peer, size, patience=patience)
+                    transfer = await self._peers.probe(peer, attempt, size=size, patience=patience)
                     link.bytes, link.seconds = transfer.bytes, transfer.seconds
                     link.started = transfer.started - received
                 except PeerLost as error:

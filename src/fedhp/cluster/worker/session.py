@@ -15,6 +15,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.call_limits import LogThrottle
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
+from fedhp.cluster.protocol.tickets import TicketChecker
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.worker.followed_leader import FollowedLeader
 
@@ -36,6 +37,7 @@ class WorkerSession:
         self.envelopes = Envelopes(identity.name, after=after)
         self.guard = Guard(run=None)
         self.leader = FollowedLeader(folder)
+        self.tickets = TicketChecker()
         self._log_throttle = LogThrottle()
         self.worker = -1
         self.workers = 0  # in the experiment, once it is known
@@ -57,6 +59,7 @@ class WorkerSession:
         self.leader.joined(reply)
         self.guard.obey(reply.epoch)
         self.guard.token = self.leader.token
+        self.tickets.key = reply.key
 
     def enter(self, phase: str) -> None:
         """Change the phase; in some of them a test lets the process die."""

@@ -277,6 +277,7 @@ class Worker:
     def _handle_beat(self, reply: wire.BeatReply, sent: float) -> None:
         self._session.leader.check_beat(reply)
         self._session.guard.obey(reply.epoch)
+        self._session.tickets.barred = frozenset(reply.barred)
         if self._executor is None or sent < self._ordered_at:
             return  # it may be older than the last order
         self._executor.stop_waiting_for(reply.gone)
@@ -324,7 +325,7 @@ class Worker:
             if not await executor.catch_up(order):
                 await asyncio.sleep(BEHIND_PAUSE)
         elif kind == "survey":
-            await executor.survey(order.survey, received=self._ordered_at)
+            await executor.survey(order, received=self._ordered_at)
         elif kind in ("work", "act") and not up_to_date:
             log.warning("behind", extra=committed.to_facts())
             await asyncio.sleep(BEHIND_PAUSE)
