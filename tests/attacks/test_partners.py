@@ -18,7 +18,7 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
-from fedhp.cluster.protocol.tickets import Purpose, TicketChecker, make_ticket, new_key
+from fedhp.cluster.protocol.tickets import TicketChecker, TicketPurpose, make_ticket, new_key
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub, PeerStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
@@ -174,7 +174,7 @@ def test_a_name_taken_off_the_list_is_refused_by_everyone(
                 address = leader.addresses.address(
                     member,
                     member,
-                    Purpose.PROBE,
+                    TicketPurpose.PROBE,
                     attempt=Attempt.after(leader.conductor.committed, epoch=1),
                 )
                 assert await removed.pull(victim, wire.PROBE, ticket=address.ticket) == "removed"
@@ -245,10 +245,20 @@ def test_only_the_partner_of_a_turn_may_swap_and_once(certificates: Path, tmp_pa
             assert await stranger.swap("w0", attempt, b"", width) == "ticket"
             key = leader.keys["w0"]
             ticket = make_ticket(
-                key, run=leader.run, caller="w3", purpose=Purpose.SWAP, attempt=attempt, serial=4
+                key,
+                run=leader.run,
+                caller="w3",
+                purpose=TicketPurpose.SWAP,
+                attempt=attempt,
+                serial=4,
             )
             other = make_ticket(
-                key, run=leader.run, caller="w2", purpose=Purpose.SWAP, attempt=attempt, serial=4
+                key,
+                run=leader.run,
+                caller="w2",
+                purpose=TicketPurpose.SWAP,
+                attempt=attempt,
+                serial=4,
             )
             assert await stranger.swap("w0", attempt, other, width) == "ticket"
             answer = await _patient_swap(stranger, attempt, ticket, width)
@@ -276,7 +286,7 @@ def test_a_ticket_is_for_one_caller_purpose_attempt_and_version() -> None:
     good: dict[str, Any] = {
         "run": RUN,
         "caller": "w1",
-        "purpose": Purpose.COMMITTED,
+        "purpose": TicketPurpose.COMMITTED,
         "attempt": NOW,
         "version": Attempt(3, 6, 1),
     }
@@ -285,7 +295,7 @@ def test_a_ticket_is_for_one_caller_purpose_attempt_and_version() -> None:
     for change in (
         {"run": "f" * 32},
         {"caller": "w2"},
-        {"purpose": Purpose.TRAINED},
+        {"purpose": TicketPurpose.TRAINED},
         {"attempt": Attempt(3, 8, 1)},
         {"version": INITIAL},
     ):
@@ -309,11 +319,16 @@ def test_a_ticket_to_swap_is_used_once_and_no_earlier_one_afterwards() -> None:
 
     def ticket(serial: int) -> bytes:
         return make_ticket(
-            checker.key, run=RUN, caller="w1", purpose=Purpose.SWAP, attempt=NOW, serial=serial
+            checker.key,
+            run=RUN,
+            caller="w1",
+            purpose=TicketPurpose.SWAP,
+            attempt=NOW,
+            serial=serial,
         )
 
     def check(serial: int) -> None:
-        checker.check(ticket(serial), run=RUN, caller="w1", purpose=Purpose.SWAP, attempt=NOW)
+        checker.check(ticket(serial), run=RUN, caller="w1", purpose=TicketPurpose.SWAP, attempt=NOW)
 
     check(0)
     check(0)  # a swap that found its partner busy comes again
@@ -325,5 +340,5 @@ def test_a_ticket_to_swap_is_used_once_and_no_earlier_one_afterwards() -> None:
 
 
 def test_an_older_coordinator_gives_no_key_and_then_no_ticket_is_asked_for() -> None:
-    TicketChecker().check(b"", run=RUN, caller="w1", purpose=Purpose.PROBE, attempt=NOW)
+    TicketChecker().check(b"", run=RUN, caller="w1", purpose=TicketPurpose.PROBE, attempt=NOW)
     assert PeerAddresses(RUN, {})

@@ -17,7 +17,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import check_report, one_line
-from fedhp.cluster.protocol.tickets import Purpose
+from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
@@ -107,7 +107,7 @@ class CoordinatorHandlers:
                     state.addresses.address(
                         holder,
                         member,
-                        Purpose.COMMITTED,
+                        TicketPurpose.COMMITTED,
                         attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
                         version=conductor.committed,
                     )

@@ -13,7 +13,7 @@ from fedhp.cluster.coordinator.round_planner import PlannedRound, sources_of
 from fedhp.cluster.coordinator.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.tickets import Purpose, make_ticket
+from fedhp.cluster.protocol.tickets import TicketPurpose, make_ticket
 from fedhp.graph import directed_weights, mixing_weights
 from fedhp.types import NeighborMixing, PeerScoring
 
@@ -37,7 +37,7 @@ class PeerAddresses:
         self,
         peer: Member,
         caller: Member,
-        purpose: Purpose,
+        purpose: TicketPurpose,
         *,
         attempt: Attempt,
         version: Attempt = INITIAL,
@@ -91,12 +91,14 @@ def work_orders(
             evaluate=evaluation.evaluate,
             whole_test=evaluation.whole_test,
             peers=[
-                addresses.address(members[peer], members[worker], Purpose.TRAINED, attempt=attempt)
+                addresses.address(
+                    members[peer], members[worker], TicketPurpose.TRAINED, attempt=attempt
+                )
                 for peer in sources[worker]
             ],
             readers=[peer_address(members[reader]) for reader in readers],
             probes=[
-                addresses.address(members[b], members[worker], Purpose.PROBE, attempt=attempt)
+                addresses.address(members[b], members[worker], TicketPurpose.PROBE, attempt=attempt)
                 for a, b in both_ways
                 if a == worker
             ],
@@ -138,7 +140,9 @@ def turn_order(
     if turn.action.partner is not None:
         partner, caller = members[turn.action.partner], members[turn.worker]
         order.partner.CopyFrom(
-            addresses.address(partner, caller, Purpose.SWAP, attempt=attempt, serial=turn.number)
+            addresses.address(
+                partner, caller, TicketPurpose.SWAP, attempt=attempt, serial=turn.number
+            )
         )
     return order
 
@@ -153,7 +157,7 @@ def survey_order(
 ) -> wire.Survey:
     """The links that a worker is to time before the first plan."""
     peers = [
-        addresses.address(members[peer], members[worker], Purpose.PROBE, attempt=attempt)
+        addresses.address(members[peer], members[worker], TicketPurpose.PROBE, attempt=attempt)
         for peer in survey.wanted(worker)
     ]
     return wire.Survey(peers=peers, deadline=SURVEY_SECONDS)

@@ -21,7 +21,7 @@ _MAC_BYTES = 16
 TICKET_BYTES = _SERIAL.size + _MAC_BYTES
 
 
-class Purpose(StrEnum):
+class TicketPurpose(StrEnum):
     """What a ticket is for."""
 
     TRAINED = "trained"  # the model of this attempt
@@ -40,7 +40,7 @@ def make_ticket(
     *,
     run: str,
     caller: str,
-    purpose: Purpose,
+    purpose: TicketPurpose,
     attempt: Attempt,
     version: Attempt = INITIAL,
     serial: int = 0,
@@ -69,7 +69,7 @@ class TicketChecker:
         *,
         run: str,
         caller: str,
-        purpose: Purpose,
+        purpose: TicketPurpose,
         attempt: Attempt,
         version: Attempt = INITIAL,
     ) -> None:
@@ -94,7 +94,9 @@ class TicketChecker:
             raise Refused(
                 "ticket", f"the coordinator did not name {caller} as a partner for this ({purpose})"
             )
-        if purpose is Purpose.SWAP and (attempt.epoch, serial) <= self._swaps.get(caller, (0, -1)):
+        if purpose is TicketPurpose.SWAP and (attempt.epoch, serial) <= self._swaps.get(
+            caller, (0, -1)
+        ):
             raise Refused("ticket", f"{caller} has used this ticket already")
 
     def swapped(self, caller: str, attempt: Attempt, ticket: bytes) -> None:

@@ -27,7 +27,7 @@ from fedhp.cluster.protocol.codec import BadModel, Encoded
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
-from fedhp.cluster.protocol.tickets import Purpose
+from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import identify_caller, peer_of
 from fedhp.cluster.worker.learner import Learner
@@ -172,7 +172,7 @@ class PeerService(PeerServicer):
                 raise Refused("missing", "the stream is empty")
             self._admit(first.envelope, context, "Swap")
             check_first_chunk(first)
-            self._check_partner(peer, first.envelope, first.ticket, (Purpose.SWAP, INITIAL))
+            self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
             learner = self._ready_learner()
             if not learner.asynchronous:
                 raise Refused("kind", "this run does not average models in pairs")
@@ -185,7 +185,7 @@ class PeerService(PeerServicer):
             theirs = await asyncio.to_thread(receiver.finish)
             _check_not_swapping(learner)
             # Once more: the same ticket may have been used, or its caller removed, meanwhile.
-            self._check_partner(peer, first.envelope, first.ticket, (Purpose.SWAP, INITIAL))
+            self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
             self._session.tickets.swapped(peer, Attempt.from_envelope(first.envelope), first.ticket)
             mine = learner.current()
             learner.average(theirs)
@@ -223,7 +223,11 @@ class PeerService(PeerServicer):
         )
 
     def _check_partner(
-        self, peer: str, envelope: wire.Envelope, ticket: bytes, subject: tuple[Purpose, Attempt]
+        self,
+        peer: str,
+        envelope: wire.Envelope,
+        ticket: bytes,
+        subject: tuple[TicketPurpose, Attempt],
     ) -> None:
         """Only a partner that the coordinator named for this attempt gets anything."""
         purpose, version = subject
@@ -238,9 +242,9 @@ class PeerService(PeerServicer):
         )
         # A turn of an asynchronous algorithm may outlast its round, and a trained model waits
         # for its attempt; the others are over with the round that their ticket names.
-        if purpose is Purpose.PROBE and attempt < (own if attempt.number else _round_of(own)):
+        if purpose is TicketPurpose.PROBE and attempt < (own if attempt.number else _round_of(own)):
             raise NotAvailable("attempt", "this worker is at a later attempt")
-        if purpose is Purpose.COMMITTED and version.round_index + 1 < own.round_index:
+        if purpose is TicketPurpose.COMMITTED and version.round_index + 1 < own.round_index:
             raise NotAvailable("stand", "this worker is at a later round")
 
     def _reply_to(self, message: wire.PullRequest | wire.Chunk) -> wire.Envelope:
@@ -289,11 +293,11 @@ class PeerService(PeerServicer):
                     first = False
 
 
-def _purpose_of(request: wire.PullRequest) -> tuple[Purpose, Attempt]:
+def _purpose_of(request: wire.PullRequest) -> tuple[TicketPurpose, Attempt]:
     """What a pull needs a ticket for, and which version of a committed model."""
     if request.wanted == wire.COMMITTED:
-        return Purpose.COMMITTED, Attempt.from_wire(request.stand)
-    return (Purpose.PROBE if request.wanted == wire.PROBE else Purpose.TRAINED), INITIAL
+        return TicketPurpose.COMMITTED, Attempt.from_wire(request.stand)
+    return (TicketPurpose.PROBE if request.wanted == wire.PROBE else TicketPurpose.TRAINED), INITIAL
 
 
 def _round_of(attempt: Attempt) -> Attempt:
