@@ -10,6 +10,8 @@ from cli.support import Command, digest_of, write
 from fedhp.cli.parameters import parse_seeds
 from fedhp.engine.runs.sweep import split_values
 from fedhp.errors import ConfigError
+from fedhp.report.figures.sweep import sweep_figure
+from fedhp.report.sweep import SweepResult
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,22 @@ def test_a_bad_grid_is_refused_before_any_run(
     assert shown.code == 2
     assert words in shown.err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("grid", ["data.skew=0.5,0.8", "topology.name=ring,full"])
+def test_no_axis_goes_above_one_hundred_percent(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: str
+) -> None:
+    """The interval of two different seeds is very wide."""
+    limits: list[float] = []
+
+    def keep(result: SweepResult, folder: Path) -> list[Path]:
+        axes = sweep_figure(result).axes[0]
+        limits.append(axes.get_ylim()[1] if "skew" in grid else axes.get_xlim()[1])
+        return [folder]
+
+    monkeypatch.setattr("fedhp.report.figures.sweep.save_sweep_figure", keep)
+    file = write(tmp_path, rounds=1, evaluation={"images": 30})
+    assert command("sweep", file, grid, "--seeds", "0-1", "--out", tmp_path / "s").code == 0
+    assert len(limits) == 1
+    assert limits[0] <= 100

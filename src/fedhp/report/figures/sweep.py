@@ -54,11 +54,15 @@ def sweep_figure(result: SweepResult) -> Figure:
         if axis is None:
             _bars(axes, result, measure)
             axes.set_xlabel(name)
+            if "(%)" in name:
+                axes.set_xlim(right=min(100.0, axes.get_xlim()[1]))
             axes.tick_params(labelleft=number == 0)
         else:
             handles = _draw_lines(axes, lines, axis, measure)
             axes.set_xlabel(result.keys[axis])
             axes.set_ylabel(name)
+            if "(%)" in name:  # the interval of few seeds may reach above 100 %
+                axes.set_ylim(top=min(100.0, axes.get_ylim()[1]))
             if number == 0 and len(lines) > 1:
                 legend_above(figure, handles, columns=min(2, len(lines)))
     return figure
