@@ -90,6 +90,26 @@ def test_resume_runs_only_what_is_missing(command: Command, tmp_path: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_a_finished_sweep_gets_more_rounds_and_other_columns(
+    command: Command, tmp_path: Path
+) -> None:
+    """Settings that may change with --resume are not part of a folder's name."""
+    file, out = write(tmp_path, rounds=1), tmp_path / "sweep"
+    options = ("data.skew=0.5,0.8", "--no-figures", "--out", out)
+    assert command("sweep", file, *options, "executors=1").code == 0
+    folders = sorted(path.parent for path in out.rglob("record.sqlite"))
+    changes = ("rounds=2", "evaluation.times=[1000]")
+    more = command("sweep", file, *options, *changes, "--resume", "--json")
+    assert more.code == 0, more.err
+    runs = [run for each in more.json()["combinations"] for run in each["runs"]]
+    assert [run["rounds"] for run in runs] == [2, 2]
+    assert [run["accuracy_at_time"] for run in runs] == [{"1000": None}] * 2
+    assert sorted(path.parent for path in out.rglob("record.sqlite")) == folders
+    alone = tmp_path / "alone"
+    assert command("run", file, "data.skew=0.5", *changes, "--out", alone).code == 0
+    assert runs[0]["digest"] == digest_of(alone)
+
+
 def test_settings_without_numbers_are_drawn_as_bars(command: Command, tmp_path: Path) -> None:
     file, out = write(tmp_path, rounds=1), tmp_path / "sweep"
     shown = command("sweep", file, "topology.name=ring,full", "--out", out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,17 @@ def test_a_sweep_on_ray_is_killed_and_resumed(command: Command, tmp_path: Path) 
     finished = [run["status"] for each in again.json()["combinations"] for run in each["runs"]]
     assert finished == ["finished"] * 4
     check_runs(command, file, out)
+
+
+def test_ray_that_is_not_installed(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    out = tmp_path / "out"
+    refused = command("sweep", write(tmp_path), *GRID, "--ray", "local", "--out", out)
+    assert refused.code == 2
+    assert "pip install 'fedhp[ray]', or remove --ray" in refused.err
+    assert not out.exists()
 
 
 class FakeRay:
@@ -135,7 +147,7 @@ def test_a_disk_that_is_not_shared_is_noticed(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("--ray", "127.0.0.1:1"), "nothing answers at '127.0.0.1:1'"),
-        (("--ray", "nowhere"), "nothing answers at 'nowhere'"),
+        (("--ray", "nowhere"), "it is not HOST:PORT"),
         (("engine=ray", "--ray", "local"), "spreads the workers of one run"),
     ],
 )
@@ -149,4 +161,5 @@ def test_bad_addresses_are_refused_before_any_run(
     refused = command(name, write(tmp_path), *grid, *arguments, "--out", out)
     assert refused.code == 2
     assert words in refused.err
+    assert "command line: --ray: " in refused.err
     assert not out.exists()

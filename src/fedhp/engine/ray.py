@@ -287,6 +287,8 @@ def check_cluster(address: str | None, *, source: str = "") -> None:
     if address is None or address in ("auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isascii() and port.isdigit()):
+        raise _unreachable(f"nothing answers at {address!r}: it is not HOST:PORT", source)
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT):
             return

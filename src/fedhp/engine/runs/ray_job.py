@@ -38,9 +38,12 @@ class RayJobs:
         for experiment, _ in runs:
             _refuse_engine(experiment)
         where = None if address == LOCAL else address
-        check_cluster(where, source=COMMAND_LINE)
-        self._ray = import_ray()
-        self._started = start_ray(self._ray, where, stop=stop)
+        try:
+            check_cluster(where)
+            self._ray = import_ray()
+            self._started = start_ray(self._ray, where, stop=stop)
+        except ConfigError as error:
+            raise _of_the_option(error) from None
         try:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             self.slots = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
@@ -139,6 +142,21 @@ def _not_shared(folder: Path, machine: str) -> Event:
         fix="choose such an --out",
     )
     return {"event": "failed", "kind": "RunError", "message": str(error)}
+
+
+def _of_the_option(error: ConfigError) -> ConfigError:
+    """An error about the Ray of engine = "ray" as one about --ray."""
+    if error.key == "engine":  # it is not installed
+        fix = "pip install 'fedhp[ray]', or remove --ray"
+    else:
+        fix = "start a cluster with `ray start --head`, or write --ray local"
+    return ConfigError(
+        error.detail,
+        key="--ray",
+        source=COMMAND_LINE,
+        allowed="HOST:PORT of a running cluster, auto for the one of this machine, or local",
+        fix=fix,
+    )
 
 
 def _refuse_engine(experiment: Experiment) -> None:

@@ -22,7 +22,7 @@ import torch
 
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import Lengthenable, Lengthened, OtherDecisions, PastRound
-from fedhp.config import Experiment, differences, to_tables
+from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
@@ -394,6 +394,12 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
 
 # Settings of tables only: a run that has them otherwise is the same run.
 REPORTED = ("evaluation.targets", "evaluation.times", "evaluation.final_mean")
+
+
+def may_change_on_resume(key: str) -> bool:
+    """Whether a run can be resumed with another value of this setting, at least some values."""
+    section = key.split(".")[0]
+    return key == "rounds" or key in REPORTED or section in ("until", *FREE_ON_RESUME)
 
 
 def _extends(key: str, old: Any, new: Any) -> bool:

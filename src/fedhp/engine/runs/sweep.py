@@ -11,6 +11,7 @@ from typing import Any
 
 from fedhp.config import Experiment, check_targets, log_notes, parse, source_of
 from fedhp.engine.runs.campaign import Cell, folder_name
+from fedhp.engine.runs.run import may_change_on_resume
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE, parse_override
 
@@ -90,8 +91,7 @@ def plan_sweep(
         chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
         texts = tuple(key.texts[chosen[key.key]] for key in varied)
         label = _label(experiment, varied, texts)
-        # All keys are in the name: a key that gets a second value later keeps its folders.
-        combination = out / folder_name(" ".join(overrides))
+        combination = out / _combination_name(keys, overrides)
         for seed in numbers:
             seeded = experiment.model_copy(update={"seed": seed})
             cell = Cell(label, seed, seeded, combination / f"seed-{seed}")
@@ -99,6 +99,18 @@ def plan_sweep(
             planned.append(SweepCell(cell, texts, values))
     log_notes(notes)
     return Sweep(tuple(varied), tuple(planned))
+
+
+def _combination_name(keys: Sequence[SweptKey], overrides: Sequence[str]) -> str:
+    """The folder of a combination. Keys with one value are in it too, so that a key that gets a
+    second value later keeps its folders; except those that may change when a run is resumed."""
+    return folder_name(
+        " ".join(
+            override
+            for key, override in zip(keys, overrides, strict=True)
+            if key.varies or not may_change_on_resume(key.key)
+        )
+    )
 
 
 def _swept_key(text: str) -> SweptKey:
