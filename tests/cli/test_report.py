@@ -25,8 +25,8 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_of_runs(command: Command, top: Path, tmp_path: Path) -> None:
     outcome = command("report", top)
     assert outcome.code == 0, outcome.err
-    progress = outcome.err.splitlines()  # a line every 10 s at most, where it takes that long
-    assert all(line.startswith("drawing 2 runs") for line in progress)
+    # Only progress, which a slow machine prints every few seconds.
+    assert all(line.startswith(("starting", "drawing")) for line in outcome.err.splitlines())
     page = top / "report" / "report.html"
     assert f"report: {page} (" in outcome.out
     assert "2 runs" in outcome.out

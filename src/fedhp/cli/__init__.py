@@ -7,6 +7,7 @@ commands, parameters.py the arguments that several of them share.
 from __future__ import annotations
 
 import gc
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +30,7 @@ def call(arguments: list[str]) -> int:
     import typer
 
     from fedhp.cli.app import app
-    from fedhp.cli.parameters import remove_unused_folders
+    from fedhp.cli.parameters import remove_unused_folders, say
 
     try:
         result = app(arguments, standalone_mode=False)
@@ -37,19 +38,21 @@ def call(arguments: list[str]) -> int:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except _usage_errors(typer.BadParameter) as error:
-        error.show()
+        usage = io.StringIO()
+        error.show(usage)
+        say(usage.getvalue().rstrip("\n"), error=True)
         return int(error.exit_code)
     except Interrupted as error:
-        print(error, file=sys.stderr)
+        say(str(error), error=True)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("stopped\n  a run that had started can be resumed with --resume", file=sys.stderr)
+        say("stopped\n  a run that had started can be resumed with --resume", error=True)
         return STOPPED
     except BrokenPipeError:
         return 141
     except Exception as error:  # anything but a FedhpError is a bug, and is reported as one
         failure = blame_command_line(as_fedhp_error(error), arguments)
-        print(f"error: {failure}", file=sys.stderr)
+        say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:
         remove_unused_folders()

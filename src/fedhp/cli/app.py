@@ -15,6 +15,7 @@ from fedhp.cli.data import app as data_app
 from fedhp.cli.doctor import doctor
 from fedhp.cli.explain import explain
 from fedhp.cli.export import export
+from fedhp.cli.help import CommandApp
 from fedhp.cli.report import report
 from fedhp.cli.reproduce import reproduce
 from fedhp.cli.run import run
@@ -24,13 +25,7 @@ from fedhp.cli.sweep import sweep
 from fedhp.cli.whatif import whatif
 from fedhp.cli.worker import worker
 
-app = typer.Typer(
-    help="Decentralized federated learning among unequal participants.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = CommandApp(help="Decentralized federated learning among unequal participants.")
 for command in (demo, init, run, compare, sweep, reproduce, show, explain, whatif, report, export):
     app.command()(command)
 for network_command in (coordinator, worker, doctor):

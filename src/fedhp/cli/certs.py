@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import Json, table_console
+from fedhp.cli.help import CommandApp
+from fedhp.cli.parameters import Json, say, suggest, table_console
 from fedhp.errors import FedhpError, IdentityError
 
 if TYPE_CHECKING:
     from fedhp.cluster.security.identity import CertificateInfo
 
-app = typer.Typer(
-    help="Certificates of machines: create an authority, issue them, show when they expire.",
-    no_args_is_help=True,
+app = CommandApp(
+    help="Create an authority, issue certificates for machines, show when they expire."
 )
 
 EXPIRY_WARNING_DAYS = 30
@@ -41,11 +41,11 @@ def init(
     """Create an authority: its key signs the certificates of all machines."""
     certificates, _ = _security()
     authority = certificates.init_authority(folder, days=days, replace=replace)
-    print(f"{authority.name}: valid until {authority.ends:%Y-%m-%d}")
-    print(f"  {authority.file}   its certificate: every machine needs a copy")
-    print(f"  {authority.file.with_suffix('.key')}   its key: keep it secret, do not copy it")
+    say(f"{authority.name}: valid until {authority.ends:%Y-%m-%d}")
+    say(f"  {authority.file}   its certificate: every machine needs a copy")
+    say(f"  {authority.file.with_suffix('.key')}   its key: keep it secret, do not copy it")
     option = "" if folder == Path("certs") else f" --folder {shlex.quote(str(folder))}"
-    print(f"next, for every machine: fedhp certs issue NAME --host HOST{option}")
+    suggest("next, for every machine:", [f"fedhp certs issue NAME --host HOST{option}"])
 
 
 @app.command()
@@ -79,16 +79,16 @@ def issue(
         days=days,
         replace=replace,
     )
-    print(f"{issued.name}: {', '.join(issued.roles)}; valid until {issued.ends:%Y-%m-%d}")
+    say(f"{issued.name}: {', '.join(issued.roles)}; valid until {issued.ends:%Y-%m-%d}")
     if issued.hosts:
-        print(f"  serves at {', '.join(issued.hosts)}")
+        say(f"  serves at {', '.join(issued.hosts)}")
     else:
-        print("  no --host: others can connect to it only by its name")
+        say("  no --host: others can connect to it only by its name")
     files = [issued.file.with_name("ca.crt"), issued.file, issued.file.with_suffix(".key")]
-    print("next, copy these three files, and no others, to one folder on that machine:")
+    say("next, copy these three files, and no others, to one folder on that machine:")
     for file in files:
-        print(f"  {file}")
-    print(f"for example: scp -p {shlex.join(map(str, files))} MACHINE:certs/")
+        say(f"  {file}")
+    suggest("for example:", [f"scp -p {shlex.join(map(str, files))} MACHINE:certs/"])
 
 
 @app.command()
@@ -148,13 +148,16 @@ def _as_json(info: CertificateInfo, now: datetime) -> dict[str, Any]:
 
 def _print_table(infos: Sequence[CertificateInfo], now: datetime) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table()
-    for column in ("name", "roles", "hosts", "valid from", "until"):
-        table.add_column(column, overflow="fold")
-    table.add_column("days left", justify="right")
-    table.add_column("key")
+    from fedhp.terminal import FittingTable
+
+    words = ("name", "roles", "hosts", "key")
+    table = FittingTable(
+        *("name", "roles", "hosts", "valid from", "until", "days left", "key"),
+        left=words,
+        drop_first=("valid from", "days left", "hosts", "roles"),
+        keep=("name", "until", "key"),
+    )
     for info in infos:
         days = info.days_left(now)
         bad = info.problem or days < 0
@@ -168,15 +171,14 @@ def _print_table(infos: Sequence[CertificateInfo], now: datetime) -> None:
             str(days),
             "here" if info.has_key else "elsewhere",
         ]
-        table.add_row(*map(escape, cells), style=style)
-    console = table_console()
-    console.print(table)
+        table.add_row(*(f"[{style}]{escape(cell)}[/]" if style else escape(cell) for cell in cells))
+    table_console().print(table)
     for info in infos:
         left = info.days_left(now)
         if info.problem:
-            console.print(f"wrong: {info.problem}", markup=False, soft_wrap=True)
+            say(f"wrong: {info.problem}")
         elif left < EXPIRY_WARNING_DAYS:
             days_left = "1 day" if left == 1 else f"{left} days"
             again = f"fedhp certs issue {info.name} --replace (with its --host and --role)"
             todo = "create a new authority and new certificates" if info.authority else again
-            console.print(f"soon: {info.name} expires in {days_left}: {todo}", soft_wrap=True)
+            say(f"soon: {info.name} expires in {days_left}: {todo}")

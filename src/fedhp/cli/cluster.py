@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedhp.cli.coordinator import LogFormat, Moved, Resume, check_log_format
+from fedhp.cli.help import CommandApp
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -18,6 +19,8 @@ from fedhp.cli.parameters import (
     choose_folder,
     next_commands,
     redirect_user_prints,
+    say,
+    suggest,
     table_console,
 )
 from fedhp.cli.verify import verify
@@ -28,10 +31,7 @@ if TYPE_CHECKING:
     from fedhp.cluster.ops.launch import Cluster
     from fedhp.cluster.ops.operator import Target
 
-app = typer.Typer(
-    help="Start a federation on this machine; watch and control any running one.",
-    no_args_is_help=True,
-)
+app = CommandApp(help="Start a federation on this machine; watch and control any running one.")
 
 app.command()(verify)
 
@@ -82,10 +82,8 @@ def up(
     Run the same command with the same --out to continue the run.
     """
     from fedhp.cli.stopping import StopRequest
-    from fedhp.cluster.ops import processes
-    from fedhp.cluster.ops.launch import Cluster
     from fedhp.config import load
-    from fedhp.engine.prepare import prepare
+    from fedhp.console import Activity
 
     form = check_log_format(log_format)
     changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
@@ -93,8 +91,13 @@ def up(
     folder = choose_folder(out, experiment, resume=False)
     stop = StopRequest()
     with redirect_user_prints(as_json), stop:
-        processes.warm_up()
-        prepare(settings, source=str(experiment))
+        with Activity("starting"):
+            from fedhp.cluster.ops import processes
+            from fedhp.cluster.ops.launch import Cluster
+            from fedhp.engine.prepare import prepare
+
+            processes.warm_up()
+            prepare(settings, source=str(experiment))
         began = time.monotonic()
         with Cluster(
             settings,
@@ -107,7 +110,8 @@ def up(
         ) as cluster:
             if not cluster.is_over():
                 cluster.check_not_stopped()
-                cluster.start()
+                with Activity("starting the coordinator and the workers"):
+                    cluster.start()
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
     _print_result(cluster, seconds, as_json=as_json)
@@ -123,16 +127,17 @@ def status(
 ) -> None:
     """Show the progress of a run and its workers."""
     from fedhp.cluster.ops import operator
+    from fedhp.console import Activity
     from fedhp.console.cluster import status_line, status_table
 
-    reply = operator.status(_target(coordinator, out, certs, name))
+    with Activity("asking the coordinator"):
+        reply = operator.status(_target(coordinator, out, certs, name))
     if as_json:
         print(json.dumps(operator.status_json(reply)))
         return
-    console = table_console()
-    console.print(status_line(reply), markup=False, soft_wrap=True)
+    say(status_line(reply))
     if reply.members:
-        console.print(status_table(reply))
+        table_console().print(status_table(reply))
 
 
 @app.command()
@@ -148,7 +153,7 @@ def stop(
     """
     from fedhp.cluster.ops import operator
 
-    print(operator.command(_target(coordinator, out, certs, name), stop=True))
+    say(operator.command(_target(coordinator, out, certs, name), stop=True))
 
 
 @app.command()
@@ -162,7 +167,7 @@ def drain(
     """Let a worker leave after its current round, at most a few seconds later."""
     from fedhp.cluster.ops import operator
 
-    print(operator.command(_target(coordinator, out, certs, name), drain=worker))
+    say(operator.command(_target(coordinator, out, certs, name), drain=worker))
 
 
 @app.command()
@@ -190,7 +195,7 @@ def allow(
     """Let a worker back in that was quarantined, suspended or removed."""
     from fedhp.cluster.ops import operator
 
-    print(operator.command(_target(coordinator, out, certs, name), allow=worker))
+    say(operator.command(_target(coordinator, out, certs, name), allow=worker))
 
 
 @app.command()
@@ -224,12 +229,13 @@ def gather(
 
     planned = count(whole.planned, "round")
     for piece in whole.pieces:
-        print(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
-    print(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
+        say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
+    say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
     if whole.status != "finished":
-        print("the run is not over in these folders; did another coordinator lead afterwards?")
+        say("the run is not over in these folders; did another coordinator lead afterwards?")
     path = shlex.quote(str(out))
-    print(f"next: fedhp show {path}; fedhp report {path}; fedhp cluster verify {path}")
+    commands = ("show", "report", "cluster verify")
+    suggest("next:", [f"fedhp {command} {path}" for command in commands])
 
 
 def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
@@ -256,11 +262,14 @@ def _watch(cluster: Cluster, stop: Any) -> None:
     from fedhp.console.cluster import ClusterView
 
     shown, notes_shown = 0, 0
-    with ClusterView(cluster.experiment.rounds) as view:
+    label = cluster.experiment.algorithm.name
+    with ClusterView(cluster.experiment.rounds, label=label) as view:
+        view.show(None)
         while not cluster.finished():
             if stop():
                 raise Interrupted(
-                    f"stopped\n  the same command with --out {cluster.folder} continues the run"
+                    f"stopped\n  the same command with --out {shlex.quote(str(cluster.folder))} "
+                    "continues the run"
                 )
             cluster.supervise()
             cluster.check_alive()
@@ -300,9 +309,10 @@ def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
         return
     table_console().print(comparison_table([summary]))
     if cost:
-        print(cost)
+        say(cost)
     if reason := cluster.stopped():
-        print(f"the run was {reason}; to continue it, run the same command with --resume")
-    print(f"run: {cluster.folder}")
-    print(f"logs: {cluster.folder / 'logs'}; models: {cluster.folder / 'workers'}")
-    print(next_commands(cluster.folder, summary.rounds))
+        say(f"the run was {reason}; to continue it, run the same command with --resume")
+    say(f"run: {cluster.folder}")
+    say(f"logs: {cluster.folder / 'logs'}")
+    say(f"models: {cluster.folder / 'workers'}")
+    suggest("next:", next_commands(cluster.folder, summary.rounds))

@@ -10,6 +10,7 @@ import typer
 
 from fedhp.cli.parameters import (
     ExperimentFile,
+    Jobs,
     Json,
     Out,
     Overrides,
@@ -20,6 +21,7 @@ from fedhp.cli.parameters import (
     choose_folder,
     parse_seeds,
     redirect_user_prints,
+    say,
     table_console,
 )
 from fedhp.errors import combine_errors
@@ -44,9 +46,7 @@ def compare(
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
-    ] = None,
+    jobs: Jobs = None,
     ray: Ray = None,
     labels: Annotated[
         list[str] | None,
@@ -62,32 +62,41 @@ def compare(
     """Run several algorithms on one experiment and compare them."""
     check_compared(experiment, overrides or [], algorithms)
 
-    from fedhp.cli.stopping import StopRequest
     from fedhp.console import Activity
-    from fedhp.console.campaign import run_with_progress
-    from fedhp.engine.runs.campaign import check_cells, plan_cells
-    from fedhp.engine.runs.variants import split_algorithms
-    from fedhp.report.labels import parse_names, read_names
 
-    folder = choose_folder(out, experiment, resume=resume)
-    cells = plan_cells(
-        read_toml(experiment),
-        overrides=overrides or [],
-        algorithms=None if algorithms is None else split_algorithms(algorithms),
-        seeds=None if seeds is None else parse_seeds(seeds),
-        out=folder,
-        source=str(experiment),
-    )
-    cell_labels = list(dict.fromkeys(cell.label for cell in cells))
-    earlier = read_names(folder) if resume else {}
-    names = {
-        **{label: name for label, name in earlier.items() if label in cell_labels},
-        **parse_names(labels or [], cell_labels),
-    }
-    with redirect_user_prints(as_json), Activity("checking the settings"):
+    with redirect_user_prints(as_json), Activity("starting") as activity:
+        from fedhp.cli.stopping import StopRequest
+        from fedhp.console.campaign import run_with_progress
+        from fedhp.engine.runs.campaign import check_cells, plan_cells
+        from fedhp.engine.runs.variants import split_algorithms
+        from fedhp.report.labels import names_for, parse_names, read_names
+
+        folder = choose_folder(out, experiment, resume=resume)
+        cells = plan_cells(
+            read_toml(experiment),
+            overrides=overrides or [],
+            algorithms=None if algorithms is None else split_algorithms(algorithms),
+            seeds=None if seeds is None else parse_seeds(seeds),
+            out=folder,
+            source=str(experiment),
+        )
+        cell_labels = list(dict.fromkeys(cell.label for cell in cells))
+        earlier = read_names(folder) if resume else {}
+        names = {
+            **{label: name for label, name in earlier.items() if label in cell_labels},
+            **parse_names(labels or [], cell_labels),
+        }
+        activity.now("checking the settings")
         check_cells(cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
-        errors = run_with_progress(cells, source=str(experiment), jobs=jobs, ray=ray, stop=stop)
+        errors = run_with_progress(
+            cells,
+            source=str(experiment),
+            jobs=jobs,
+            ray=ray,
+            stop=stop,
+            short_labels=names_for(cell_labels, names),
+        )
     _finish(cells, folder, names=names, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)
@@ -136,8 +145,8 @@ def _finish(
         return
     table_console().print(comparison_table(summaries, names=names))
     for line in paired_lines(summaries, names=names):
-        print(line)
-    print(f"runs, table and numbers: {folder}")
+        say(line)
+    say(f"runs, table and numbers: {folder}")
     if figure_paths:
         files = f"{count(len(figure_paths), 'file')}; start with overview.png"
-        print(f"figures: {folder / 'figures'} ({files})")
+        say(f"figures: {folder / 'figures'} ({files})")

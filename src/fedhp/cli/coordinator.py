@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder
+from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, say, suggest
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
 
@@ -126,7 +126,7 @@ def coordinator(
     logs.set_up(who=name, form=form)
     folder = settings.folder
     path = shlex.quote(str(folder))
-    print(f"run: {folder}; to continue it, run the same command with --out {path}")
+    say(f"run: {folder}; to continue it, run the same command with --out {path}")
 
     async def run() -> str:
         stop = asyncio.Event()
@@ -138,11 +138,11 @@ def coordinator(
 
     reason = asyncio.run(run())
     if reason:
-        print(
+        say(
             f"the run was {reason}; to continue it, run the same command with --out {path} --resume"
         )
         return
-    print(f"the run is over; see: fedhp show {path}")
+    suggest("the run is over; see:", [f"fedhp show {path}"])
 
 
 def check_log_format(word: str) -> Format:

@@ -2,79 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import table_console
+from fedhp.cli.help import CommandApp
+from fedhp.cli.parameters import say, table_console
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from fedhp.config import Experiment
     from fedhp.data.check import DataFinding
     from fedhp.types import IntArray
 
-app = typer.Typer(help="Download, check and split data sets.", no_args_is_help=True)
+app = CommandApp(help="Download, check and split data sets.")
 
 _MOST_COLUMNS = 20  # classes with a column each; of more, a worker's largest are listed
 _MOST_ROWS = 60  # workers with a row each
+_LEAST_FOR_BARS = 80  # columns
 _MOST_LISTED = 6  # classes that are listed
 
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist, emnist, cifar10 or tiny_imagenet.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="mnist, emnist, cifar10 or tiny_imagenet.")
+    ],
     to: Annotated[
-        Path | None, typer.Option(help="Target folder. Default: the cache folder.")
+        Path | None, typer.Option(metavar="DIR", help="Target folder. Default: the cache folder.")
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option("--from", help="URL of a mirror with the same files.")
+        str | None,
+        typer.Option("--from", metavar="URL", help="A mirror that has the same files."),
     ] = None,
 ) -> None:
-    """Download, verify and unpack the official files."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
+    """Download the official files of a data set, verify and unpack them."""
     from fedhp.data.fetch import fetch as fetch_data
 
-    console = Console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    tasks: dict[str, Any] = {}
-    with Progress(*columns, console=console) as bars:
-
-        def show(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bars.add_task(file)
-            bars.update(tasks[file], completed=done, total=total)
-
+    with _download_display(name) as show:
         result = fetch_data(name, to=to, mirror=mirror, progress=show)
     for file in result.present:
-        console.print(f"{file}: already present, checksum correct", highlight=False)
+        say(f"{file}: already present, checksum correct")
     for file in result.downloaded:
-        console.print(f"{file}: downloaded, checksum correct", highlight=False)
-    console.print(f"[bold]{name}[/] is in {result.path}", highlight=False, soft_wrap=True)
-    console.print(f'use it with: data.name = "{name}"', highlight=False)
+        say(f"{file}: downloaded, checksum correct")
+    say(f"{name} is in {result.path}")
+    say(f'use it with: data.name = "{name}"')
     if to is not None:
-        console.print(f'             data.path = "{result.path}"', highlight=False, soft_wrap=True)
+        say(f'             data.path = "{result.path}"')
+
+
+@contextmanager
+def _download_display(name: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar per file in a wide terminal, else one line of words."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from fedhp.console import Activity
+    from fedhp.console.heartbeat import error_console, is_live
+    from fedhp.report.formatting import data_size
+
+    console = error_console()
+    if is_live(console) and console.width >= _LEAST_FOR_BARS:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn())
+        tasks: dict[str, Any] = {}
+        with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
+
+            def draw(file: str, done: int, total: int | None) -> None:
+                if file not in tasks:
+                    tasks[file] = bars.add_task(file)
+                bars.update(tasks[file], completed=done, total=total)
+
+            yield draw
+        return
+    with Activity(f"downloading {name}", console=console) as activity:
+
+        def describe(file: str, done: int, total: int | None) -> None:
+            of = "" if total is None else f" of {data_size(total)}"
+            activity.note(f"{file}, {data_size(done)}{of}")
+
+        yield describe
 
 
 @app.command()
-def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> None:
+def check(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file or folder.")],
+) -> None:
     """Show what data a file or folder holds and how to use it."""
     from rich.console import Console
 
+    from fedhp.console import Activity
     from fedhp.data.check import check as check_path
 
-    console = Console(soft_wrap=True, highlight=False)
-    findings = check_path(path)
+    console = Console(highlight=False)
+    with Activity("reading the files"):
+        findings = check_path(path)
     for finding in findings:
         _print_finding(console, finding)
     problems = [finding.problem for finding in findings if finding.problem is not None]
@@ -85,32 +109,41 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> No
 @app.command()
 def split(
     experiment: Annotated[
-        str | None, typer.Argument(help="Experiment file. Default: the default settings.")
+        str | None,
+        typer.Argument(
+            metavar="EXPERIMENT.toml", help="The experiment file. Default: the default settings."
+        ),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Settings as key=value, for example data.skew=0.8.")
+        list[str] | None,
+        typer.Argument(
+            metavar="key=value",
+            help="Settings that override those in the file, such as data.skew=0.8.",
+        ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Also save a plot to this file (.png, .pdf or .svg).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also save a plot to this file (.png, .pdf or .svg)."),
     ] = None,
 ) -> None:
     """Show how many samples of each class each worker gets."""
+    from fedhp.console import Activity
     from fedhp.data import class_counts, load_data, partition
     from fedhp.report.formatting import count
-    from fedhp.terminal import shorten_words
 
     settings, source = _experiment(experiment, overrides or [])
     data = settings.data
-    dataset = load_data(data, source=source)
-    parts = partition(
-        dataset.train_targets,
-        classes=dataset.classes,
-        workers=settings.workers,
-        config=data,
-        seed=settings.seed,
-        groups=dataset.groups,
-        source=source,
-    )
+    with Activity("loading and splitting the data"):
+        dataset = load_data(data, source=source)
+        parts = partition(
+            dataset.train_targets,
+            classes=dataset.classes,
+            workers=settings.workers,
+            config=data,
+            seed=settings.seed,
+            groups=dataset.groups,
+            source=source,
+        )
     import numpy as np
 
     sizes = np.array([len(part) for part in parts])
@@ -121,25 +154,24 @@ def split(
     title = f"{dataset.name}: {count(len(dataset.train_inputs), 'sample')}, {_rule(settings)}"
     console = table_console()
     names = dataset.class_names or tuple(map(str, range(dataset.classes or 0)))
-    console.print(shorten_words(title, console.width), markup=False)
+    say(title)
     for part in split_tables(sizes, counts, names=names, width=console.width):
         console.print(part)
     if len(sizes) > _MOST_ROWS:
-        console.print(f"... and {len(sizes) - _MOST_ROWS} more workers; --plot shows all")
-    console.print(
-        f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}"
-    )
+        say(f"... and {count(len(sizes) - _MOST_ROWS, 'more worker')}; --plot shows all")
+    say(f"samples per worker: {sizes.min()} to {sizes.max()}, median {int(np.median(sizes))}")
     unused = len(dataset.train_targets) - int(sizes.sum())
     if unused:
-        console.print(f"not used: {unused} samples that the partition gives to no worker")
+        say(f"not used: {count(unused, 'sample')} that the partition gives to no worker")
     if data.partition == "natural" and dataset.groups is not None:
         users = [len(np.unique(dataset.groups[part])) for part in parts]
-        console.print(f"users per worker: {min(users)} to {max(users)}, {sum(users)} in all")
+        say(f"users per worker: {min(users)} to {max(users)}, {sum(users)} in total")
     if plot is not None:
         from fedhp.report.figures.split import plot_split
 
-        plot_split(sizes, counts, path=plot, title=title, names=dataset.class_names)
-        console.print(f"plot: {plot}", soft_wrap=True)
+        with Activity("drawing the plot"):
+            plot_split(sizes, counts, path=plot, title=title, names=dataset.class_names)
+        say(f"plot: {plot}")
 
 
 def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
@@ -225,29 +257,38 @@ def split_tables(
     return [table]
 
 
-def _print_finding(console: Any, finding: DataFinding) -> None:
-    from rich.markup import escape
+def _print_finding(console: Console, finding: DataFinding) -> None:
+    from rich.text import Text
 
-    console.print(f"[bold]{escape(finding.title)}[/]  {escape(str(finding.path))}")
+    from fedhp.terminal import fit_text
+
+    width = console.width if console.is_terminal else None
+
+    def line(text: str, *, styled: int = 0, style: str = "") -> None:
+        fitted = Text(fit_text(text, width))
+        fitted.stylize(style, len(text) - len(text.lstrip()), styled)
+        console.print(fitted, soft_wrap=True)
+
+    line(f"{finding.title}  {finding.path}", styled=len(finding.title), style="bold")
     if finding.problem is not None:
-        console.print(f"  [red]problem:[/] {escape(finding.problem.problem)}")
+        line(f"  problem: {finding.problem.problem}", styled=len("  problem:"), style="red")
         return
     images = f"{finding.train_images}"
     if finding.test_images is not None:
         images += f" for training, {finding.test_images} for test"
-    console.print(f"  samples: {images}")
+    line(f"  samples: {images}")
     if finding.shape:
-        console.print(f"  shape:   {'x'.join(map(str, finding.shape))}")
+        line(f"  shape:   {'x'.join(map(str, finding.shape))}")
     kinds = "none: values to predict" if finding.classes is None else str(finding.classes)
     if finding.classes is not None or finding.test_images is not None:
-        console.print(f"  classes: {kinds}")
+        line(f"  classes: {kinds}")
     for title, counts in (("training", finding.train_counts), ("test", finding.test_counts)):
         if counts is not None:
-            console.print(f"  {title}: {escape(_per_class(finding, counts))}")
+            line(f"  {title}: {_per_class(finding, counts)}")
     if finding.official:
-        console.print(f"  {finding.official}")
-    for line in finding.lines:
-        console.print(f"  {escape(line)}")
+        line(f"  {finding.official}")
+    for text in finding.lines:  # to be copied into a file, so never broken
+        console.print(f"  {text}", markup=False, soft_wrap=True)
 
 
 def _per_class(finding: DataFinding, counts: IntArray) -> str:

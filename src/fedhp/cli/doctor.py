@@ -48,9 +48,10 @@ def doctor(
     """Check the clock, ports, certificates, versions, data, memory and disk of this machine."""
     import json
 
-    from rich.markup import escape
+    from rich.text import Text
 
     from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
+    from fedhp.terminal import fit_text
 
     wants_certificates = certs is not None or name is not None or Path("certs").is_dir()
     options = DoctorOptions(
@@ -63,16 +64,19 @@ def doctor(
         folder=out,
     )
     checks, console = [], table_console()
+    width = console.width if console.is_terminal else None
     with redirect_user_prints(as_json):
         for check in run_checks(options):
             checks.append(check)
             if as_json:
                 continue
-            style = STYLES[check.verdict]
-            line = f"[{style}]{check.verdict:<7}[/]  {escape(check.name)}: {escape(check.message)}"
-            console.print(line, soft_wrap=True)
+            line = f"{check.verdict:<7}  {check.name}: {check.message}"
+            text = Text(fit_text(line, width, hang=9))
+            text.stylize(STYLES[check.verdict], 0, len(check.verdict))
+            console.print(text, soft_wrap=True)
             if check.fix:
-                console.print(f"         fix: {check.fix}", markup=False, soft_wrap=True)
+                fix = fit_text(f"         fix: {check.fix}", width)
+                console.print(fix, markup=False, soft_wrap=True)
     ready = all(check.verdict != "wrong" for check in checks)
     if as_json:
         rows = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedhp.cli.parameters import say
 
 
 def export(
@@ -55,8 +58,10 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's tables, a comparison as LaTeX, its world as a trace, or its models."""
+    from fedhp.console import Activity
     from fedhp.record.reader import RunReader
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
+    from fedhp.report.formatting import count
     from fedhp.report.rounds import selection_note
 
     if latex is not None:
@@ -66,22 +71,28 @@ def export(
     with RunReader(run) as reader:
         if models is not None:
             of_run = reader.run_models()
-            files = f"{len(of_run.save(models))} files, as of round {of_run.round_index}"
-            print(f"models: {models} ({files})")
+            with Activity("writing the models"):
+                files = count(len(of_run.save(models)), "file")
+            say(f"models: {models} ({files}, as of round {of_run.round_index})")
         if trace is not None:
             unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
             save_text(trace, trace_csv(reader))
-            print(f"trace: {trace}")
-            print(f"replay it with: world.trace={trace} world.bandwidth.unit={unit}")
+            say(f"trace: {trace}")
+            path = shlex.quote(str(trace))
+            say(f"replay it with: world.trace={path} world.bandwidth.unit={unit}")
         if table is not None:
             if out is None:
                 for part in table_csv(reader, table):
                     print(part, end="")
             else:
-                print(f"table: {save_table(reader, table, out)}")
+                with Activity("writing the table"):
+                    file = save_table(reader, table, out)
+                say(f"table: {file}")
         elif (trace is None and models is None) or out is not None:
             folder = run / "tables" if out is None else out
-            print(f"tables: {folder} ({len(save_tables(reader, folder))} files)")
+            with Activity("writing the tables"):
+                files = save_tables(reader, folder)
+            say(f"tables: {folder} ({count(len(files), 'file')})")
         else:
             return
         note = selection_note(reader)
@@ -106,4 +117,4 @@ def _save_latex(folder: Path, file: Path) -> None:
         names = stored_names(batch.folders)
         parts.append(heading + comparison_latex(summaries, names=names))
     save_text(file, "\n".join(parts))
-    print(f"LaTeX: {file}")
+    say(f"LaTeX: {file}")

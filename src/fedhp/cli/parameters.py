@@ -32,18 +32,25 @@ Overrides = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Folder to write to. Default: runs/NAME-1, NAME-2, ..."),
+    typer.Option(
+        "--out", metavar="DIR", help="Folder to write to. Default: runs/NAME-1, runs/NAME-2, ..."
+    ),
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Continue the run in the folder; results are bit-identical."),
+    typer.Option(
+        "--resume",
+        help="Continue what is in the folder. The results are the same, bit for bit, as without "
+        "a break.",
+    ),
 ]
 Seeds = Annotated[
     str | None,
     typer.Option(
         "--seeds",
+        metavar="LIST",
         help="Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
-        "Default: compare.seeds of the file.",
+        "Default: compare.seeds in the file.",
     ),
 ]
 Ray = Annotated[
@@ -54,6 +61,10 @@ Ray = Annotated[
         help="Run the runs as tasks on Ray: HOST:PORT of a cluster, auto for the one on this "
         "machine, or local to start one.",
     ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Runs at the same time. Default: one per core."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
@@ -152,11 +163,28 @@ def check_builtin_parts(settings: Experiment, *, source: str) -> None:
         check_keys((), settings.task.settings, prefix="task", source=source)
 
 
-def next_commands(folder: Path, rounds: int) -> str:
+def next_commands(folder: Path, rounds: int) -> list[str]:
     """What to type next to look at a run, ready for a shell."""
     path = shlex.quote(str(folder))
-    explain = f"; fedhp explain {path} --round {min(2, rounds)}" if rounds else ""
-    return f"next: fedhp show {path}{explain}"
+    explain = [f"fedhp explain {path} --round {min(2, rounds)}"] if rounds else []
+    return [f"fedhp show {path}", *explain]
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print for people; a terminal gets lines that are broken between words."""
+    stream = sys.stderr if error else sys.stdout
+    if stream.isatty():
+        from fedhp.terminal import fit_text, stream_width
+
+        text = fit_text(text, stream_width(stream))
+    print(text, file=stream, flush=True)
+
+
+def suggest(intro: str, commands: Sequence[str]) -> None:
+    """Print commands that can be pasted into a shell."""
+    from fedhp.terminal import fit_commands, stream_width
+
+    print(fit_commands(intro, commands, stream_width(sys.stdout)), flush=True)
 
 
 def table_console() -> Console:

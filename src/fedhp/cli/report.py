@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json
+from fedhp.cli.parameters import Json, say
 
 
 def report(
@@ -28,13 +28,15 @@ def report(
 ) -> None:
     """Write an HTML page about one or more runs, with its figures and numbers as files."""
     from fedhp.console import Activity
-    from fedhp.record.reader import find_runs
-    from fedhp.report.formatting import count, data_size
-    from fedhp.report.pages.run_report import report_folder, save_report
 
-    folders = [folder for run in runs for folder in find_runs(run)]
-    target = report_folder(runs) if out is None else out
-    with Activity(f"drawing {count(len(folders), 'run')}") as activity:
+    with Activity("starting") as activity:
+        from fedhp.record.reader import find_runs
+        from fedhp.report.formatting import count, data_size
+        from fedhp.report.pages.run_report import report_folder, save_report
+
+        folders = [folder for run in runs for folder in find_runs(run)]
+        target = report_folder(runs) if out is None else out
+        activity.now(f"drawing {count(len(folders), 'run')}")
         page, *files = save_report(folders, target, progress=activity.note)
     figures, data = (
         [path for path in files if path.parent.name == name] for name in ("figures", "data")
@@ -43,6 +45,6 @@ def report(
         paths = {"figures": [str(path) for path in figures], "data": [str(path) for path in data]}
         print(json.dumps({"report": str(page), **paths}))
         return
-    print(f"report: {page} ({data_size(page.stat().st_size)}, {count(len(folders), 'run')})")
-    print(f"figures: {target / 'figures'} ({count(len(figures), 'file')})")
-    print(f"numbers: {target / 'data'} ({count(len(data), 'file')})")
+    say(f"report: {page} ({data_size(page.stat().st_size)}, {count(len(folders), 'run')})")
+    say(f"figures: {target / 'figures'} ({count(len(figures), 'file')})")
+    say(f"numbers: {target / 'data'} ({count(len(data), 'file')})")

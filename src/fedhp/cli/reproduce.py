@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, redirect_user_prints, table_console
+from fedhp.cli.parameters import Jobs, Json, redirect_user_prints, say, table_console
 from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
@@ -45,38 +45,39 @@ def reproduce(
             "--files", help="Folder with figN.toml and sets/. Default: the paper's own files."
         ),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
-    ] = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments and judge every claim.
 
     Finished runs are never repeated: after an interruption, run the same command again.
     """
-    from fedhp.cli.stopping import StopRequest
     from fedhp.console import Activity
-    from fedhp.console.campaign import run_with_progress
-    from fedhp.engine.runs.suite import (
-        check_suite,
-        choose_figures,
-        profile_folder,
-        read_suite,
-    )
-    from fedhp.report.figures.paper import read_figure_texts
-    from fedhp.report.pages.reproduction import save_reproduction
 
-    folder = profile_folder(profile, out)
-    names = choose_figures(what or ["all"], files)
-    suite = read_suite(
-        names,
-        profile=profile,
-        out=folder,
-        overrides=changes or [],
-        folder=files,
-    )
-    texts = read_figure_texts(names, files)
-    with redirect_user_prints(as_json), Activity("checking the settings"):
+    with redirect_user_prints(as_json), Activity("starting") as activity:
+        from fedhp.cli.stopping import StopRequest
+        from fedhp.console.campaign import run_with_progress
+        from fedhp.engine.runs.suite import (
+            check_suite,
+            choose_figures,
+            profile_folder,
+            read_suite,
+        )
+        from fedhp.report.figures.paper import read_figure_texts
+        from fedhp.report.formatting import short_names
+        from fedhp.report.pages.reproduction import save_reproduction
+
+        folder = profile_folder(profile, out)
+        names = choose_figures(what or ["all"], files)
+        suite = read_suite(
+            names,
+            profile=profile,
+            out=folder,
+            overrides=changes or [],
+            folder=files,
+        )
+        texts = read_figure_texts(names, files)
+        activity.now("checking the settings")
         suite = check_suite(suite)
     _announce(suite)
     cells = suite.cells()
@@ -87,6 +88,7 @@ def reproduce(
             jobs=jobs,
             stop=stop,
             name_of=lambda cell: run_names[cell.folder],
+            short_labels=short_names([each.cell.label for each in cells]),
         )
     with Activity("drawing the figures and judging the claims"):
         result = save_reproduction(suite, texts, folder)
@@ -94,8 +96,8 @@ def reproduce(
         print(json.dumps(result.as_json()))
     else:
         table_console().print(result.table())
-        print(f"report: {result.page}")
-        print(f"figures, numbers and verdicts: {folder}")
+        say(f"report: {result.page}")
+        say(f"figures, numbers and verdicts: {folder}")
     if errors:
         raise combine_errors(errors)
 
@@ -108,12 +110,12 @@ def _announce(suite: Suite) -> None:
     cells = suite.cells()
     done = len(finished_cells(cells))
     names = ", ".join(figure.name for figure in suite.figures)
-    typer.echo(
+    say(
         f"profile {suite.profile}: {count(len(cells), 'run')} for {names}, {done} of them finished",
-        err=True,
+        error=True,
     )
     for data_set in suite.sets.values():
         if data_set.key in suite.missing:
-            typer.echo(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", err=True)
+            say(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", error=True)
         elif data_set.note:
-            typer.echo(f"{data_set.title}: {data_set.note}", err=True)
+            say(f"{data_set.title}: {data_set.note}", error=True)

@@ -14,6 +14,8 @@ from fedhp.cli.parameters import (
     load_settings,
     next_commands,
     redirect_user_prints,
+    say,
+    suggest,
     table_console,
 )
 
@@ -29,17 +31,19 @@ def run(
     folder = choose_folder(out, experiment, resume=resume)
     settings = load_settings(experiment, overrides or [])
 
-    from fedhp.cli.stopping import StopRequest
     from fedhp.console import Activity, RunProgress
-    from fedhp.engine.runs.job import round_event
-    from fedhp.engine.runs.run import start_run
-    from fedhp.record.reader import RunReader
-    from fedhp.record.statistics import summarize_runs
-    from fedhp.report.describe import cost_of
 
-    stop = StopRequest()
     with redirect_user_prints(as_json):
-        with Activity("preparing the run"):
+        with Activity("starting") as activity:
+            from fedhp.cli.stopping import StopRequest
+            from fedhp.engine.runs.job import round_event
+            from fedhp.engine.runs.run import start_run
+            from fedhp.record.reader import RunReader
+            from fedhp.record.statistics import summarize_runs
+            from fedhp.report.describe import cost_of
+
+            stop = StopRequest()
+            activity.now("preparing the run")
             started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
         metric = started.prepared.task.metric_name
         label = settings.algorithm.name
@@ -55,6 +59,6 @@ def run(
         from fedhp.report.tables import comparison_table
 
         table_console().print(comparison_table([summary]))
-        print(cost)
-        print(f"run: {folder}")
-        print(next_commands(folder, summary.rounds))
+        say(cost)
+        say(f"run: {folder}")
+        suggest("next:", next_commands(folder, summary.rounds))

@@ -27,6 +27,7 @@ def show(
     """Show a run's settings and results, or compare all runs in a folder."""
     import json
 
+    from fedhp.console import Activity
     from fedhp.record.reader import find_runs
     from fedhp.report.formatting import count
     from fedhp.report.show import print_parts, show_json, show_parts
@@ -37,7 +38,8 @@ def show(
     else:
         print_parts(console, show_parts(run, round_index))
     if figures is not None:
-        paths = _draw(find_runs(run), figures)
+        with Activity("drawing the figures"):
+            paths = _draw(find_runs(run), figures)
         if not as_json:
             print_parts(console, [f"figures: {figures} ({count(len(paths), 'file')})"])
 

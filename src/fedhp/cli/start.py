@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedhp.cli.compare import compare
-from fedhp.cli.parameters import Json, Out, Overrides, Resume
+from fedhp.cli.parameters import Jobs, Json, Out, Overrides, Resume, say, suggest
 from fedhp.errors import RunError
 
 
@@ -18,9 +18,7 @@ def demo(
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
-    ] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Compare FedHP with four other algorithms on real digits: two minutes, no download.
 
@@ -48,5 +46,5 @@ def init(
     make_folder(folder, option="FOLDER", kind=RunError)
     for name in COPIED:
         write_file(folder / name, starter_file(name).read_bytes())
-    print(f"created {folder}: {', '.join(COPIED)}")
-    print(f"next: cd {shlex.quote(str(folder))}; fedhp run experiment.toml")
+    say(f"created {folder}: {', '.join(COPIED)}")
+    suggest("next:", [f"cd {shlex.quote(str(folder))}", "fedhp run experiment.toml"])

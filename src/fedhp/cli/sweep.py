@@ -10,6 +10,7 @@ import typer
 
 from fedhp.cli.parameters import (
     ExperimentFile,
+    Jobs,
     Json,
     Out,
     Ray,
@@ -18,6 +19,7 @@ from fedhp.cli.parameters import (
     choose_folder,
     parse_seeds,
     redirect_user_prints,
+    say,
     table_console,
 )
 from fedhp.errors import combine_errors
@@ -41,9 +43,7 @@ def sweep(
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time. Default: one per core.")
-    ] = None,
+    jobs: Jobs = None,
     ray: Ray = None,
     figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
 ) -> None:
@@ -51,24 +51,33 @@ def sweep(
 
     With --resume, finished runs are not repeated; values and seeds may be added.
     """
-    from fedhp.cli.stopping import StopRequest
-    from fedhp.console.campaign import run_with_progress
-    from fedhp.engine.runs.campaign import check_cells
-    from fedhp.engine.runs.sweep import plan_sweep
+    from fedhp.console import Activity
 
-    folder = choose_folder(out, experiment, resume=resume)
-    plan = plan_sweep(
-        read_toml(experiment),
-        settings=settings,
-        seeds=None if seeds is None else parse_seeds(seeds),
-        out=folder,
-        source=str(experiment),
-    )
-    with redirect_user_prints(as_json):
+    with redirect_user_prints(as_json), Activity("starting") as activity:
+        from fedhp.cli.stopping import StopRequest
+        from fedhp.console.campaign import run_with_progress
+        from fedhp.engine.runs.campaign import check_cells
+        from fedhp.engine.runs.sweep import plan_sweep
+        from fedhp.report.formatting import short_names
+
+        folder = choose_folder(out, experiment, resume=resume)
+        plan = plan_sweep(
+            read_toml(experiment),
+            settings=settings,
+            seeds=None if seeds is None else parse_seeds(seeds),
+            out=folder,
+            source=str(experiment),
+        )
+        activity.now("checking the settings")
         check_cells(plan.cells, resume=resume, source=str(experiment))
     with StopRequest() as stop:
         errors = run_with_progress(
-            plan.cells, source=str(experiment), jobs=jobs, ray=ray, stop=stop
+            plan.cells,
+            source=str(experiment),
+            jobs=jobs,
+            ray=ray,
+            stop=stop,
+            short_labels=short_names([cell.label for cell in plan.cells]),
         )
     _finish(_read(plan), folder, as_json=as_json, figures=figures)
     if errors:
@@ -94,6 +103,7 @@ def _read(plan: Sweep) -> SweepResult:
 
 
 def _finish(result: SweepResult, folder: Path, *, as_json: bool, figures: bool) -> None:
+    from fedhp.console import Activity
     from fedhp.engine.runs.run import run_storage_errors
     from fedhp.files import write_file
     from fedhp.report.sweep import sweep_markdown, sweep_table
@@ -107,11 +117,12 @@ def _finish(result: SweepResult, folder: Path, *, as_json: bool, figures: bool) 
         if figures and any(combination.finished for combination in result.combinations):
             from fedhp.report.figures.sweep import save_sweep_figure
 
-            picture = save_sweep_figure(result, folder / "figures")[0]
+            with Activity("drawing the figure"):
+                picture = save_sweep_figure(result, folder / "figures")[0]
     if as_json:
         print(json.dumps(numbers))
         return
     table_console().print(sweep_table(result))
-    print(f"runs, table and numbers: {folder}")
+    say(f"runs, table and numbers: {folder}")
     if picture is not None:
-        print(f"figure: {picture}")
+        say(f"figure: {picture}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import Json, redirect_user_prints
+from fedhp.cli.parameters import Json, redirect_user_prints, say
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check that a run kept the protocol's promises and that a simulation gives the same bits."""
-    from fedhp.cluster.audit.invariants import check_invariants
-    from fedhp.cluster.audit.verify import verify as repeat
+    from fedhp.console import Activity
 
-    violations = check_invariants(folder)
-    with redirect_user_prints(as_json):
+    with redirect_user_prints(as_json), Activity("checking the run and repeating it"):
+        from fedhp.cluster.audit.invariants import check_invariants
+        from fedhp.cluster.audit.verify import verify as repeat
+
+        violations = check_invariants(folder)
         verification = repeat(folder)
     if as_json:
         print(json.dumps(_as_json(verification, violations)))
@@ -45,14 +47,14 @@ def verify(
 
 def _print(verification: Verification, violations: list[Violation]) -> None:
     for violation in violations:
-        print(f"broken promise: {violation}")
+        say(f"broken promise: {violation}")
     if not violations:
-        print("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
+        say("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
     for line in _round_lines(verification):
-        print(line)
+        say(line)
     errors = verification.times.errors
     if len(errors):
-        print(
+        say(
             f"round times: predicted from the measured times with an error of "
             f"{100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most"
         )
@@ -67,9 +69,8 @@ def _round_lines(verification: Verification) -> list[str]:
     def end_equal() -> None:
         nonlocal models
         if equal:
-            lines.append(
-                f"rounds {equal[0]} to {equal[-1]}: all {models} models are equal bit by bit"
-            )
+            rounds = f"rounds {equal[0]} to {equal[-1]}" if len(equal) > 1 else f"round {equal[0]}"
+            lines.append(f"{rounds}: all {models} models are equal bit by bit")
         equal.clear()
         models = 0
 

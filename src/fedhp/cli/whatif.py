@@ -30,9 +30,11 @@ def whatif(
     as_json: Json = False,
 ) -> None:
     """Replay a run with other planners or settings: how long would rounds and waiting be?"""
-    from fedhp.engine.replay.whatif import whatif as replayed
+    from fedhp.console import Activity
 
-    with redirect_user_prints(as_json):
+    with redirect_user_prints(as_json), Activity("replaying the run"):
+        from fedhp.engine.replay.whatif import whatif as replayed
+
         result = replayed(run, planners or (), overrides=overrides or ())
     if as_json:
         import json

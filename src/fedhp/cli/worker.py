@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, check_log_format
+from fedhp.cli.parameters import say
 from fedhp.errors import ConfigError, Interrupted
 from fedhp.tables import COMMAND_LINE
 
@@ -173,7 +174,7 @@ def worker(
             standby_coordinator.let_run_end()
     if code:
         raise Interrupted(f"{name}: left the run; the same command joins it again")
-    print(f"{name}: the run is over; model: {folder / 'model.safetensors'}")
+    say(f"{name}: the run is over; model: {folder / 'model.safetensors'}")
 
 
 def _print(progress: RoundProgress) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedhp.console.forecast import Forecast
@@ -28,8 +29,12 @@ def run_with_progress(
     ray: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     name_of: Callable[[Cell], str] = cell_name,
+    short_labels: Mapping[str, str] = MappingProxyType({}),
 ) -> list[FedhpError]:
-    """Run the cells with a progress bar for each; returns the errors of runs that failed."""
+    """Run the cells with a progress bar for each; returns the errors of runs that failed.
+
+    A narrow terminal shows the short label of a run where the whole one does not fit.
+    """
     forecast = Forecast(cells, jobs=jobs or cores(), clock=time.monotonic)
     lock = threading.Lock()  # events come from one thread per job
     with CampaignProgress(total=len(cells)) as display:
@@ -37,17 +42,24 @@ def run_with_progress(
 
         def show(cell: Cell, event: dict[str, Any]) -> None:
             name = name_of(cell)
+            rounds, label = cell.experiment.rounds, short_labels.get(cell.label, cell.label)
+            short = name.replace(cell.label, label)
             with lock:
+                if event["event"] == "started":
+                    display.begin(name, rounds, short=short)
+                    return
                 if event["event"] != "round":
                     forecast.end(cell)
                     # Only the first line here: the whole message is printed at the end.
                     outcome = event.get("message", event["event"]).splitlines()[0]
-                    display.end(name, outcome, forecast.seconds_left())
+                    done = event["event"] != "interrupted"
+                    left = forecast.seconds_left() if done else None
+                    display.end(name, outcome, left, done=done)
                     return
                 forecast.round(cell, event["round"])
                 if cell.folder not in started:
                     started.add(cell.folder)
-                    display.begin(name, cell.experiment.rounds, done=event["round"] - 1)
+                    display.begin(name, rounds, done=event["round"] - 1, short=short)
                 display.update(name, event, forecast.seconds_left())
 
         return run_cells(cells, source=source, jobs=jobs, ray=ray, report=show, stop=stop)

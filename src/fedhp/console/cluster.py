@@ -6,9 +6,10 @@ Goes to standard error, so that standard output has the results only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -17,8 +18,15 @@ from rich.text import Text
 from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.console.heartbeat import error_console, is_live, print_line
-from fedhp.terminal import FittingTable
+from fedhp.console.heartbeat import (
+    SILENT_SECONDS,
+    Heartbeat,
+    error_console,
+    is_live,
+    print_line,
+)
+from fedhp.console.progress import UNKNOWN, ProgressLines, RunState
+from fedhp.terminal import FittingTable, shorten_words
 from fedhp.types import RoundRecord
 
 MOST_WORKER_ROWS = 40  # the other workers are only counted
@@ -86,24 +94,37 @@ def status_line(status: wire.StatusReply) -> str:
 class ClusterView:
     """The display of a federation; call `show` whenever there is something new."""
 
-    def __init__(self, rounds: int) -> None:
-        self._console = error_console()
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        label: str = "run",
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._console = error_console() if console is None else console
         self._live: Live | None = None
-        self._rounds = rounds
-        self._last_round = ""  # in words
+        self._clock = clock
+        self._run = RunState(label, rounds, 0, clock())
+        self._seconds = 0.0  # that the rounds took
         self._status: wire.StatusReply | None = None  # the last one
         self._notes: list[str] = []
         self._state = ""
+        self._heartbeat = Heartbeat(self._beat, seconds=silent_seconds)
 
     def __enter__(self) -> ClusterView:
         if is_live(self._console):
             self._live = Live(console=self._console, refresh_per_second=4)
             self._live.start()
+        else:
+            self._heartbeat.start()
         return self
 
     def __exit__(self, *details: object) -> None:
         if self._live is not None:
             self._live.stop()
+        self._heartbeat.stop()
 
     def show(
         self,
@@ -114,26 +135,58 @@ class ClusterView:
         over: bool = False,
     ) -> None:
         """Show what is new: rounds that ended, notes, and the present status."""
-        lines = [round_line(facts, self._rounds) for facts in rounds]
-        self._last_round = lines[-1] if lines else self._last_round
+        ended = list(rounds)
+        self._take_over(ended)
         self._notes += notes
         if self._live is None:
+            lines = [round_line(facts, self._run.rounds) for facts in ended]
             for line in (*lines, *notes, *self._state_change(status)):
-                print_line(self._console, line)
+                self._print(line)
             return
         silent = "is starting" if self._status is None else "does not answer"
         head = f"the coordinator {silent}" if status is None else status_line(status)
-        parts: list[Text | Table] = [Text("the run is over" if over else head)]
-        if self._last_round:
-            parts.append(Text(self._last_round))
+        parts: list[RenderableType] = [Text("the run is over" if over else head)]
+        parts.append(ProgressLines([self._run], now=self._clock()))
         self._status = status or self._status
         if self._status is not None and not over:
             parts.append(status_table(self._status))
             hidden = len(self._status.members) - MOST_WORKER_ROWS
             if hidden > 0:
-                parts.append(Text(f"... and {hidden} more workers"))
-        parts += [Text(note, style="yellow") for note in self._notes[-MOST_NOTES:]]
+                workers = "worker" if hidden == 1 else "workers"
+                parts.append(Text(f"... and {hidden} more {workers}"))
+        width = self._console.width
+        latest = self._notes[-MOST_NOTES:]
+        parts += [Text(shorten_words(note, width), style="yellow") for note in latest]
         self._live.update(Group(*parts))
+
+    def _take_over(self, ended: Sequence[RoundFacts]) -> None:
+        """Take over the numbers of rounds that have ended."""
+        if ended and not self._run.round:
+            # These may be the rounds of an earlier start: the time left counts from here.
+            self._run.first, self._run.began = ended[-1].round_index, self._clock()
+        for facts in ended:
+            self._seconds += facts.seconds
+            self._run.update(
+                {
+                    "round": facts.round_index,
+                    "clock": self._seconds,
+                    "waiting": facts.waiting,
+                    "steps": facts.steps,
+                    "metric": facts.metric,
+                    "accuracy": facts.accuracy,
+                }
+            )
+
+    def _beat(self) -> None:
+        """Nothing was printed for a while: say how far the run is."""
+        run = self._run
+        left = run.time_left(self._clock())
+        time_left = "" if left == UNKNOWN else f", about {left} left"
+        self._print(f"{self._state or 'starting'}: round {run.round}/{run.rounds}{time_left}")
+
+    def _print(self, text: str) -> None:
+        self._heartbeat.printed()
+        print_line(self._console, text)
 
     def _state_change(self, status: wire.StatusReply | None) -> list[str]:
         """Without a terminal, the state is printed when it changes."""

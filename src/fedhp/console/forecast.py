@@ -77,11 +77,3 @@ def cost_kind(cell: Cell) -> str:
     tables = to_tables(cell.experiment)
     data = {key: value for key, value in tables["data"].items() if key != "skew"}
     return json.dumps([data, tables["model"], tables["training"]["batch_size"]], sort_keys=True)
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: 1 h 05 min, 12 min, 40 s."""
-    minutes = round(seconds / 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes} min" if minutes >= 2 else f"{max(1, round(seconds))} s"

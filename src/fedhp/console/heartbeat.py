@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 
-from fedhp.console.forecast import duration
-from fedhp.terminal import shorten_words, size_of_dumb_terminal
+from fedhp.terminal import duration, shorten_words, size_of_dumb_terminal
 
 # Less than the promised ten, for a busy machine.
 SILENT_SECONDS = 9.0
@@ -79,7 +80,7 @@ class Activity:
         self._what, self._detail = what, ""
         self._console = error_console() if console is None else console
         self._began = time.monotonic()
-        self._status = self._console.status(self._words()) if is_live(self._console) else None
+        self._status = self._console.status(escape(what)) if is_live(self._console) else None
         self._heartbeat = Heartbeat(self._show, seconds=0.5 if self._status else seconds)
 
     def __enter__(self) -> Activity:
@@ -102,6 +103,11 @@ class Activity:
         """What is being done now, such as "12 figures"."""
         self._detail = detail
 
+    def now(self, what: str) -> None:
+        """The next part of the work begins; the silence goes on from the part before."""
+        self._what, self._detail = what, ""
+        self._began = time.monotonic()
+
     def _words(self) -> str:
         detail = f": {self._detail}" if self._detail else ""
         return f"{self._what}{detail}, {duration(time.monotonic() - self._began)} so far"
@@ -109,5 +115,9 @@ class Activity:
     def _show(self) -> None:
         if self._status is None:
             print_line(self._console, self._words())
-        else:
-            self._status.update(shorten_words(self._words(), self._console.width - 2))
+            return
+        room = self._console.width - 2  # for the spinner
+        words = self._words()
+        if cell_len(words) > room:
+            words = words.removesuffix(" so far")
+        self._status.update(escape(shorten_words(words, room)))

@@ -17,7 +17,6 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from fedhp.console.forecast import duration
 from fedhp.console.heartbeat import (
     SILENT_SECONDS,
     Heartbeat,
@@ -25,7 +24,7 @@ from fedhp.console.heartbeat import (
     is_live,
     print_line,
 )
-from fedhp.terminal import GAP, shorten
+from fedhp.terminal import GAP, duration, shorten
 
 ACCURACY = "accuracy"
 UNKNOWN = "-"
@@ -34,6 +33,7 @@ GOOD_LABEL = 26  # ... and this much before waiting and steps are
 NARROWEST_LABEL = 8
 LEAST_BAR, WIDEST_BAR = 6, 24
 LONGEST_METRIC = 12
+LONGEST_TIME_LEFT = len("; about 10 h 59 min left")
 MOST_LINES = 8  # runs of a campaign that a plain progress report names
 
 
@@ -45,12 +45,14 @@ class RunState:
     rounds: int
     first: int  # rounds that were done when the display began
     began: float
+    short: str = ""  # a shorter label, for where this one does not fit
     round: int = 0
     metric: str = ACCURACY
     value: float | None = None  # of the metric, in the last test
     clock: float | None = None
     waiting: float | None = None
     steps: float | None = None
+    last_printed: int = -1  # the round of its last plain line
 
     def update(self, event: dict[str, Any]) -> None:
         """Take over the numbers of a round."""
@@ -63,6 +65,8 @@ class RunState:
     def time_left(self, now: float) -> str:
         """How long the rounds that are left take if they take as long as those so far."""
         done = self.round - self.first
+        if self.round >= self.rounds:
+            return "0 s"
         if done <= 0:
             return UNKNOWN
         return duration((now - self.began) / done * (self.rounds - self.round))
@@ -105,6 +109,8 @@ class ProgressLines:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = options.max_width
+        if not self._summary:
+            width -= len("^C")  # the terminal shows a Ctrl-C where the last line ends
         lines = self._lines(width, ascii_only=options.ascii_only) if self._runs else []
         fitting = [text for text in self._summary if cell_len(text) <= width]
         if self._summary:
@@ -125,10 +131,17 @@ class ProgressLines:
                 strict=True,
             )
         )
+
+        def layout(labels: Sequence[str]) -> tuple[int, int, list[Sequence[str]]]:
+            return _layout(
+                width, longest=_widest(labels), counters=counters, left=left, numbers=numbers
+            )
+
         labels = ["run", *(run.label for run in self._runs)]
-        label_width, bar_width, columns = _layout(
-            width, longest=_widest(labels), counters=counters, left=left, numbers=numbers
-        )
+        label_width, bar_width, columns = layout(labels)
+        if label_width < _widest(labels):
+            labels = ["run", *(run.short or run.label for run in self._runs)]
+            label_width, bar_width, columns = layout(labels)
         bars = ["", *(_bar(run, bar_width, ascii_only=ascii_only) for run in self._runs)]
         lines = []
         for row, label in enumerate(labels):
@@ -242,7 +255,7 @@ class CampaignProgress:
             self._live.stop()
         else:
             self._heartbeat.stop()
-            self._report()
+            self._report(only_news=True)
 
     def lines(self) -> ProgressLines:
         """The display as it is now."""
@@ -250,10 +263,14 @@ class CampaignProgress:
             runs = list(self._runs.values())
             return ProgressLines(runs, now=self._clock(), summary=self._summary())
 
-    def begin(self, label: str, rounds: int, *, done: int = 0) -> None:
-        """A run starts, or resumes after `done` rounds."""
+    def begin(self, label: str, rounds: int, *, done: int = 0, short: str = "") -> None:
+        """A run starts, or resumes after `done` rounds; `short` is its name where room is scarce.
+
+        If it began before, its time left counts from now.
+        """
         with self._lock:
-            self._runs[label] = RunState(label, rounds, done, self._clock(), round=done)
+            short = short if cell_len(short) < cell_len(label) else ""
+            self._runs[label] = RunState(label, rounds, done, self._clock(), short, round=done)
 
     def update(self, label: str, event: dict[str, Any], seconds_left: float | None = None) -> None:
         """A round of a run is done; all runs together need `seconds_left` more."""
@@ -262,17 +279,29 @@ class CampaignProgress:
             run.update(event)
             self._seconds_left = seconds_left
             if not self._is_live and run.round % max(1, run.rounds // 5) == 0:
-                self._print(self._plain(run))
+                self._print_run(run)
 
-    def end(self, label: str, outcome: str, seconds_left: float | None = None) -> None:
-        """A run has ended; a line replaces its bar."""
+    def end(
+        self, label: str, outcome: str, seconds_left: float | None = None, *, done: bool = True
+    ) -> None:
+        """A run has ended; a line replaces its bar. It is not done if the user stopped it."""
         with self._lock:
-            self._ended += 1
+            self._ended += done
             self._seconds_left = seconds_left
-            self._runs.pop(label, None)
-            ended = self._ended
+            run = self._runs.pop(label, None)
+            counter = f"[{self._ended}/{self._total}] " if done else ""
         time_left = f"; about {duration(seconds_left)} left" if seconds_left else ""
-        self._print(f"[{ended}/{self._total}] {label}: {outcome}{time_left}")
+        start, end = counter, f": {outcome}"
+        if self._console.is_terminal:
+            width = self._console.width
+            if cell_len(start + label + end) + LONGEST_TIME_LEFT > width:
+                label = run.short if run is not None and run.short else label
+            if cell_len(start + label + end + time_left) > width:
+                time_left = ""
+            label = short_label(label, max(LEAST_LABEL, width - cell_len(start + end)))
+        self._print(f"{start}{label}{end}{time_left}")
+        if self._is_live:
+            self._live.refresh()
 
     def _summary(self) -> list[str]:
         if not self._total:
@@ -283,17 +312,21 @@ class CampaignProgress:
         left = duration(self._seconds_left)
         return [f"{done}, about {left} left", f"{self._ended}/{self._total} runs, {left} left"]
 
-    def _report(self) -> None:
-        """Print all runs as plain lines."""
+    def _report(self, *, only_news: bool = False) -> None:
+        """Print all runs as plain lines, or only those that had a round since their last line."""
         with self._lock:
-            runs = list(self._runs.values())
+            runs = [r for r in self._runs.values() if not only_news or r.round != r.last_printed]
             for run in runs[:MOST_LINES]:
-                self._print(self._plain(run))
+                self._print_run(run)
             hidden = len(runs) - MOST_LINES
             if hidden > 0:
                 self._print(f"... and {hidden} more runs")
             if self._total:
                 self._print(self._summary()[0])
+
+    def _print_run(self, run: RunState) -> None:
+        run.last_printed = run.round
+        self._print(self._plain(run))
 
     def _plain(self, run: RunState) -> str:
         """A run in one line; on a terminal as much of it as fits."""
@@ -308,7 +341,9 @@ class CampaignProgress:
         label = run.label
         if self._console.is_terminal:
             width = self._console.width
-            label = short_label(label, max(NARROWEST_LABEL, width - GAP - len(parts[0])))
+            room = max(NARROWEST_LABEL, width - GAP - len(parts[0]))
+            if cell_len(label) > room:
+                label = short_label(run.short or label, room)
             while len(parts) > 1 and cell_len("  ".join([label, *parts])) > width:
                 parts.pop()
         return "  ".join([label, *parts])

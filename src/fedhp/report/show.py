@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,8 +32,29 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_CLASSES = 20  # that are listed; export and --json have all
+DIGEST = "digest"
+SHORT_DIGEST = 12  # characters, where there is no room for all
 
-Parts: TypeAlias = "list[str | Table]"
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and a value; the values of some facts begin in the same column."""
+
+    name: str
+    value: str
+    width: int  # of the longest name
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A command for the shell."""
+
+    intro: str
+    command: str
+
+
+Part: TypeAlias = "str | Fact | Hint | Table"
+Parts: TypeAlias = "list[Part]"
 
 
 def show_parts(folder: str | Path, round_index: int | None = None) -> Parts:
@@ -67,13 +89,32 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
     return {"runs": runs, "summary": summarize_runs(summaries)}
 
 
-def print_parts(console: Console, parts: Iterable[str | Table]) -> None:
-    """Lines are printed as they are; tables are as wide as the console."""
+def print_parts(console: Console, parts: Iterable[Part]) -> None:
+    """A terminal breaks lines between words; tables are as wide as the console."""
+    from fedhp.terminal import fit_commands, fit_text
+
+    width = console.width if console.is_terminal else None
     for part in parts:
         if isinstance(part, str):
-            console.print(part, soft_wrap=True, markup=False)
+            console.print(fit_text(part, width), soft_wrap=True, markup=False)
+        elif isinstance(part, Fact):
+            text = _fact_text(part, width)
+            console.print(text, soft_wrap=True, markup=False)
+        elif isinstance(part, Hint):
+            text = fit_commands(part.intro, [part.command], width)
+            console.print(text, soft_wrap=True, markup=False)
         else:
             console.print(part)
+
+
+def _fact_text(fact: Fact, width: int | None) -> str:
+    from fedhp.terminal import ELLIPSIS, fit_text
+
+    column = fact.width + 2
+    value = fact.value
+    if width and fact.name == DIGEST and column + len(value) > width:
+        value = f"{value[:SHORT_DIGEST]}{ELLIPSIS} (in full with --json)"
+    return fit_text(f"{fact.name:<{fact.width}}  {value}", width, hang=column)
 
 
 def _refuse_round_of_many(top: Path, folders: Sequence[Path], round_index: int | None) -> None:
@@ -88,10 +129,11 @@ def _refuse_round_of_many(top: Path, folders: Sequence[Path], round_index: int |
 def _run_parts(run: RunReader) -> Parts:
     parts: Parts = [*_fact_lines([("run", str(run.folder)), *describe_run(run)]), ""]
     if not run.rounds_done:
-        return parts + _fact_lines([("digest", run.digest())])
+        return parts + _fact_lines([(DIGEST, run.digest())])
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
     command = f"fedhp explain {shlex.quote(str(run.folder))} --round {run.rounds_done}"
-    return [*parts, round_table(run), "", *_fact_lines(numbers), f"explain a round: {command}"]
+    hint = Hint("explain a round:", command)
+    return [*parts, round_table(run), "", *_fact_lines(numbers), hint]
 
 
 def _round_parts(run: RunReader, round_index: int) -> Parts:
@@ -99,7 +141,7 @@ def _round_parts(run: RunReader, round_index: int) -> Parts:
     return [
         f"{run.folder}, round {index}",
         worker_table(run, index),
-        f"explain it: fedhp explain {shlex.quote(str(run.folder))} --round {index}",
+        Hint("explain it:", f"fedhp explain {shlex.quote(str(run.folder))} --round {index}"),
     ]
 
 
@@ -121,7 +163,7 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         same = [summary for summary in summaries if summary.metric == metric]
         parts += ["", comparison_table(same, names=names)]
-    return [*parts, f"show one of them: fedhp show {shlex.quote(str(folders[0]))}"]
+    return [*parts, Hint("show one of them:", f"fedhp show {shlex.quote(str(folders[0]))}")]
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
@@ -169,7 +211,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         ("waiting", f"{seconds(summary.mean_waiting_time)} per round"),
         ("mean steps", number(summary.mean_local_steps)),
         ("data sent", data_size(summary.bytes_sent)),
-        ("digest", summary.digest),
+        (DIGEST, summary.digest),
     ]
 
 
@@ -182,9 +224,9 @@ def _result_at(time: str, summary: RunSummary, metric: str) -> str:
     return "no result: not tested yet at that time"
 
 
-def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[str]:
+def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[Fact]:
     width = max(len(name) for name, _ in facts)
-    return [f"{name:<{width}}  {fact}" for name, fact in facts]
+    return [Fact(name, value, width) for name, value in facts]
 
 
 def _round_json(run: RunReader, index: int) -> dict[str, Any]:

@@ -105,7 +105,18 @@ def sweep_table(result: SweepResult) -> Table:
     from rich.markup import escape
 
     headers, rows, caption = sweep_rows(result)
-    table = new_table(*headers, left=tuple(result.keys), caption=caption)
+    # A long key takes several lines in the header, so that there is room for the results.
+    keys = [key.replace(".", ".\n") for key in result.keys]
+    final, *others = headers[len(keys) :]
+    # Fixed settings are the same in every row.
+    fixed = [key for i, key in enumerate(keys) if len(rows) > 1 and len({r[i] for r in rows}) == 1]
+    table = new_table(
+        *(*keys, final, *others),
+        left=keys,
+        drop_first=("seeds", "data\nsent", *reversed(others), *fixed),
+        keep=(*(key for key in keys if key not in fixed), final),
+        caption=caption,
+    )
     for row in rows:
         table.add_row(*map(escape, row))
     return table

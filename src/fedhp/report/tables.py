@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 20
 # In a narrow terminal; how the headers begin.
 DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "waiting", "round")
+WORKER_DROPPED_FIRST = (
+    *("step\n(s)", "compute\n(s)", "loss", "test\nloss", "link\n(s)", "links", "done\n(s)"),
+)
 BOLD_CAPTION = (
     "bold: better than every other algorithm in the same seeds (95 % interval of the paired "
     "numbers)"
@@ -452,7 +455,7 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     if loss_of_worker:
         losses = [loss_of_worker.get(worker) for worker in workers["worker"]]
         columns["test\nloss"] = column_texts(losses, 3)
-    table = new_table(*columns, left=("device",))
+    table = new_table(*columns, left=("device",), drop_first=WORKER_DROPPED_FIRST)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     notes = []
@@ -476,9 +479,10 @@ def new_table(
     *headers: str,
     left: Sequence[str] = (),
     drop_first: Sequence[str] = (),
+    keep: Sequence[str] = (),
     caption: str | None = None,
 ) -> FittingTable:
     """An empty table for the terminal; all columns but those named are aligned right."""
     from fedhp.terminal import FittingTable
 
-    return FittingTable(*headers, left=left, drop_first=drop_first, caption=caption)
+    return FittingTable(*headers, left=left, drop_first=drop_first, keep=keep, caption=caption)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhp.report.formatting import MISSING, count, listed, number, seconds
+from fedhp.report.formatting import MISSING, count, listed, number, seconds, short_names
 from fedhp.report.tables import column_texts, new_table
 
 if TYPE_CHECKING:
@@ -50,17 +50,23 @@ def whatif_table(result: WhatIf) -> Table:
     table = new_table(
         *(header for header, _ in columns),
         left=("planner", "basis"),
+        keep=("planner", "round\n(s)"),
+        drop_first=("total\n(s)", "links", "rounds", "mean\nsteps", "basis", "against\nrecord"),
         caption="exact: what such a run would take; assumed: planned by the recorded measurements",
     )
     for row in zip(*(column for _, column in columns), strict=True):
         table.add_row(*row)
+    table.short_labels = [escape(name) for name in _row_names(result, short=True)]
     return table
 
 
-def _row_names(result: WhatIf) -> list[str]:
+def _row_names(result: WhatIf, *, short: bool = False) -> list[str]:
     """The name of every row; the run's own planner may be there both recorded and replayed."""
     names = [outcome.planner for outcome in result.planners]
     recorded = result.recorded.planner
+    if short:
+        shorter = short_names([recorded, *names])
+        names, recorded = [shorter[name] for name in names], shorter[recorded]
     if recorded not in names:
         return [recorded, *names]
     replayed = f"{recorded} (changed)" if result.overrides else f"{recorded} (replayed)"

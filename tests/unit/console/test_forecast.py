@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedhp.config import parse
-from fedhp.console.forecast import Forecast, cost_kind, duration, round_work
+from fedhp.console.forecast import Forecast, cost_kind, round_work
 from fedhp.engine.runs.campaign import Cell
+from fedhp.terminal import duration
 
 
 def cell(name: str, *, rounds: int = 10, model: str = "mlp", algorithm: str = "dpsgd") -> Cell:

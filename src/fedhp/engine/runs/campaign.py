@@ -252,6 +252,7 @@ class _JobThread(threading.Thread):
             self._job.close()
 
     def _run_cell(self, cell: Cell) -> None:
+        self._report(cell, {"event": "started"})
         orders: dict[str, Any] = {
             "experiment": to_tables(cell.experiment),
             "folder": str(cell.folder),
