@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,9 @@ def call(arguments: list[str]) -> int:
     from fedhp.cli.app import app
     from fedhp.cli.parameters import remove_unused_folders, say
 
+    notes = _NoteHandler()
+    if sys.stderr.isatty():
+        logging.getLogger("fedhp").addHandler(notes)
     try:
         result = app(arguments, standalone_mode=False)
         if result == STOPPED:  # how typer reports Ctrl-C
@@ -55,7 +59,19 @@ def call(arguments: list[str]) -> int:
         say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:
+        logging.getLogger("fedhp").removeHandler(notes)
         remove_unused_folders()
+
+
+class _NoteHandler(logging.Handler):
+    """Prints notes in a terminal, unless there is a log that has them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one note."""
+        from fedhp.cli.parameters import say
+
+        if not logging.getLogger().handlers:
+            say(record.getMessage(), error=True)
 
 
 def _usage_errors(example: type[Any]) -> type[Any]:

@@ -181,7 +181,7 @@ def remove(
     """Exclude a worker at once, also from its peers, until `fedhp cluster allow`."""
     from fedhp.cluster.ops import operator
 
-    print(operator.command(_target(coordinator, out, certs, name), remove=worker))
+    say(operator.command(_target(coordinator, out, certs, name), remove=worker))
 
 
 @app.command()

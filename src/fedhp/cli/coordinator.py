@@ -167,4 +167,4 @@ def _print(record: RoundRecord, folder: Path, rounds: int) -> None:
 
     with RunReader(folder) as run:
         metric = run.meta("metric")
-    print(round_line(round_facts(record, metric), rounds), flush=True)
+    say(round_line(round_facts(record, metric), rounds))

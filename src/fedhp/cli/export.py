@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -72,8 +71,9 @@ def export(
         if models is not None:
             of_run = reader.run_models()
             with Activity("writing the models"):
-                files = count(len(of_run.save(models)), "file")
-            say(f"models: {models} ({files}, as of round {of_run.round_index})")
+                files = of_run.save(models)
+            number_of_files = count(len(files), "file")
+            say(f"models: {models} ({number_of_files}, as of round {of_run.round_index})")
         if trace is not None:
             unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
             save_text(trace, trace_csv(reader))
@@ -97,7 +97,7 @@ def export(
             return
         note = selection_note(reader)
         if note and table in (None, "links"):
-            print(f"links: {note}", file=sys.stderr)
+            say(f"links: {note}", error=True)
 
 
 def _save_latex(folder: Path, file: Path) -> None:

@@ -135,7 +135,7 @@ def worker(
         check_option(settings.trust)
         make_importable(str(Path.cwd()))
         for module in load_trust(settings.trust).modules:
-            print(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})", flush=True)
+            say(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})")
     standby_settings = None
     if allow is not None and standby is None:
         raise ConfigError(
@@ -186,4 +186,4 @@ def _print(progress: RoundProgress) -> None:
         line += f", {progress.metric} {progress.accuracy:.4f}"
     if progress.lost:
         line += f", {count(progress.lost, 'neighbor')} lost"
-    print(line, flush=True)
+    say(line)

@@ -28,8 +28,8 @@ from fedhp.terminal import GAP, duration, shorten
 
 ACCURACY = "accuracy"
 UNKNOWN = "-"
-LEAST_LABEL = 18  # a label gets this much before a number is shown next to it
-GOOD_LABEL = 26  # ... and this much before waiting and steps are
+LEAST_LABEL = 18  # a label gets this much before the metric is shown next to it
+GOOD_LABEL = 26  # ... and this much before the clock, waiting and steps are
 NARROWEST_LABEL = 8
 LEAST_BAR, WIDEST_BAR = 6, 24
 LONGEST_METRIC = 12
@@ -177,7 +177,7 @@ def _layout(
         columns.append(left)
         free -= GAP + _widest(left)
     for index, column in enumerate(numbers):
-        room_for_label = LEAST_LABEL if index < 2 else GOOD_LABEL
+        room_for_label = GOOD_LABEL if index else LEAST_LABEL
         if free - GAP - _widest(column) < min(longest, room_for_label):
             break
         columns.append(column)

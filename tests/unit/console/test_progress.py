@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from emulator import Screen
 from fedhp.console.heartbeat import Activity
 from fedhp.console.progress import CampaignProgress, RunProgress
 from waiting import PATIENCE, wait_until
@@ -66,6 +67,56 @@ def test_columns_are_shown_whole_or_not_at_all(width: int) -> None:
     for line in lines:
         assert re.search(rf" 7 min *{numbers}$", line), line
     assert len(shown) >= {40: 0, 60: 1, 80: 2, 100: 3, 160: 4}[width]
+
+
+def test_a_run_is_shown_from_its_start_until_its_end() -> None:
+    """Also before its first round, and with no time left after its last one."""
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    display = CampaignProgress(1, console=console)
+
+    def lines() -> list[str]:
+        with console.capture() as capture:
+            console.print(display.lines())
+        return capture.get().splitlines()
+
+    display.begin("fedhp seed 0", 3)
+    assert re.fullmatch(r"fedhp seed 0 +─+ +0/3 +- +- +- +- +-", lines()[1])
+    display.begin("fedhp seed 0", 3, done=2)
+    display.update("fedhp seed 0", event(3), 0.0)
+    assert re.search(r" ━+ +3/3 +0 s ", lines()[1])
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_shows_short_labels(width: int) -> None:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    display = CampaignProgress(2, console=console)
+    for rate in (1, 2):
+        name = f"adpsgd:steps=100:training.learning_rate=0.{rate} seed 0"
+        display.begin(name, 10, short=f"AD-PSGD lr 0.{rate} seed 0")
+        display.update(name, event(5))
+    with console.capture() as capture:
+        console.print(display.lines())
+        display.end("adpsgd:steps=100:training.learning_rate=0.1 seed 0", "finished", 60.0)
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= width
+    assert width == 40 or "AD-PSGD lr 0.2 seed 0" in text
+    assert re.search(r"^\[1/2\] AD-PSGD.*lr 0.1 seed 0: finished", text, re.M)
+
+
+def test_a_run_that_was_stopped_is_not_done() -> None:
+    out = io.StringIO()
+    with CampaignProgress(2, console=Console(file=out, width=80)) as display:
+        display.begin("fedhp seed 0", 10)
+        display.end("fedhp seed 0", "interrupted", done=False)
+    assert out.getvalue().splitlines()[-2:] == ["fedhp seed 0: interrupted", "0 of 2 runs done"]
+
+
+def test_a_line_is_not_printed_twice_at_the_end() -> None:
+    out = io.StringIO()
+    with RunProgress("fedhp", 2, console=Console(file=out, width=80)) as display:
+        display.update(event(1))
+        display.update(event(2))
+    assert [line.split()[2] for line in out.getvalue().splitlines()] == ["0/2", "1/2", "2/2"]
 
 
 def test_a_wide_terminal_shows_labels_in_full() -> None:
@@ -141,6 +192,30 @@ def test_other_long_work_says_what_it_does() -> None:
         assert out.written.wait(PATIENCE)
         wait_until(lambda: "12 figures" in out.getvalue(), "the detail is printed")
     assert re.search(r"^drawing 9 runs: 12 figures drawn, \d+ s so far$", out.getvalue(), re.M)
+
+
+def test_the_parts_of_long_work_share_the_silence() -> None:
+    """Many short parts one after another do not make a long silence."""
+    out = Written()
+    with Activity("starting", console=Console(file=out), seconds=0.5) as activity:
+        for part in range(10_000):
+            activity.now(f"part {part}")
+            if out.written.wait(0.01):
+                break
+    assert re.search(r"^part \d+, 1 s so far$", out.getvalue(), re.M)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_other_long_work_fits_in_one_line(width: int) -> None:
+    out = Written()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    with Activity("drawing 9 runs", console=console) as activity:
+        activity.note("[b] 12 figures drawn")
+        wait_until(lambda: "12 figures" in out.getvalue(), "the detail is shown")
+    screen = Screen(width)
+    screen.feed(out.getvalue().replace("\n", "\r\n"))
+    assert screen.broken == []
+    assert screen.cursor_visible
 
 
 def test_short_work_prints_nothing_in_a_pipe() -> None:
