@@ -41,7 +41,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise refused(
             "does not exist",
             allowed="the path of a TOML file",
-            fix="check the path, or start from experiments/demo.toml",
+            fix="check the path, or create an experiment to start from: fedhp init FOLDER",
         ) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -1,6 +1,6 @@
 """The paper's figures as one campaign: which runs each figure needs, in a profile.
 
-experiments/paper/ has one TOML file per figure and one per data set. A run's folder is named for
+fedhp/paper/ has one TOML file per figure and one per data set. A run's folder is named for
 its experiment, so that figures share it, a changed setting makes a new run, and nothing runs
 twice.
 """
@@ -43,7 +43,7 @@ class SetProfile(BaseModel):
 
 
 class SetFile(BaseModel):
-    """experiments/paper/sets/NAME.toml."""
+    """paper/sets/NAME.toml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,7 +66,7 @@ class FigureProfile(BaseModel):
 
 
 class FigureFile(BaseModel):
-    """experiments/paper/figN.toml."""
+    """paper/figN.toml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -143,10 +143,8 @@ class Suite:
 
 
 def paper_folder() -> Path:
-    """Where the figures' files are: inside an installed package, else in the source tree."""
-    package = Path(__file__).parents[2]
-    inside = package / "paper"
-    return inside if inside.is_dir() else package.parents[1] / "experiments" / "paper"
+    """Where the figures' files are: in the package, so that they are installed with it."""
+    return Path(__file__).parents[2] / "paper"
 
 
 def figures_in(folder: Path) -> tuple[str, ...]:
@@ -157,7 +155,7 @@ def figures_in(folder: Path) -> tuple[str, ...]:
             f"{folder} has no file of a figure",
             key="--files",
             source=COMMAND_LINE,
-            allowed="a folder with fig1.toml, ... and sets/NAME.toml, such as experiments/paper",
+            allowed="a folder with fig1.toml, ... and sets/NAME.toml, such as src/fedhp/paper",
             fix="check the path, or omit --files for the paper's own files",
         )
     return names
@@ -329,5 +327,5 @@ def read_checked(kind: type[Kind], path: Path) -> Kind:
             key=".".join(map(str, first["loc"])),
             source=str(path),
             allowed="the keys of the other files in its folder",
-            fix="compare it with experiments/paper/fig2.toml and sets/mnist.toml",
+            fix="compare it with src/fedhp/paper/fig2.toml and sets/mnist.toml",
         ) from None
