@@ -9,8 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import fedhp
-from fedhp import graph, timing, types
+from fedhp import api, graph, timing, types
 from fedhp.algorithms import base
+from fedhp.engine.replay import whatif
+from fedhp.record import reader
+from fedhp.report import sweep
 
 TARGET = Path(__file__).with_name("reference.md")
 INTRODUCTION = """\
@@ -18,11 +21,34 @@ INTRODUCTION = """\
 
 <!-- Generated from the source by docs/reference.py: change a docstring there, then `make docs`. -->
 
-What an [algorithm of your own](own-parts.md) receives and returns, and helpers for topologies. N
-is the number of workers, E of links, M of candidate peers. Times are in seconds, sizes in bytes;
-workers are numbered from 0, rounds from 1. Names with a star can be imported from `fedhp` itself.
+The functions of the [Python interface](api.md), what an [algorithm of your own](own-parts.md)
+receives and returns, and helpers for topologies. N is the number of workers, E of links, M of
+candidate peers. Times are in seconds, sizes in bytes; workers are numbered from 0, rounds from 1.
+Names with a star can be imported from `fedhp` itself.
 """
 SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
+    (
+        "Functions",
+        api,
+        (
+            "load_experiment",
+            "make_experiment",
+            "run",
+            "start",
+            "open_run",
+            "compare",
+            "sweep",
+            "show",
+            "explain",
+            "report",
+            "export",
+            "reproduce",
+        ),
+    ),
+    ("Functions", whatif, ("whatif", "WhatIf", "ReplayOutcome")),
+    ("Results", reader, ("RunReader", "RunSummary")),
+    ("Results", sweep, ("SweepResult", "Combination")),
+    ("Results", types, ("RoundRecord",)),
     ("What an algorithm receives", base, ("Federation", "Observation")),
     ("What an algorithm receives", types, ("Reports",)),
     ("What an algorithm receives", timing, ("Network",)),
@@ -110,11 +136,12 @@ def _class_text(module: ModuleType, node: ast.ClassDef, lines: list[str]) -> str
 
 
 def _function_text(module: ModuleType, node: ast.FunctionDef) -> str:
-    return f"### {module.__name__}.{node.name}\n\n`{_signature(node)}`\n\n{_doc(node)}\n"
+    star = " *" if node.name in fedhp.__all__ else ""
+    return f"### {module.__name__}.{node.name}{star}\n\n`{_signature(node)}`\n\n{_doc(node)}\n"
 
 
 def _signature(node: ast.FunctionDef) -> str:
-    arguments = ast.unparse(node.args).removeprefix("self, ")
+    arguments = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
     returned = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
     return f"{node.name}({arguments}){returned}"
 

@@ -17,6 +17,7 @@ _HOMES = {
     "run": "fedhp.api",
     "start": "fedhp.api",
     "compare": "fedhp.api",
+    "sweep": "fedhp.api",
     "open_run": "fedhp.api",
     "show": "fedhp.api",
     "explain": "fedhp.api",
@@ -71,6 +72,7 @@ __all__ = [
     "run",
     "show",
     "start",
+    "sweep",
     "whatif",
 ]
 
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
         run,
         show,
         start,
+        sweep,
     )
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif

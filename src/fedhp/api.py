@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from fedhp.wording import default_at
 
 if TYPE_CHECKING:
     from fedhp.report.pages.reproduction import Reproduction
+    from fedhp.report.sweep import SweepResult
 
 
 def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:
@@ -74,10 +76,7 @@ def compare(
     With progress, a live display is shown on standard error.
     If a run fails, the others still run; then the first error is raised.
     """
-    if isinstance(experiment, Experiment):
-        tables, source = to_tables(experiment), ""
-    else:
-        tables, source = read_toml(experiment), str(experiment)
+    tables, source = _tables_of(experiment)
     cells = plan_cells(
         tables,
         overrides=overrides,
@@ -92,6 +91,42 @@ def compare(
     if errors:
         raise errors[0]
     return [RunReader(cell.folder) for cell in cells]
+
+
+def sweep(
+    experiment: Experiment | str | Path,
+    out: str | Path,
+    settings: Mapping[str, Any] | Sequence[str],
+    *,
+    seeds: Sequence[int] | None = None,
+    jobs: int | None = None,
+    ray: str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    figures: bool = True,
+) -> SweepResult:
+    """Run every combination of settings with every seed, as `fedhp sweep` does; its results.
+
+    The settings are {"training.learning_rate": [0.05, 0.1], "data.skew": 0.5}, where a list has the
+    values to try, or texts as on the command line: ["training.learning_rate=0.05,0.1"].
+    The table, the numbers and the figure are written to `out`. If a run fails, the others still
+    run; then the first error is raised.
+    """
+    from fedhp.engine.runs.sweep import plan_sweep
+    from fedhp.report.figures.sweep import save_sweep
+    from fedhp.report.sweep import read_sweep
+
+    tables, source = _tables_of(experiment)
+    texts = _swept_texts(settings) if isinstance(settings, Mapping) else list(settings)
+    plan = plan_sweep(tables, settings=texts, seeds=seeds, out=Path(out), source=source)
+    check_cells(plan.cells, resume=resume, source=source)
+    runner = run_with_progress if progress else run_cells
+    errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
+    result = read_sweep(plan)
+    save_sweep(result, Path(out), figures=figures)
+    if errors:
+        raise errors[0]
+    return result
 
 
 def open_run(folder: str | Path) -> RunReader:
@@ -122,12 +157,21 @@ def export(
     table: str | None = None,
     trace: str | Path | None = None,
     models: str | Path | None = None,
+    latex: str | Path | None = None,
 ) -> list[Path]:
     """Write tables, a trace or models as `fedhp export` does; returns the files.
 
+    With `latex`, the comparison of the run or runs in the folder goes to that file.
     All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`; the
     models go to the folder `models`, one safetensors file per worker and one with their mean.
     """
+    if latex is not None:
+        from fedhp.report.latex import save_latex
+
+        written = [save_latex(run, latex)]
+        if out is None and table is None and trace is None and models is None:
+            return written
+        return [*written, *export_run(run, out, table=table, trace=trace, models=models)]
     return export_run(run, out, table=table, trace=trace, models=models)
 
 
@@ -169,6 +213,27 @@ def reproduce(
     if errors:
         raise errors[0]
     return result
+
+
+def _tables_of(experiment: Experiment | str | Path) -> tuple[dict[str, Any], str]:
+    """The tables of an experiment and the file they are from."""
+    if isinstance(experiment, Experiment):
+        return to_tables(experiment), ""
+    return read_toml(experiment), str(experiment)
+
+
+def _swept_texts(settings: Mapping[str, Any]) -> list[str]:
+    """Settings and their values as `fedhp sweep` takes them; a word needs no quotes."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.:-]*", value):
+            return value if value not in ("true", "false", "none", "inf", "nan") else _toml(value)
+        return _toml(value)
+
+    return [
+        f"{key}={','.join(map(text, value if isinstance(value, list | tuple) else [value]))}"
+        for key, value in settings.items()
+    ]
 
 
 def _overrides(key: str, value: Any) -> list[str]:

@@ -132,6 +132,17 @@ def test_parquet_by_the_ending_of_the_file(call: Call, top: Path, tmp_path: Path
     assert not (tmp_path / "all.parquet").exists()
 
 
+@pytest.mark.parametrize("ending", [".xlsx", ".json", ".csv.gz", ".TSV"])
+def test_an_ending_of_another_format_is_refused(
+    call: Call, top: Path, tmp_path: Path, ending: str
+) -> None:
+    file = tmp_path / f"links{ending}"
+    with pytest.raises(RunError, match="tables are not written as") as caught:
+        call("export", next(top.glob("*/seed-*"), top), "--table", "links", "--out", file)
+    assert ".csv or .parquet" in caught.value.allowed
+    assert not file.exists()
+
+
 def test_parquet_without_pyarrow_is_refused(
     call: Call, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

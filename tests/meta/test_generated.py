@@ -1,12 +1,14 @@
-"""The generated code is what its source, wire.proto, makes."""
+"""Generated files are what their sources make: the stubs of wire.proto, docs/reference.md."""
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
 PROTO = "fedhp/cluster/protocol/wire.proto"
 
 
@@ -18,3 +20,11 @@ def test_the_stubs_are_up_to_date(tmp_path: Path) -> None:
         fresh = (tmp_path / "fedhp/cluster/protocol" / name).read_text(encoding="utf-8")
         kept = (SOURCE / "fedhp/cluster/protocol" / name).read_text(encoding="utf-8")
         assert fresh == kept, f"generate {name} again: see CONTRIBUTING.md"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    generator = runpy.run_path(str(ROOT / "docs/reference.py"))
+    kept = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    assert generator["reference"]() == kept, "run: make docs"
+    for name in ("Plan", "Decision", "Reports", "Action", "LinkVerdict", "Topology"):
+        assert f"### fedhp.types.{name} *" in kept

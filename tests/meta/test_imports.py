@@ -43,6 +43,7 @@ PUBLIC = [
     "run",
     "show",
     "start",
+    "sweep",
     "whatif",
 ]
 

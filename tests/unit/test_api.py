@@ -42,7 +42,8 @@ def test_dir_lists_the_public_names_without_importing_torch() -> None:
     torch_imported, *names = done.stdout.split()
     assert torch_imported == "False"
     assert names == sorted(fedhp.__all__)
-    assert {"run", "show", "explain", "export", "report", "reproduce", "compare"} <= set(names)
+    commands = {"run", "compare", "sweep", "show", "explain", "whatif", "report", "export"}
+    assert commands | {"reproduce"} <= set(names)
     assert "Any" not in names
     for name in names:
         assert getattr(fedhp, name) is not None
@@ -67,6 +68,34 @@ def test_sections_by_name_are_laid_over_the_file(file: Path) -> None:
     assert nested.model.settings == {"hidden": [8, 4]}
     assert nested.evaluation.targets == [0.5, 0.75]
     assert nested.algorithm.settings == {"deadline": "fill"}
+
+
+def test_a_table_that_is_a_value_replaces_the_list(file: Path) -> None:
+    experiment = fedhp.load_experiment(
+        file,
+        world={"devices": {"laptop": 3, "my phone": 2}, "device": {"my phone": {"step_time": 1.5}}},
+    )
+    assert experiment.world.devices == {"laptop": 3, "my phone": 2}
+    assert experiment.world.device["my phone"].step_time == 1.5
+
+
+def test_sweep_runs_every_combination_as_the_command_does(tmp_path: Path) -> None:
+    base = {"workers": 4, "rounds": 1, "training": {"local_steps": 1}, "evaluation": {"images": 40}}
+    experiment = fedhp.make_experiment(base)
+    settings = {"algorithm.name": ["dpsgd", "ldsgd"], "data.skew": [0.5, 0.8], "rounds": 1}
+    result = fedhp.sweep(experiment, tmp_path / "a", settings, jobs=1, figures=False)
+    assert result.keys == ("algorithm.name", "data.skew")
+    assert [each.values for each in result.combinations][:2] == [("dpsgd", 0.5), ("dpsgd", 0.8)]
+    assert all(len(each.finished) == 1 for each in result.combinations)
+    assert (tmp_path / "a" / "algorithm.name=dpsgd,data.skew=0.5,rounds=1" / "seed-0").is_dir()
+    assert (tmp_path / "a" / "sweep.json").is_file()
+    texts = ["algorithm.name=dpsgd,ldsgd", "data.skew=0.5,0.8", "rounds=1"]
+    again = fedhp.sweep(experiment, tmp_path / "a", texts, jobs=1, resume=True, figures=False)
+    assert again == result
+    with pytest.raises(fedhp.FedhpError, match="more than one value"):
+        fedhp.sweep(experiment, tmp_path / "b", {"rounds": 1})
+    with pytest.raises(fedhp.FedhpError, match="learning_rte"):
+        fedhp.sweep(experiment, tmp_path / "b", {"training.learning_rte": [1, 2]})
 
 
 def test_text_keeps_every_character(file: Path, tmp_path: Path) -> None:
@@ -100,6 +129,8 @@ def test_export_returns_the_files(run: Path, tmp_path: Path) -> None:
     assert table.read_text().startswith("round,a,b,used")
     assert {path.parent for path in fedhp.export(run, tmp_path / "all")} == {tmp_path / "all"}
     assert fedhp.export(run, trace=tmp_path / "trace.csv") == [tmp_path / "trace.csv"]
+    assert fedhp.export(run, latex=tmp_path / "t.tex") == [tmp_path / "t.tex"]
+    assert "tabular" in (tmp_path / "t.tex").read_text()
 
 
 def test_report_is_a_function_although_a_package_has_its_name(run: Path, tmp_path: Path) -> None:

@@ -61,10 +61,11 @@ def export(
     from fedhp.record.reader import RunReader
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
     from fedhp.report.formatting import count
+    from fedhp.report.latex import save_latex
     from fedhp.report.rounds import selection_note
 
     if latex is not None:
-        _save_latex(run, latex)
+        say(f"LaTeX: {save_latex(run, latex)}")
         if table is None and out is None and trace is None and models is None:
             return
     with RunReader(run) as reader:
@@ -98,23 +99,3 @@ def export(
         note = selection_note(reader)
         if note and table in (None, "links"):
             say(f"links: {note}", error=True)
-
-
-def _save_latex(folder: Path, file: Path) -> None:
-    from fedhp.record.reader import RunReader, find_runs
-    from fedhp.report.export import save_text
-    from fedhp.report.groups import sort_runs
-    from fedhp.report.labels import stored_names
-    from fedhp.report.latex import comparison_latex
-
-    parts = []
-    for batch in sort_runs(find_runs(folder)).batches:
-        summaries = []
-        for run_folder in batch.folders:
-            with RunReader(run_folder) as reader:
-                summaries.append(reader.summary())
-        heading = f"% {batch.name}\n" if batch.name else ""
-        names = stored_names(batch.folders)
-        parts.append(heading + comparison_latex(summaries, names=names))
-    save_text(file, "\n".join(parts))
-    say(f"LaTeX: {file}")

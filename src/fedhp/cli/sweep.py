@@ -26,7 +26,6 @@ from fedhp.errors import combine_errors
 from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
-    from fedhp.engine.runs.sweep import Sweep
     from fedhp.report.sweep import SweepResult
 
 
@@ -59,6 +58,7 @@ def sweep(
         from fedhp.engine.runs.campaign import check_cells
         from fedhp.engine.runs.sweep import plan_sweep
         from fedhp.report.formatting import short_names
+        from fedhp.report.sweep import read_sweep
 
         folder = choose_folder(out, experiment, resume=resume)
         plan = plan_sweep(
@@ -79,48 +79,20 @@ def sweep(
             stop=stop,
             short_labels=short_names([cell.label for cell in plan.cells]),
         )
-    _finish(_read(plan), folder, as_json=as_json, figures=figures)
+    _finish(read_sweep(plan), folder, as_json=as_json, figures=figures)
     if errors:
         raise combine_errors(errors)
 
 
-def _read(plan: Sweep) -> SweepResult:
-    from fedhp.engine.runs.run import is_run
-    from fedhp.record.reader import RunReader, RunSummary
-    from fedhp.report.sweep import Combination, SweepResult
-
-    summaries: dict[tuple[str, ...], list[RunSummary]] = {}
-    values = {run.texts: run.values for run in plan.runs}
-    for run in plan.runs:
-        combination = summaries.setdefault(run.texts, [])
-        if is_run(run.cell.folder):
-            with RunReader(run.cell.folder) as reader:
-                combination.append(reader.summary())
-    return SweepResult(
-        tuple(key.key for key in plan.keys),
-        tuple(Combination(texts, values[texts], tuple(runs)) for texts, runs in summaries.items()),
-    )
-
-
 def _finish(result: SweepResult, folder: Path, *, as_json: bool, figures: bool) -> None:
     from fedhp.console import Activity
-    from fedhp.engine.runs.run import run_storage_errors
-    from fedhp.files import write_file
-    from fedhp.report.sweep import sweep_markdown, sweep_table
+    from fedhp.report.figures.sweep import save_sweep
+    from fedhp.report.sweep import sweep_table
 
-    numbers = result.as_json()
-    picture: Path | None = None
-    with run_storage_errors(folder):
-        if any(combination.runs for combination in result.combinations):
-            write_file(folder / "sweep.json", json.dumps(numbers, indent=1).encode())
-            write_file(folder / "sweep.md", sweep_markdown(result).encode())
-        if figures and any(combination.finished for combination in result.combinations):
-            from fedhp.report.figures.sweep import save_sweep_figure
-
-            with Activity("drawing the figure"):
-                picture = save_sweep_figure(result, folder / "figures")[0]
+    with Activity("drawing the figure"):
+        picture = save_sweep(result, folder, figures=figures)
     if as_json:
-        print(json.dumps(numbers))
+        print(json.dumps(result.as_json()))
         return
     table_console().print(sweep_table(result))
     say(f"runs, table and numbers: {folder}")

@@ -58,6 +58,11 @@ SUMMARY_TEXTS, SUMMARY_INTEGERS = (
     ("rounds", "bytes_sent", "final_tests"),
 )
 PARQUET = ".parquet"
+# Endings that promise another format than CSV.
+OTHER_FORMATS = (
+    *(".xlsx", ".xls", ".ods", ".tsv", ".json", ".jsonl", ".feather", ".arrow", ".orc", ".h5"),
+    *(".npy", ".npz", ".pkl", ".sqlite", ".db", ".html", ".md", ".tex", ".gz", ".xz", ".zip"),
+)
 ROW_GROUP = 100_000  # rows of a Parquet row group
 
 
@@ -68,7 +73,13 @@ def table_csv(run: RunReader, table: str) -> Iterator[str]:
 
 def save_table(run: RunReader, table: str, path: Path) -> Path:
     """One table as a file, however long it is: Parquet if the path ends so, else CSV."""
-    if path.suffix != PARQUET:
+    if path.suffix.lower() in OTHER_FORMATS:
+        raise RunError(
+            f"{path}: tables are not written as {path.suffix.lower()} files",
+            allowed="a path that ends in .csv or .parquet",
+            fix=f"write --out {path.with_suffix('.csv')}",
+        )
+    if path.suffix.lower() != PARQUET:
         return save_parts(path, (part.encode() for part in table_csv(run, table)))
     if not has_parquet():
         raise RunError(
@@ -85,7 +96,7 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
 
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
     """Every table as a CSV file in a folder."""
-    if folder.suffix == PARQUET:
+    if folder.suffix.lower() == PARQUET:
         raise RunError(
             f"{folder}: a Parquet file holds one table",
             allowed="--out FILE.parquet together with --table NAME, or --out FOLDER",

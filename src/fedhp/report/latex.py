@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from fedhp.record.reader import RunSummary
+from fedhp.record.reader import RunReader, RunSummary, find_runs
+from fedhp.report.export import save_text
 from fedhp.report.formatting import ACCURACY, MISSING, sentence
-from fedhp.report.labels import names_for
+from fedhp.report.groups import sort_runs
+from fedhp.report.labels import names_for, stored_names
 from fedhp.report.paired import comparison_pairs, measure_words, number_words
 from fedhp.report.tables import comparison_grid
 
@@ -90,3 +93,16 @@ def _table(
             r"\end{table}",
         ]
     )
+
+
+def save_latex(folder: str | Path, file: str | Path) -> Path:
+    """Write the comparison of the run or runs in a folder as LaTeX tables; returns the file."""
+    parts = []
+    for batch in sort_runs(find_runs(folder)).batches:
+        summaries = []
+        for run_folder in batch.folders:
+            with RunReader(run_folder) as reader:
+                summaries.append(reader.summary())
+        heading = f"% {batch.name}\n" if batch.name else ""
+        parts.append(heading + comparison_latex(summaries, names=stored_names(batch.folders)))
+    return save_text(Path(file), "\n".join(parts))

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedhp.record.reader import RunSummary
+from fedhp.engine.runs.run import is_run
+from fedhp.engine.runs.sweep import Sweep
+from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval, summarize_runs
 from fedhp.report.formatting import (
     ACCURACY,
@@ -201,3 +203,18 @@ def _spread(spread: Interval | None, decimals: int) -> str:
 def _seeds(combination: Combination) -> str:
     done, started = len(combination.finished), len(combination.runs)
     return str(done) if done == started else f"{done} of {started}"
+
+
+def read_sweep(plan: Sweep) -> SweepResult:
+    """The results of the runs that have begun."""
+    summaries: dict[tuple[str, ...], list[RunSummary]] = {}
+    values = {run.texts: run.values for run in plan.runs}
+    for run in plan.runs:
+        combination = summaries.setdefault(run.texts, [])
+        if is_run(run.cell.folder):
+            with RunReader(run.cell.folder) as reader:
+                combination.append(reader.summary())
+    return SweepResult(
+        tuple(key.key for key in plan.keys),
+        tuple(Combination(texts, values[texts], tuple(runs)) for texts, runs in summaries.items()),
+    )

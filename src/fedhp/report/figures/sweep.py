@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedhp.engine.runs.run import run_storage_errors
+from fedhp.files import write_file
 from fedhp.record.statistics import Interval
 from fedhp.report.figures.style import (
     BLUE,
@@ -23,7 +26,7 @@ from fedhp.report.figures.style import (
     save_figure,
 )
 from fedhp.report.formatting import ACCURACY, final_meaning, target_name
-from fedhp.report.sweep import Combination, SweepResult
+from fedhp.report.sweep import Combination, SweepResult, sweep_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +35,18 @@ LOGARITHMIC = 20  # an axis whose largest value is so many times its smallest is
 MOST_TICKS = 8  # with more values, the ticks are chosen evenly
 ROW_HEIGHT = 0.24  # inches of a bar
 CombinationNumber = Callable[[Combination], Interval | None]
+
+
+def save_sweep(result: SweepResult, folder: Path, *, figures: bool = True) -> Path | None:
+    """Write sweep.json, sweep.md and the figure, whose path is returned if there is one."""
+    with run_storage_errors(folder):
+        if any(combination.runs for combination in result.combinations):
+            numbers = json.dumps(result.as_json(), indent=1)
+            write_file(folder / "sweep.json", numbers.encode())
+            write_file(folder / "sweep.md", sweep_markdown(result).encode())
+        if figures and any(combination.finished for combination in result.combinations):
+            return save_sweep_figure(result, folder / "figures")[0]
+    return None
 
 
 def save_sweep_figure(result: SweepResult, out: Path) -> list[Path]:
