@@ -36,6 +36,7 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.protocol.tickets import new_key
+from fedhp.cluster.protocol.versions import works_with
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
@@ -223,9 +224,11 @@ class CoordinatorState:
 
     def member_joined(self, name: str, request: wire.JoinRequest) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
-        if request.fedhp != __version__:
+        if not works_with(request.fedhp):
             raise Refused(
-                "version", f"fedhp {request.fedhp} at the worker, {__version__} here: update one"
+                "version",
+                f"the worker has fedhp {request.fedhp}, the coordinator {__version__}; a release "
+                "works with itself, the one before and the one after: update the older one",
             )
         member = self.conductor.join(
             name,

@@ -1,9 +1,10 @@
-"""Which versions of fedhp, Python and the main libraries are installed here."""
+"""Which versions of fedhp and the main libraries are installed here, and which work together."""
 
 from __future__ import annotations
 
 import functools
 import platform
+import re
 from importlib import metadata
 
 from fedhp import __version__
@@ -21,3 +22,27 @@ def installed() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[name] = "missing"
     return versions
+
+
+def works_with(release: str, *, here: str = __version__) -> bool:
+    """Whether a machine with another release of fedhp can take part: the same, or one apart.
+
+    Within a protocol version fields are only added, so what one release does not know is absent
+    or ignored. Releases further apart were never tried together.
+    """
+    theirs, ours = _minor(release), _minor(here)
+    if theirs is None or ours is None:
+        return release == here
+    return theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1
+
+
+def is_older(release: str, *, here: str = __version__) -> bool:
+    """Whether this release comes before the one that is installed here."""
+    theirs, ours = _minor(release), _minor(here)
+    return theirs is not None and ours is not None and theirs < ours
+
+
+def _minor(release: str) -> tuple[int, int] | None:
+    """Major and minor number of 1.2, 1.2.3 or 1.2rc1; None for another form."""
+    match = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.|(?:a|b|rc)\d|$)", release)
+    return None if match is None else (int(match[1]), int(match[2]))
