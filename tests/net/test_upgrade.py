@@ -118,7 +118,7 @@ def last_class(name: str) -> Any:
             elif target:
                 added.type_name = f".{target}"
     pool = DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     return GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
 
 
