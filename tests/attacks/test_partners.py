@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from fedhp import __version__
 from fedhp.cluster.coordinator.orders import PeerAddresses
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
@@ -85,11 +86,13 @@ class Caller:
 
     async def pull(self, victim: str, wanted: wire.Wanted, *, ticket: bytes = b"") -> str:
         """What a worker answers to a pull; empty if it gives what was asked for."""
-        committed = self.leader.conductor.committed
-        running = self.leader.conductor.running
-        attempt = Attempt.after(committed, epoch=self.leader.conductor.epoch)
-        if wanted == wire.TRAINED and running is not None:
-            attempt = running.attempt
+        conductor = self.leader.conductor
+        if wanted == wire.TRAINED:
+            await until(lambda: conductor.running is not None)
+        committed = conductor.committed
+        attempt = Attempt.after(committed, epoch=conductor.epoch)
+        if wanted == wire.TRAINED and conductor.running is not None:
+            attempt = conductor.running.attempt
         request = wire.PullRequest(
             envelope=self.envelope(attempt),
             wanted=wanted,
@@ -185,17 +188,15 @@ def test_a_name_taken_off_the_list_is_refused_by_everyone(
     run(scenario())
 
 
-async def _join(federation: InProcessFederation, name: str) -> str:
+async def _join(federation: InProcessFederation, name: str, release: str = __version__) -> str:
     """What a coordinator answers to a join; empty if it lets the worker in."""
     import grpc.aio
-
-    from fedhp import __version__
 
     identity = load_identity(federation.certificates, name)
     async with open_channel(identity, federation.address, name=None) as channel:
         stub: Any = CoordinatorStub(channel)
         request = wire.JoinRequest(
-            envelope=Envelopes(name).make(), address="127.0.0.1:1", fedhp=__version__
+            envelope=Envelopes(name).make(), address="127.0.0.1:1", fedhp=release
         )
         try:
             await stub.Join(request, timeout=10)
@@ -342,3 +343,36 @@ def test_a_ticket_to_swap_is_used_once_and_no_earlier_one_afterwards() -> None:
 def test_an_older_coordinator_gives_no_key_and_then_no_ticket_is_asked_for() -> None:
     TicketChecker().check(b"", run=RUN, caller="w1", purpose=TicketPurpose.PROBE, attempt=NOW)
     assert PeerAddresses(RUN, {})
+
+
+def test_a_worker_of_the_release_without_tickets_needs_the_operator(
+    certificates: Path, tmp_path: Path
+) -> None:
+    """Otherwise a member could say that it is old, and ask everyone for models."""
+
+    async def scenario() -> None:
+        async with in_process_federation(endless(), certificates, tmp_path) as federation:
+            leader = await federation.start_coordinator()
+            assert await _join(federation, "w0", release="0.1.0") == "version"
+            assert await _join(federation, "w0", release="9.1.0") == "version"
+            assert list(leader.without_tickets) == []
+            leader.upgrading = True
+            assert await _join(federation, "w0", release="0.1.0") == ""
+            assert list(leader.without_tickets) == ["w0"]
+            assert await _join(federation, "w0") == ""
+            assert list(leader.without_tickets) == []
+
+    run(scenario())
+
+
+def test_only_members_named_by_the_coordinator_need_no_ticket() -> None:
+    checker = TicketChecker()
+    checker.key, checker.exempt = new_key(), frozenset({"old"})
+    facts: dict[str, Any] = {"run": RUN, "purpose": TicketPurpose.TRAINED, "attempt": NOW}
+    checker.check(b"", caller="old", **facts)
+    for ticket, caller in ((b"", "new"), (b"forged", "old")):
+        with pytest.raises(Refused):
+            checker.check(ticket, caller=caller, **facts)
+    checker.barred = frozenset({"old"})
+    with pytest.raises(Refused):
+        checker.check(b"", caller="old", **facts)

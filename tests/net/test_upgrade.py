@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from fedhp import __version__
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.versions import is_older, works_with
+from fedhp.cluster.protocol.versions import knows_no_tickets, works_with
 from net.good_messages import GOOD, SCENE, new_guard, take
 
 RELEASES = Path(__file__).parent / "releases"
@@ -138,7 +138,7 @@ def test_the_last_release_reads_what_this_one_sends(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "good", "older"),
+    ("other", "good", "no_tickets"),
     [
         ("0.1.0", True, True),
         ("0.2.7", True, False),
@@ -150,9 +150,9 @@ def test_the_last_release_reads_what_this_one_sends(name: str) -> None:
         ("0.2.0", True, False),
     ],
 )
-def test_which_releases_work_together(other: str, good: bool, older: bool) -> None:
+def test_which_releases_work_together(other: str, good: bool, no_tickets: bool) -> None:
     assert works_with(other, here="0.2.0") is good
-    assert is_older(other, here="0.2.0") is older
+    assert knows_no_tickets(other) is no_tickets
 
 
 def test_the_last_release_works_with_this_one() -> None:

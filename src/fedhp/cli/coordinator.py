@@ -33,6 +33,13 @@ Moved = Annotated[
         "--moved", help="The run folder was moved or restored here; the original is gone."
     ),
 ]
+Upgrading = Annotated[
+    bool,
+    typer.Option(
+        "--upgrading",
+        help="Also accept workers of fedhp 0.1, whose exchanges are less protected.",
+    ),
+]
 LogFormat = Annotated[
     str, typer.Option("--log-format", metavar="text|json", help="Format of the log lines.")
 ]
@@ -79,6 +86,7 @@ def coordinator(
     insecure_etcd: InsecureEtcd = False,
     resume: Resume = False,
     moved: Moved = False,
+    upgrading: Upgrading = False,
     metrics: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."),
@@ -120,6 +128,7 @@ def coordinator(
         insecure_etcd=insecure_etcd,
         resume=resume,
         moved=moved,
+        upgrading=upgrading,
         metrics=metrics,
     )
     check_settings(settings)

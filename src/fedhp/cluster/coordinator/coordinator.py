@@ -72,6 +72,7 @@ class CoordinatorSettings:
     advertise: str | None = None
     resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the ledger was moved or restored here; the original is gone
+    upgrading: bool = False  # accept workers that know no tickets
     on_round: Callable[[RoundRecord], None] = lambda record: None
 
 
@@ -187,6 +188,7 @@ class Coordinator:
             informed=committed.informed,
             leaders=extended(committed.leaders, epoch, start=committed.attempt),
             place=self.ledger.place(),
+            upgrading=self.settings.upgrading,
         )
         self.history.note(
             "lead",

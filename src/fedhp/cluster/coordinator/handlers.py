@@ -192,6 +192,7 @@ class CoordinatorHandlers:
             gone=self.state.gone(now),
             leave=self.state.must_leave(member),
             barred=self.state.barred,
+            without_tickets=self.state.without_tickets,
             token=self.state.token,
         )
 

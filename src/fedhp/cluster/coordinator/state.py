@@ -36,7 +36,7 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.protocol.tickets import new_key
-from fedhp.cluster.protocol.versions import works_with
+from fedhp.cluster.protocol.versions import knows_no_tickets, works_with
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment
 from fedhp.engine.context import planning_context
@@ -86,6 +86,7 @@ class CoordinatorState:
         informed: Iterable[int] = (),
         leaders: Line = (),
         place: str = "",
+        upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
         self.run = run
@@ -117,6 +118,8 @@ class CoordinatorState:
         self.addresses = orders.PeerAddresses(run, self.keys)
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
         self.allowed = allowed or AllowList(None)
+        self.upgrading = upgrading
+        self.without_tickets: tuple[str, ...] = ()  # members whose release knows no tickets
         self._looked_at = 0.0  # when the allow-list was read last
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
@@ -224,12 +227,7 @@ class CoordinatorState:
 
     def member_joined(self, name: str, request: wire.JoinRequest) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
-        if not works_with(request.fedhp):
-            raise Refused(
-                "version",
-                f"the worker has fedhp {request.fedhp}, the coordinator {__version__}; a release "
-                "works with itself, the one before and the one after: update the older one",
-            )
+        self._check_release(request.fedhp)
         member = self.conductor.join(
             name,
             request.address,
@@ -242,15 +240,34 @@ class CoordinatorState:
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
+        others = set(self.without_tickets) - {name}
+        old = {name} if knows_no_tickets(request.fedhp) else set()
+        self.without_tickets = tuple(sorted(others | old))
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
         self.record.note_samples(member.worker, request.samples)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
+        if request.fedhp != __version__:
+            LOG.warning("%s has fedhp %s, not %s: update it", name, request.fedhp, __version__)
         self.notify()
         if self.conductor.holds(member):
             self.wake_behind()
         return member
+
+    def _check_release(self, release: str) -> None:
+        if not works_with(release):
+            raise Refused(
+                "version",
+                f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
+                "with itself, the one before and the one after: update the older one",
+            )
+        if knows_no_tickets(release) and not self.upgrading:
+            raise Refused(
+                "version",
+                f"the worker has fedhp {release}, which cannot prove that it may ask a peer for a "
+                f"model: update it to {__version__}, or start the coordinator with --upgrading",
+            )
 
     def member_polled(self, member: Member, request: wire.NextRequest) -> None:
         """A member asks for an order, and says what it has and has measured. A member that only

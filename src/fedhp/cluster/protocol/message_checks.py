@@ -202,6 +202,9 @@ def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     check_length(len(reply.barred), "barred", most=limits.MAX_WORKERS)
     for name in reply.barred:
         check_name(name, "a barred name")
+    check_length(len(reply.without_tickets), "without_tickets", most=limits.MAX_WORKERS)
+    for name in reply.without_tickets:
+        check_name(name, "a name without tickets")
 
 
 def check_receipt(receipt: wire.Receipt) -> None:

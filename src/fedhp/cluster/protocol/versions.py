@@ -9,6 +9,7 @@ from importlib import metadata
 
 from fedhp import __version__
 
+TICKETS_SINCE = (0, 2)
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 
 
@@ -36,10 +37,10 @@ def works_with(release: str, *, here: str = __version__) -> bool:
     return theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1
 
 
-def is_older(release: str, *, here: str = __version__) -> bool:
-    """Whether this release comes before the one that is installed here."""
-    theirs, ours = _minor(release), _minor(here)
-    return theirs is not None and ours is not None and theirs < ours
+def knows_no_tickets(release: str) -> bool:
+    """Whether a worker with this release cannot show its peers the coordinator's tickets."""
+    number = _minor(release)
+    return number is not None and number < TICKETS_SINCE
 
 
 def _minor(release: str) -> tuple[int, int] | None:

@@ -301,7 +301,7 @@ class BeatRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred")
+    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class BeatReply(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     BARRED_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TICKETS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     attempt: int
@@ -316,7 +317,8 @@ class BeatReply(_message.Message):
     token: bytes
     leave: bool
     barred: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ...) -> None: ...
+    without_tickets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("envelope", "why")

@@ -278,6 +278,7 @@ class Worker:
         self._session.leader.check_beat(reply)
         self._session.guard.obey(reply.epoch)
         self._session.tickets.barred = frozenset(reply.barred)
+        self._session.tickets.exempt = frozenset(reply.without_tickets)
         if self._executor is None or sent < self._ordered_at:
             return  # it may be older than the last order
         self._executor.stop_waiting_for(reply.gone)
