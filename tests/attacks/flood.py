@@ -37,6 +37,7 @@ from waiting import emulate_work, wait_until_async
 
 HONEST = 6
 CALLS = 2_000  # in parallel
+CONNECTIONS = 8  # of the attacker
 ENDLESS = 1_000_000  # rounds
 KINDS = ("Next", "Beat", "Status", "Join")
 
@@ -173,8 +174,10 @@ async def _flood(
 
     name = f"w{HONEST}"
     identity, envelopes = load_identity(certificates, name), Envelopes(name)
-    channel = open_channel(identity, address, name=None)
-    stub: Any = CoordinatorStub(channel)
+    stubs: list[Any] = [
+        CoordinatorStub(open_channel(identity, address, name=None)) for _ in range(CONNECTIONS)
+    ]
+    stub = stubs[0]
     join = wire.JoinRequest(
         envelope=envelopes.make(), address="127.0.0.1:1", fedhp=__version__, samples=1
     )
@@ -194,7 +197,7 @@ async def _flood(
             "Status": wire.StatusRequest(envelope=envelope),
         }[kind]
 
-    async def call_again_and_again() -> None:
+    async def call_again_and_again(stub: Any) -> None:
         while flooding.is_set():
             try:
                 await getattr(stub, kind)(request(), timeout=limits.POLL_SECONDS)
@@ -205,7 +208,10 @@ async def _flood(
     while True:
         await asyncio.to_thread(flooding.wait)
         counts.clear()
-        tasks = [asyncio.create_task(call_again_and_again()) for _ in range(calls)]
+        tasks = [
+            asyncio.create_task(call_again_and_again(stubs[index % CONNECTIONS]))
+            for index in range(calls)
+        ]
         while flooding.is_set():
             await emulate_work(0.05)
         for task in tasks:

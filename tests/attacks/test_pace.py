@@ -11,6 +11,7 @@ import pytest
 
 from attacks.members import command, events, start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
+from faults.test_guards import leading
 from fedhp.cluster.coordinator import coordinator, deadlines, round_planner, state
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
 from fedhp.cluster.coordinator.deadlines import (
@@ -193,6 +194,25 @@ def test_who_holds_back_its_model_is_named_by_most_of_its_readers_and_never_by_o
     reports = {0: report(late), 1: report(late), 2: report({3: "unreachable"}), 3: report({})}
     assert withholding_members(readers, reports) == {3}
     assert withholding_members(readers, {**reports, 1: report({0: "deadline"})}) == set()
+
+
+def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: Path) -> None:
+    with leading(tmp_path, dead_after=1e9) as leader:
+        for index in range(3):
+            leader.conductor.join(f"w{index}", "h:1", incarnation=1, models=(), now=0.0)
+        callers, partner = leader.conductor.members, leader.conductor.members[2]
+        late, good = report({2: "deadline"}), report({2: ""})
+        for _ in range(2):
+            leader._judge_partner(callers[0], late)
+            leader._judge_partner(callers[0], late)
+            assert partner.misses == 0
+        leader._judge_partner(callers[1], good)
+        leader._judge_partner(callers[1], late)
+        assert partner.misses == 0
+        for caller in (0, 0, 1):
+            leader._judge_partner(callers[caller], late)
+        assert partner.misses == 2
+        assert partner.suspended_to == 2
 
 
 def test_times_longer_than_what_has_passed_are_lowered() -> None:

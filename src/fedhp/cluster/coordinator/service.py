@@ -16,7 +16,7 @@ import grpc.aio
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.call_limits import DEAR_CALL, CallLimits, LogThrottle
+from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
 from fedhp.cluster.security.tls import AllowList, identify_caller
@@ -37,8 +37,11 @@ CODES = {
     "run": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Calls that are dear: a joining worker gets the whole experiment, a status names all members.
-COSTS = {"Join": DEAR_CALL, "Status": DEAR_CALL, "Next": 2.0}
+# Calls that are dear: a join is written down and gets the whole experiment, a status names all
+# members. Large requests cost more than small ones.
+COSTS = {"Join": 50.0, "Status": 5.0, "Next": 2.0}
+STATUS_MEMBERS = 20  # that a status names for the cost of one more call
+REQUEST_BYTES = 1 << 16  # of a request for the cost of one more call
 
 # A report is checked by its handler, which knows what is expected of the worker.
 CHECKS: Mapping[str, Callable[[Any], None]] = {
@@ -129,7 +132,7 @@ class CoordinatorService(CoordinatorServicer):
         try:
             peer = await identify_caller(context)
             name = peer.name
-            async with self._limits.one_call(name, cost=COSTS.get(method, 1.0)):
+            async with self._limits.one_call(name, cost=self._cost(method, request)):
                 roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
                 self.handlers.guard.check(
                     request.envelope, peer=name, roles=roles, rule=CALL_RULES[method]
@@ -140,6 +143,12 @@ class CoordinatorService(CoordinatorServicer):
                 return await answer if isinstance(answer, Awaitable) else answer
         except Refused as refusal:
             return await self._refuse(context, name, refusal)
+
+    def _cost(self, method: str, request: Any) -> float:
+        cost = COSTS.get(method, 1.0) + float(request.ByteSize()) / REQUEST_BYTES
+        if method == "Status":
+            cost += len(self.handlers.state.conductor.members) / STATUS_MEMBERS
+        return cost
 
     async def _refuse(self, context: Any, name: str, refusal: Refused) -> NoReturn:
         guard = self.handlers.guard

@@ -21,7 +21,12 @@ from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
-from fedhp.cluster.coordinator.deadlines import RoundDeadlines, limit_times, withholding_members
+from fedhp.cluster.coordinator.deadlines import (
+    WITHHELD,
+    RoundDeadlines,
+    limit_times,
+    withholding_members,
+)
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.outliers import usual_count
 from fedhp.cluster.coordinator.planner import Planner
@@ -124,6 +129,7 @@ class CoordinatorState:
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
         self._model_sizes: dict[int, int] = {}  # bytes, as each worker says
+        self._waited_in_vain: dict[int, set[int]] = {}  # partners of a swap, and who waited
         self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
         self.waiting = WaitingMembers()
@@ -598,12 +604,15 @@ class CoordinatorState:
             elif conductor.slow(member):
                 guilty[worker] = "it is far slower than the others"
         for worker, why in guilty.items():
-            member = conductor.members[worker]
-            rounds = conductor.missed(member)
-            if rounds:
-                facts = {"worker": worker, "rounds": rounds, "why": why}
-                self.history.note("suspended", facts)
-                LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
+            self._suspend(conductor.members[worker], why)
+
+    def _suspend(self, member: Member, why: str) -> None:
+        """Count a miss; from the second one on, the member is put aside for some rounds."""
+        rounds = self.conductor.missed(member)
+        if rounds:
+            facts = {"worker": member.worker, "rounds": rounds, "why": why}
+            self.history.note("suspended", facts)
+            LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
 
     def attempt_committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
@@ -649,6 +658,20 @@ class CoordinatorState:
         del self.turns[member.worker]
         self._ordered.pop(member.worker, None)
         self.planner.end_turn(turn, report)
+        self._judge_partner(member, report)
+
+    def _judge_partner(self, member: Member, report: wire.RoundReport) -> None:
+        """A partner that two members waited for in vain, since its last swap, is put aside."""
+        for link in report.links:
+            if link.lost not in WITHHELD:
+                self._waited_in_vain.pop(link.worker, None)
+                continue
+            callers = self._waited_in_vain.setdefault(link.worker, set())
+            callers.add(member.worker)
+            partner = self.conductor.members.get(link.worker)
+            if len(callers) >= 2 and partner is not None:
+                self._waited_in_vain.pop(link.worker)
+                self._suspend(partner, "others waited for a swap with it in vain")
 
     # --- waiting ---------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from fedhp.cluster.protocol.guard import Refused
 
 CALLS_AT_ONCE = 8  # of one peer; an honest one has at most four
 CALLS_PER_SECOND, CALLS_IN_A_BURST = 150.0, 300.0
-DEAR_CALL = 5.0  # what a call counts that takes much longer than the others
 HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.02, 10.0  # per call that is held already, and at most
 HELD_AT_ONCE = 2_048  # of one peer; beyond that calls are refused at once
 LOG_LINES, LOG_SECONDS = 10, 60.0  # of one kind in this time; more are only counted
@@ -56,6 +55,7 @@ class CallLimits:
 
     def _spend(self, peer: str, cost: float) -> bool:
         now = self._clock()
+        cost = min(cost, CALLS_IN_A_BURST)  # otherwise it could never be made
         left, then = self._budgets.get(peer, (CALLS_IN_A_BURST, now))
         left = min(CALLS_IN_A_BURST, left + (now - then) * CALLS_PER_SECOND)
         enough = left >= cost

@@ -30,6 +30,7 @@ MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
 MAX_TICKET_BYTES = 64
+MAX_SURVEYED = 64  # links that one worker may be asked to time before the first round
 RUN_STATES = frozenset({"starting", "gathering", "running", "paused", "finished"})
 MEMBER_STATUSES = frozenset(
     {
@@ -71,6 +72,7 @@ def check_next(request: wire.NextRequest) -> None:
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
+    check_length(len(request.surveyed), "surveyed links", most=MAX_SURVEYED)
     _check_links(request.surveyed, "surveyed", workers=limits.MAX_WORKERS)
 
 
