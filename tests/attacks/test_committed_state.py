@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from attacks.places import SOON
 from fedhp.cluster.coordinator import leadership
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.leadership import (
@@ -158,6 +159,13 @@ def test_a_certificate_must_have_been_valid_when_it_signed(folder: Path, tmp_pat
             continued(tmp_path / words, second)
 
 
+def run_coordinator(settings: CoordinatorProcessSettings) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(coordinate(settings, stop=asyncio.Event()), SOON)
+
+    asyncio.run(run())
+
+
 def test_a_coordinator_does_not_continue_an_unsigned_run(folder: Path, tmp_path: Path) -> None:
     """The whole process: a ledger that somebody else wrote."""
     experiment = tiny(workers=1, rounds=1)
@@ -167,7 +175,7 @@ def test_a_coordinator_does_not_continue_an_unsigned_run(folder: Path, tmp_path:
         experiment=experiment, certificates=folder, folder=tmp_path / "run", name="boss"
     )
     with pytest.raises(LedgerDamaged, match="it is not signed") as refused:
-        asyncio.run(coordinate(settings, stop=asyncio.Event()))
+        run_coordinator(settings)
     assert "finish it with that version" in refused.value.fix
 
 
@@ -188,7 +196,7 @@ def test_a_standby_refuses_untrusted_parts_of_a_signed_state(
         experiment=None, certificates=folder, folder=tmp_path / "run", name="second"
     )
     with pytest.raises(ConfigError, match="does not trust the module") as refused:
-        asyncio.run(coordinate(settings, stop=asyncio.Event()))
+        run_coordinator(settings)
     assert refused.value.key == "algorithm.name"
 
 

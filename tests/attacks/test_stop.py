@@ -118,7 +118,8 @@ def test_a_stopped_run_goes_on_with_resume_only(
         settings = CoordinatorProcessSettings(
             experiment=endless(), certificates=certificates, folder=run, name="boss"
         )
-        assert await coordinate(settings, stop=asyncio.Event()) == "stopped by the operator"
+        reason = await asyncio.wait_for(coordinate(settings, stop=asyncio.Event()), SOON)
+        assert reason == "stopped by the operator"
         assert "--resume continues it" in caplog.text
         async with (
             Place(run, certificates, resume=True).leading() as second,
