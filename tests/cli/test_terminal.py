@@ -8,8 +8,10 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from cli.support import rounds_in, write
 from emulator import Screen, TerminalProcess, fake_terminal
@@ -127,9 +129,25 @@ def test_help_fits(name: str, width: int) -> None:
     assert "..." not in screen.text.replace("]...", "").replace("[ARGS]...", "") or (
         re.search(r"(, \.\.\.|PORT,\.\.\.|fig1 ?\s*\.\.\.|(RUN|FOLDER|c)\.\.\.)", screen.text)
     ), "a sentence is cut"
-    assert not re.search(r"list\[|<path>|<str>|x>=|[{}]", screen.text)
+    assert not re.search(r"list\[|<path>|<str>|x>=|[{}]|\.{4}", screen.text)
     _, wide = seen(f"{name} --help", 400)
     check_words(screen, wide.text)
+
+
+def test_every_value_has_a_name_in_the_help() -> None:
+    """`--jobs N`, not `--jobs`."""
+
+    def unnamed(command: Any, path: str) -> list[str]:
+        found = [
+            f"{path} {parameter.name}"
+            for parameter in command.params
+            if parameter.metavar is None and not getattr(parameter, "is_flag", False)
+        ]
+        for name, inner in getattr(command, "commands", {}).items():
+            found += unnamed(inner, f"{path} {name}")
+        return found
+
+    assert unnamed(typer.main.get_command(app), "fedhp") == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

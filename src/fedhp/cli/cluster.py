@@ -43,7 +43,11 @@ CoordinatorAddress = Annotated[
 ]
 RunFolder = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Or the folder of a run on this machine."),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Instead of --coordinator: the folder of a run on this machine.",
+    ),
 ]
 OperatorCerts = Annotated[
     Path | None,
@@ -63,11 +67,14 @@ def up(
     experiment: ExperimentFile,
     overrides: Overrides = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of workers. Default: that of the experiment.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of workers. Default: that of the experiment."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
+        typer.Option(metavar="DIR", help="Folder to write to or to continue."),
     ] = None,
     resume: Resume = False,
     moved: Moved = False,
@@ -147,9 +154,9 @@ def stop(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """End a run after its current round, at most a few seconds later.
+    """End a run after its current round, or in a few seconds if that takes longer.
 
-    Nobody continues it, also no standby, before it is started again with --resume.
+    No coordinator, not even a standby, continues it until it is started again with --resume.
     """
     from fedhp.cluster.ops import operator
 
@@ -158,13 +165,13 @@ def stop(
 
 @app.command()
 def drain(
-    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that is to leave.")],
+    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that should leave.")],
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """Let a worker leave after its current round, at most a few seconds later."""
+    """Let a worker leave after its current round, or in a few seconds if that takes longer."""
     from fedhp.cluster.ops import operator
 
     say(operator.command(_target(coordinator, out, certs, name), drain=worker))
@@ -178,7 +185,7 @@ def remove(
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """Exclude a worker at once, also from its peers, until `fedhp cluster allow`."""
+    """Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in."""
     from fedhp.cluster.ops import operator
 
     say(operator.command(_target(coordinator, out, certs, name), remove=worker))
@@ -202,9 +209,11 @@ def allow(
 def gather(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER...", help="The folders of all coordinators that led."),
+        typer.Argument(metavar="FOLDER", help="The folders of all coordinators that led."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The new folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="RUN", help="Folder to create for the combined run.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Combine the records of a run that several coordinators led, one after another."""

@@ -38,8 +38,9 @@ def compare(
     algorithms: Annotated[
         str | None,
         typer.Option(
+            metavar="LIST",
             help="Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
-            "Default: compare.algorithms of the file."
+            "Default: compare.algorithms in the file.",
         ),
     ] = None,
     seeds: Seeds = None,

@@ -30,7 +30,8 @@ Resume = Annotated[
 Moved = Annotated[
     bool,
     typer.Option(
-        "--moved", help="The run folder was moved or restored here; the original is gone."
+        "--moved",
+        help="Continue a run folder that was moved or restored here; its original is gone.",
     ),
 ]
 Upgrading = Annotated[
@@ -48,7 +49,7 @@ LogFormat = Annotated[
 def coordinator(
     experiment: ExperimentFile,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; 0.0.0.0: all addresses.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; 0.0.0.0 is all.")
     ],
     overrides: Overrides = None,
     name: Annotated[
@@ -57,30 +58,34 @@ def coordinator(
     certs: Certs = Path("certs"),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to, or of the run to continue."),
+        typer.Option(metavar="DIR", help="Folder to write to or to continue."),
     ] = None,
     allow: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File of names that may call. Default: all with a certificate."
+            metavar="FILE",
+            help="File with the names of the machines that may connect. Default: all that have a "
+            "certificate.",
         ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that others use, if not --listen."),
+        typer.Option(metavar="HOST:PORT", help="Address that others connect to, if not --listen."),
     ] = None,
     min_workers: Annotated[
         int | None,
-        typer.Option(min=1, help="The run pauses with fewer workers (cluster.min_workers)."),
+        typer.Option(
+            min=1, metavar="N", help="Pause while there are fewer workers (cluster.min_workers)."
+        ),
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option(min=1, help="The most workers that can take part (workers).")
+        int | None, typer.Option(min=1, metavar="N", help="Maximum number of workers (workers).")
     ] = None,
     ha: Annotated[
         str | None,
         typer.Option(
             metavar="etcds://HOST:PORT,...",
-            help="Several coordinators, of which one leads, through etcd.",
+            help="Run several coordinators, one of which leads, with their state in etcd.",
         ),
     ] = None,
     insecure_etcd: InsecureEtcd = False,

@@ -40,7 +40,9 @@ def doctor(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Check the disk of this folder. Default: the current one."
+            metavar="DIR",
+            show_default=False,
+            help="Check the disk of this folder. Default: the current folder.",
         ),
     ] = Path(),
     as_json: Json = False,

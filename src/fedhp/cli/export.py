@@ -31,8 +31,8 @@ def export(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The file of --table, CSV or Parquet by its ending (default: CSV on standard "
-            "output), or the folder of all tables (default: RUN/tables).",
+            help="With --table, the file to write: CSV or Parquet, by its ending. Default: CSV on "
+            "standard output. Without --table, the folder for all tables. Default: RUN/tables.",
         ),
     ] = None,
     trace: Annotated[

@@ -40,8 +40,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue what is in the folder. The results are the same, bit for bit, as without "
-        "a break.",
+        help="Continue the runs in the folder. The results are bit-identical to those without an "
+        "interruption.",
     ),
 ]
 Seeds = Annotated[
@@ -58,7 +58,7 @@ Ray = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Run the runs as tasks on Ray: HOST:PORT of a cluster, auto for the one on this "
+        help="Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
         "machine, or local to start one.",
     ),
 ]

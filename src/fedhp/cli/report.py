@@ -14,7 +14,7 @@ from fedhp.cli.parameters import Json, say
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders, or folders that contain runs."),
+        typer.Argument(metavar="RUN", help="Run folders, or folders that contain runs."),
     ],
     out: Annotated[
         Path | None,
@@ -26,7 +26,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write an HTML page about one or more runs, with its figures and numbers as files."""
+    """Write an HTML page about one or more runs, and its figures and numbers as files."""
     from fedhp.console import Activity
 
     with Activity("starting") as activity:

@@ -25,14 +25,16 @@ def reproduce(
     profile: Annotated[
         str,
         typer.Option(
-            help="quick (an hour on 2 cores), standard (a night on 2 cores) or paper (needs GPUs)."
+            metavar="NAME",
+            help="quick (an hour on 2 cores), standard (a night on 2 cores) or paper (needs GPUs).",
         ),
     ] = "quick",
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Folder to write to, or to resume. Default: runs/reproduce-PROFILE.",
+            metavar="DIR",
+            help="Folder to write to or to continue. Default: runs/reproduce-PROFILE.",
         ),
     ] = None,
     changes: Annotated[
@@ -42,7 +44,9 @@ def reproduce(
     files: Annotated[
         Path | None,
         typer.Option(
-            "--files", help="Folder with figN.toml and sets/. Default: the paper's own files."
+            "--files",
+            metavar="DIR",
+            help="Folder with figN.toml and sets/. Default: the paper's own files.",
         ),
     ] = None,
     jobs: Jobs = None,

@@ -35,7 +35,8 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="key=a,b,c",
-            help="Settings and their values, separated by commas. A single value is a fixed one.",
+            help="Settings and their values, separated by commas. A setting with a single value "
+            "is the same in every run.",
         ),
     ],
     seeds: Seeds = None,

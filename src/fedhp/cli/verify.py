@@ -24,7 +24,7 @@ class NotVerified(FedhpError):
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a run of the network.")
+        Path, typer.Argument(metavar="DIR", help="The folder of a run over the network.")
     ],
     as_json: Json = False,
 ) -> None:

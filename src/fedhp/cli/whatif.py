@@ -24,7 +24,7 @@ def whatif(
             "--planner",
             metavar="VARIANT",
             help="A planner such as fedhp:deadline=fill; may be repeated. "
-            "Default: FedHP and its rivals.",
+            "Default: FedHP and the algorithms it is compared with.",
         ),
     ] = None,
     as_json: Json = False,

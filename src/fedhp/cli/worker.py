@@ -23,7 +23,7 @@ def worker(
     ],
     coordinator: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="The coordinator; several separated by commas."),
+        typer.Option(metavar="HOST:PORT", help="The coordinator, or several, separated by commas."),
     ] = "",
     certs: Certs = Path("certs"),
     data: Annotated[
@@ -44,19 +44,21 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="MODULE",
-            help="Let the coordinator's experiment use parts of this module. Repeatable.",
+            help="Let the coordinator's experiment use parts of this module; may be repeated.",
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for peers; port 0: any free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for peers; port 0 is any free port.")
     ] = "0.0.0.0:0",
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that peers use. Default: detected."),
+        typer.Option(metavar="HOST:PORT", help="Address that peers connect to. Default: detected."),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for its models. Default: workers/NAME."),
+        typer.Option(
+            metavar="FOLDER", help="Folder for the worker's models. Default: workers/NAME."
+        ),
     ] = None,
     coordinator_name: Annotated[
         str | None,
@@ -73,18 +75,19 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Also be a standby coordinator at this address; needs --ha.",
+            help="Also run a standby coordinator at this address; needs --ha.",
         ),
     ] = None,
     standby_advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that others use, if not --standby."),
+        typer.Option(metavar="HOST:PORT", help="Address that others connect to, if not --standby."),
     ] = None,
     allow: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File of names that may call the standby. Default: that of the coordinator.",
+            help="File with the names of the machines that may connect to the standby. "
+            "Default: that of the coordinator.",
         ),
     ] = None,
     log_format: LogFormat = "text",

@@ -14,7 +14,7 @@ from rich.markup import escape
 from fedhp.terminal import duration, shorten_words, size_of_dumb_terminal
 
 # Less than the promised ten, for a busy machine.
-SILENT_SECONDS = 9.0
+SILENT_SECONDS = 7.0
 
 
 def error_console() -> Console:
