@@ -70,7 +70,7 @@ def _round_lines(verification: Verification) -> list[str]:
         nonlocal models
         if equal:
             rounds = f"rounds {equal[0]} to {equal[-1]}" if len(equal) > 1 else f"round {equal[0]}"
-            lines.append(f"{rounds}: all {models} models are equal bit by bit")
+            lines.append(f"{rounds}: all {models} models are bit-identical")
         equal.clear()
         models = 0
 

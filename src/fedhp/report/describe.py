@@ -34,7 +34,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
             "training",
             f"learning rate {training['learning_rate']:g} x {training['decay']:g} per {decay}, "
             f"batch {training['batch_size']}, {count(training['local_steps'], 'local step')} "
-            f"where fixed",
+            f"if the algorithm does not choose",
         ),
         ("evaluation", _evaluation(experiment["evaluation"], run.meta("metric"))),
         ("devices", _devices(run.meta("devices"))),
@@ -140,7 +140,7 @@ def _absences(world: Mapping[str, Any]) -> str:
 def cost_of(run: RunReader) -> str:
     """One or two lines: seconds, peak memory, phases; the result on the whole test set."""
     seconds, peak = run.meta("seconds"), run.meta("peak_memory")
-    shares = ", ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(run).items())
+    shares = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in phase_shares(run).items())
     facts = [] if seconds is None else [f"took {seconds:.1f} s"]
     if peak:
         facts.append(f"peak memory {data_size(peak)}")

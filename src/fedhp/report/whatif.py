@@ -113,7 +113,8 @@ def _fastest_words(result: WhatIf) -> str:
     before = number(recorded.steps_per_second)
     if best.steps_per_second > recorded.steps_per_second:
         gain = best.steps_per_second / recorded.steps_per_second - 1
-        text = f"The fastest is {best.planner}: {steps}, {gain:+.0%} against the recorded {before}"
+        more = f"{100 * gain:.0f} % more than the recorded {before}"
+        text = f"The fastest is {best.planner}: {steps}, {more}"
     else:
         text = f"None is faster than the record with {before}; {best.planner} is next with {steps}"
     return (
