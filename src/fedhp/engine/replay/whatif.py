@@ -376,8 +376,8 @@ def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
     rough = ": a rough guess" if share < 0.5 else ""
     yield (
         "it plans by update norms and distances of the recorded models; of the distances it asks "
-        f"for, {100 * share:.0f} % were measured in the same round, the others are estimated from those"
-        f"{rough}"
+        f"for, {100 * share:.0f} % were measured in the same round, the others are estimated from "
+        f"those{rough}"
     )
     paced = isinstance(algorithm, FedHP) and (algorithm.deadline, algorithm.planner) != SETTLED
     if paced and not np.isfinite(measured.smoothness).any():
