@@ -45,6 +45,28 @@ def test_a_changed_number_is_noticed(command: Command, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["show", "explain"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE meta SET value = replace(value, 'dpsgd', 'dpsgc') WHERE key = 'experiment'",
+        "UPDATE meta SET key = 'seee' WHERE key = 'seed'",
+        "UPDATE meta SET value = '\"finishfd\"' WHERE key = 'status'",
+        "UPDATE test_metrics SET loss = loss + 1e-9 WHERE round = 1",
+        "UPDATE wall SET seconds = seconds + 1 WHERE round = 1",
+    ],
+)
+def test_damage_outside_the_numbers_is_noticed(
+    command: Command, tmp_path: Path, name: str, damage: str
+) -> None:
+    folder = make_run(tmp_path / "run", "dpsgd", rounds=1)
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as connection, connection:
+        assert connection.execute(damage).rowcount >= 1
+    said = command(name, folder)
+    assert said.code == 2
+    assert "the record is damaged" in said.err
+
+
+@pytest.mark.parametrize("name", ["show", "explain"])
 def test_damaged_pages_are_noticed(command: Command, tmp_path: Path, name: str) -> None:
     folder = make_run(tmp_path / "run", "dpsgd", rounds=3, stop_after=2)
     record = folder / RECORD_FILE
@@ -65,5 +87,5 @@ def test_damaged_pages_are_noticed(command: Command, tmp_path: Path, name: str) 
 def test_a_record_of_an_older_version_without_a_hash_opens(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", "dpsgd", rounds=1)
     with closing(sqlite3.connect(folder / RECORD_FILE)) as connection, connection:
-        connection.execute("DELETE FROM meta WHERE key = 'numbers_digest'")
+        connection.execute("DELETE FROM meta WHERE key IN ('numbers_digest', 'content_digest')")
     assert "finished, 1 of 1 round" in fedhp.show(folder)

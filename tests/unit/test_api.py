@@ -87,7 +87,7 @@ def test_sweep_runs_every_combination_as_the_command_does(tmp_path: Path) -> Non
     assert result.keys == ("algorithm.name", "data.skew")
     assert [each.values for each in result.combinations][:2] == [("dpsgd", 0.5), ("dpsgd", 0.8)]
     assert all(len(each.finished) == 1 for each in result.combinations)
-    assert (tmp_path / "a" / "algorithm.name=dpsgd,data.skew=0.5,rounds=1" / "seed-0").is_dir()
+    assert (tmp_path / "a" / "algorithm.name=dpsgd,data.skew=0.5" / "seed-0").is_dir()
     assert (tmp_path / "a" / "sweep.json").is_file()
     texts = ["algorithm.name=dpsgd,ldsgd", "data.skew=0.5,0.8", "rounds=1"]
     again = fedhp.sweep(experiment, tmp_path / "a", texts, jobs=1, resume=True, figures=False)

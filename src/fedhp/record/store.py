@@ -133,6 +133,9 @@ KEYS = {
     "wall": "round, phase",
 }
 NUMBERS_DIGEST = "numbers_digest"  # the description's key for the digest without the models
+# ... and for the hash of everything else, but for the status and this key itself.
+CONTENT_DIGEST = "content_digest"
+STATUSES = ("created", "running", "interrupted", "finished", "diverged")
 MOST_HASHED_BYTES = 1 << 28
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
 WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
@@ -213,17 +216,46 @@ class Store:
             problem = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if problem != "ok":
                 raise _damaged(self.path, problem)
+        status = self.meta("status")
+        if status not in STATUSES:
+            raise _damaged(self.path, f"its status is {status!r}")
+        if status != "finished" or self.path.stat().st_size > MOST_HASHED_BYTES:
+            return
         recorded = self.meta(NUMBERS_DIGEST)
-        hashed = self.path.stat().st_size <= MOST_HASHED_BYTES
-        if recorded and hashed and self.meta("status") == "finished" and self.digest() != recorded:
+        if recorded and self.digest() != recorded:
             raise _damaged(self.path, "its numbers differ from those that the run recorded")
+        recorded = self.meta(CONTENT_DIGEST)
+        if recorded and self._content_digest() != recorded:
+            raise _damaged(self.path, "its description or its tests differ from the recorded ones")
+
+    def seal(self) -> None:
+        """Record the hashes of a run that is about to be finished, for later checks."""
+        self.set_meta(NUMBERS_DIGEST, self.digest())
+        self.set_meta(CONTENT_DIGEST, self._content_digest())
+
+    def _content_digest(self) -> str:
+        """A hash of what the digest leaves out: the description and the tables of the metrics."""
+        digest = hashlib.sha256()
+        with _clear_errors(self.path):
+            description = self._connection.execute(
+                "SELECT key, value FROM meta WHERE key NOT IN ('status', ?) ORDER BY key",
+                (CONTENT_DIGEST,),
+            ).fetchall()
+        digest.update(repr(description).encode())
+        for table in (*METRIC_TABLES, "wall"):
+            digest.update(table.encode())
+            for rows in self.blocks(table):
+                hash_rows(digest, rows)
+        return digest.hexdigest()
 
     def set_meta(self, key: str, value: Any) -> None:
-        """Set a value, durably."""
+        """Set a value, durably. A changed description is not the one that was sealed."""
         with _clear_errors(self.path), self._transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
             )
+            if key not in ("status", CONTENT_DIGEST):
+                self._connection.execute("DELETE FROM meta WHERE key = ?", (CONTENT_DIGEST,))
 
     def commit(self, record: RoundRecord) -> None:
         """Append a round: all of it or nothing."""

@@ -38,7 +38,7 @@ from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
-from fedhp.record.store import NUMBERS_DIGEST, Store, description
+from fedhp.record.store import Store, description
 from fedhp.types import RoundRecord, StepReason
 
 EXPERIMENT = "experiment.toml"
@@ -106,7 +106,7 @@ class Run:
             store.set_meta("peak_memory", peak_memory())
             store.set_meta("moved_bytes", executor.shards.moved)
             store.set_meta("stopped", loop.stop_condition.reason)
-            store.set_meta(NUMBERS_DIGEST, store.digest())
+            store.seal()
             store.set_meta("status", "finished")
             store.leave_wal_mode()
 
