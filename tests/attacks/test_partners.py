@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from faults.in_process import (
+    SOON,
+    InProcessFederation,
+    experiment,
+    in_process_federation,
+    run,
+    until,
+)
 from fedhp import __version__
 from fedhp.cluster.coordinator.orders import PeerAddresses
 from fedhp.cluster.coordinator.state import CoordinatorState
@@ -170,17 +177,10 @@ def test_a_name_taken_off_the_list_is_refused_by_everyone(
             await until(lambda: leader.round_index >= before + 2)
             assert "w2" not in {m.name for m in leader.alive()}
             removed = Caller(members, leader, "w2")
-            for victim in ("w0", "w1"):
-                # Even with a ticket that a coordinator could have given to it.
-                member = leader.conductor.by_name("w2")
-                assert member is not None
-                address = leader.addresses.address(
-                    member,
-                    member,
-                    TicketPurpose.PROBE,
-                    attempt=Attempt.after(leader.conductor.committed, epoch=1),
-                )
-                assert await removed.pull(victim, wire.PROBE, ticket=address.ticket) == "removed"
+            async with asyncio.timeout(SOON):  # the next heartbeat says so
+                for victim in ("w0", "w1"):
+                    while await removed.pull(victim, wire.COMMITTED) != "removed":
+                        pass
             assert await _join(members, "w2") == "unknown"
             allowed.write_text("operator\nw0\nw1\nw2\n")
             await until(lambda: list(leader.barred) == [])
@@ -266,6 +266,35 @@ def test_only_the_partner_of_a_turn_may_swap_and_once(certificates: Path, tmp_pa
             assert answer not in ("ticket", "removed")
             before = leader.round_index
             await until(lambda: leader.round_index >= before + 2)
+
+    run(scenario())
+
+
+def test_open_streams_that_send_nothing_are_limited_too(certificates: Path, tmp_path: Path) -> None:
+    streams = 20  # less than one connection carries
+
+    async def scenario() -> None:
+        async with federation_of_workers(endless(), certificates, tmp_path) as (members, leader):
+            await until(lambda: leader.round_index >= 1)
+            idle = asyncio.Event()
+
+            async def nothing() -> AsyncIterator[wire.Chunk]:
+                await idle.wait()
+                yield wire.Chunk()
+
+            attacker = Caller(members, leader, "w3")
+            calls = [
+                asyncio.create_task(
+                    attacker._answer("w0", lambda stub: stub.Swap(nothing(), timeout=60))
+                )
+                for _ in range(streams)
+            ]
+            await until(lambda: sum(call.done() for call in calls) == streams - 4)
+            assert {call.result() for call in calls if call.done()} == {"streams"}
+            before = leader.round_index
+            await until(lambda: leader.round_index >= before + 2)
+            idle.set()
+            await asyncio.gather(*calls)
 
     run(scenario())
 
