@@ -28,9 +28,12 @@ from fedhp.cluster.coordinator.outliers import (
 )
 from fedhp.cluster.coordinator.state import Phase
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.message_checks import check_next, check_report
 from fedhp.config import ClusterConfig
+from net.federation import experiment as worker_experiment
+from net.federation import start_federation
 from net.good_messages import GOOD, SCENE
 
 HONEST = ("w0", "w1", "w2")
@@ -158,6 +161,34 @@ def test_a_member_leaves_in_the_middle_of_a_round(
                 assert list(leader.barred) == ["w3"]
                 assert "may join" in await command(federation, allow="w3")
                 assert list(leader.barred) == []
+
+    run(scenario())
+
+
+def test_a_worker_gives_up_a_long_round_when_it_is_to_leave(
+    certificates: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        settings = worker_experiment()
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            await federation.ready([0])
+            boss = federation.coordinator
+            order = boss.work(
+                0,
+                peers=[],
+                weights=[],
+                own_weight=1.0,
+                readers=[],
+                committed=INITIAL,
+                attempt=Attempt(1, 1, 1),
+                changes={"local_steps": 1_000_000},  # hours
+            )
+            boss.order(0, order)
+            await boss.until(lambda: "training" in boss.phases["w0"])
+            boss.leave = True
+            await boss.until(lambda: boss.asked["w0"] >= 2, within=60.0)
+            boss.finish(0, INITIAL)
+            assert await federation.running[0] == 0
 
     run(scenario())
 

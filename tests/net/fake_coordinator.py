@@ -48,6 +48,7 @@ class FakeCoordinator(CoordinatorServicer):
         self.surveyed: dict[str, list[wire.LinkReport]] = defaultdict(list)
         self.beat = INITIAL
         self.gone: list[int] = []
+        self.leave = False  # workers should give up what they do
         self.receipt: Callable[[wire.RoundReport], wire.Receipt] = lambda report: wire.Receipt(
             accepted=True
         )
@@ -211,6 +212,7 @@ class FakeCoordinator(CoordinatorServicer):
             round=self.beat.round_index,
             attempt=self.beat.number,
             gone=self.gone,
+            leave=self.leave,
         )
 
     async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
