@@ -192,7 +192,8 @@ def _graph(workers: int, links: IntArray, measured: FloatArray) -> csr_array:
     a, b = links[usable].T
     # csgraph takes an explicit 0 for "no link", so an exact 0 becomes the smallest positive number.
     lengths = np.maximum(measured[usable], np.finfo(np.float64).tiny)
-    both = (np.concatenate([a, b]), np.concatenate([b, a]))
+    # Before scipy 1.17, csgraph accepts 32-bit indices only.
+    both = (np.concatenate([a, b]).astype(np.int32), np.concatenate([b, a]).astype(np.int32))
     return csr_array((np.concatenate([lengths, lengths]), both), shape=(workers, workers))
 
 

@@ -76,6 +76,18 @@ def test_what_the_commands_need_is_in_the_wheel() -> None:
     assert not links, "not every system and archive keeps symbolic links"
 
 
+def test_a_network_command_without_its_packages_says_what_to_install(empty: Path) -> None:
+    (empty / "empty.toml").touch()
+    program = (
+        "import sys; sys.modules['grpc'] = None; from fedhp.cli import call; "
+        "sys.exit(call(['cluster', 'up', 'empty.toml', '--workers', '2']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "'grpc'" in done.stderr
+    assert "pip install 'fedhp[cluster]'" in done.stderr
+
+
 def test_changelog_and_citation_have_this_version() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = [line for line in changes.splitlines() if line.startswith("## ")]

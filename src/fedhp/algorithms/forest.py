@@ -97,7 +97,8 @@ class Forest:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import minimum_spanning_tree
 
-        left, right = self._ends[places].T
+        # Before scipy 1.17, minimum_spanning_tree accepts 32-bit indices only.
+        left, right = self._ends[places].T.astype(np.int32)
         shape = (self._workers, self._workers)
         tree = minimum_spanning_tree(csr_array((weights, (left, right)), shape=shape))
         chosen = tree.data[tree.data > 1]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedhp.cli.blame import blame_command_line
-from fedhp.errors import Interrupted, as_fedhp_error
+from fedhp.errors import FedhpError, Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code
 
@@ -55,7 +55,7 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 141
     except Exception as error:  # anything but a FedhpError is a bug, and is reported as one
-        failure = blame_command_line(as_fedhp_error(error), arguments)
+        failure = blame_command_line(_missing_extra(error) or as_fedhp_error(error), arguments)
         say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:
@@ -72,6 +72,23 @@ class _NoteHandler(logging.Handler):
 
         if not logging.getLogger().handlers:
             say(record.getMessage(), error=True)
+
+
+CLUSTER_PACKAGES = ("cryptography", "google", "grpc", "prometheus_client")
+
+
+def _missing_extra(error: Exception) -> FedhpError | None:
+    """The error of a network command in an installation without the packages that it needs."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    package = (error.name or "").partition(".")[0]
+    if package not in CLUSTER_PACKAGES:
+        return None
+    return FedhpError(
+        f"this command needs the Python package {package!r}, which is not installed",
+        allowed="an installation with the extra 'cluster'",
+        fix="pip install 'fedhp[cluster]'",
+    )
 
 
 def _usage_errors(example: type[Any]) -> type[Any]:

@@ -5,7 +5,7 @@ import warnings
 
 from fedhp.cluster.protocol import wire_pb2 as fedhp_dot_cluster_dot_protocol_dot_wire__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in fedhp/cluster/protocol/wire_pb2_grpc.py depends on'
+        + f' but the generated code in fedhp/cluster/protocol/wire_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class CoordinatorStub:
+class CoordinatorStub(object):
     """What a coordinator offers to workers and operators.
     """
 
@@ -72,7 +72,7 @@ class CoordinatorStub:
                 _registered_method=True)
 
 
-class CoordinatorServicer:
+class CoordinatorServicer(object):
     """What a coordinator offers to workers and operators.
     """
 
@@ -171,7 +171,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Coordinator:
+class Coordinator(object):
     """What a coordinator offers to workers and operators.
     """
 
@@ -365,7 +365,7 @@ class Coordinator:
             _registered_method=True)
 
 
-class PeerStub:
+class PeerStub(object):
     """What a worker offers to other workers.
     """
 
@@ -387,7 +387,7 @@ class PeerStub:
                 _registered_method=True)
 
 
-class PeerServicer:
+class PeerServicer(object):
     """What a worker offers to other workers.
     """
 
@@ -426,7 +426,7 @@ def add_PeerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Peer:
+class Peer(object):
     """What a worker offers to other workers.
     """
 
