@@ -28,8 +28,8 @@ from fedhp.terminal import GAP, duration, shorten
 
 ACCURACY = "accuracy"
 UNKNOWN = "-"
-LEAST_LABEL = 18  # a label gets this much before the metric is shown next to it
-GOOD_LABEL = 26  # ... and this much before the clock, waiting and steps are
+LEAST_LABEL = 18
+LABEL_BEFORE = (LEAST_LABEL, 26, 34, 34)  # its room before metric, clock, waiting, steps are shown
 NARROWEST_LABEL = 8
 LEAST_BAR, WIDEST_BAR = 6, 24
 LONGEST_METRIC = 12
@@ -177,7 +177,7 @@ def _layout(
         columns.append(left)
         free -= GAP + _widest(left)
     for index, column in enumerate(numbers):
-        room_for_label = GOOD_LABEL if index else LEAST_LABEL
+        room_for_label = LABEL_BEFORE[index]
         if free - GAP - _widest(column) < min(longest, room_for_label):
             break
         columns.append(column)
@@ -269,7 +269,7 @@ class CampaignProgress:
         If it began before, its time left counts from now.
         """
         with self._lock:
-            short = short if cell_len(short) < cell_len(label) else ""
+            short = short if cell_len(short) <= cell_len(label) else ""
             self._runs[label] = RunState(label, rounds, done, self._clock(), short, round=done)
 
     def update(self, label: str, event: dict[str, Any], seconds_left: float | None = None) -> None:

@@ -86,6 +86,18 @@ def test_a_run_is_shown_from_its_start_until_its_end() -> None:
     assert re.search(r" ━+ +3/3 +0 s ", lines()[1])
 
 
+def test_a_usual_terminal_shows_short_labels_in_full() -> None:
+    """At 80 columns a label is more important than waiting and steps."""
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    display = CampaignProgress(1, console=console)
+    display.begin(f"{LONG} seed 0", 100, short="AD-PSGD 100 steps, lr 0.4 seed 0")
+    display.update(f"{LONG} seed 0", event(40))
+    with console.capture() as capture:
+        console.print(display.lines())
+    assert capture.get().splitlines()[1].startswith("AD-PSGD 100 steps, lr 0.4 seed 0  ━")
+    assert "1234.5 s" in capture.get()
+
+
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_shows_short_labels(width: int) -> None:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
