@@ -183,8 +183,9 @@ def _layout(
         columns.append(column)
         free -= GAP + _widest(column)
     if bar:
-        extra = max(0, free - min(longest, LEAST_LABEL))
-        bar = min(WIDEST_BAR, bar + max(extra // 3, free - longest))
+        # What a whole label leaves, or a part of the room of a label that is cut in any case.
+        share = max(0, free - LEAST_LABEL) // 3
+        bar = min(WIDEST_BAR, bar + (free - longest if free >= longest else share))
         free -= bar - LEAST_BAR
     label = min(longest, free)
     return label, bar, columns
