@@ -134,7 +134,7 @@ def combine_errors(errors: Sequence[FedhpError]) -> FedhpError:
     return combined
 
 
-def as_fedhp_error(error: Exception) -> FedhpError:
+def as_fedhp_error(error: BaseException) -> FedhpError:
     """The error itself, or for any other exception one whose traceback is kept in a file."""
     if isinstance(error, FedhpError):
         return error
@@ -198,7 +198,7 @@ def _is_users(file: str) -> bool:
     return not library and not {"site-packages", "dist-packages"} & set(path.split(os.sep))
 
 
-def _keep_traceback(error: Exception) -> str:
+def _keep_traceback(error: BaseException) -> str:
     import tempfile
     import traceback
 

@@ -175,3 +175,21 @@ def test_the_command_can_be_called_repeatedly(command: Command, folder: Path) ->
     for _ in range(2):
         assert command("--version").code == 0
         assert command("run", folder / "absent.toml").code == 2
+
+
+def test_own_code_that_calls_sys_exit_is_named(command: Command, folder: Path) -> None:
+    module = folder / "exits.py"
+    module.write_text(
+        BREAKS.replace('raise LookupError("the map\\nis lost")', "raise SystemExit(0)")
+    )
+    assert "SystemExit" in module.read_text()
+    file = write(folder, algorithm={"name": "exits:Breaks"})
+    said = command("run", file, "--out", folder / "ended")
+    assert said.code == 70
+    assert f"{module}, line" in said.err
+    said = command(
+        *("compare", file, "--algorithms", "exits:Breaks,dpsgd", "--no-figures"),
+        *("--out", folder / "both"),
+    )
+    assert said.code == 70
+    assert f"{module}, line" in said.err

@@ -54,7 +54,8 @@ def call(arguments: list[str]) -> int:
         return STOPPED
     except BrokenPipeError:
         return 141
-    except Exception as error:  # anything but a FedhpError is a bug, and is reported as one
+    except (Exception, SystemExit) as error:
+        # Anything but a FedhpError is a bug, and is reported as one; sys.exit is the user's code.
         failure = blame_command_line(_missing_extra(error) or as_fedhp_error(error), arguments)
         say(f"error: {failure}", error=True)
         return failure.exit_code
@@ -77,7 +78,7 @@ class _NoteHandler(logging.Handler):
 CLUSTER_PACKAGES = ("cryptography", "google", "grpc", "prometheus_client")
 
 
-def _missing_extra(error: Exception) -> FedhpError | None:
+def _missing_extra(error: BaseException) -> FedhpError | None:
     """The error of a network command in an installation without the packages that it needs."""
     if not isinstance(error, ModuleNotFoundError):
         return None

@@ -73,7 +73,7 @@ def cell_events(
             yield round_event(record, run.prepared.task.metric_name)
     except Interrupted:
         yield {"event": "interrupted"}
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:  # the user's own code may call sys.exit
         error = as_fedhp_error(failure)
         yield {"event": "failed", "kind": type(error).__name__, "message": str(error)}
     else:
