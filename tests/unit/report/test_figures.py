@@ -145,6 +145,20 @@ def test_runs_without_a_common_time_have_no_mean_curve(runs: Runs) -> None:
     assert mean_curve([first, later], lambda run: run.clock) is None
 
 
+def test_runs_without_a_common_time_are_drawn_one_by_one(runs: Runs) -> None:
+    comparison = read_comparison(runs.fedhp)
+    group = comparison.groups[0]
+    tested_once = tuple(
+        replace(run, clock=run.clock[:1] + seed, rounds=run.rounds[:1], values=run.values[:1])
+        for seed, run in enumerate(group.runs)
+    )
+    crowd = replace(comparison, groups=(replace(group, runs=tested_once),))
+    axes = accuracy_over_time(crowd).axes[0]
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
+    for run in tested_once:
+        assert (100 * run.values).tolist() in drawn
+
+
 def test_an_unfinished_run_is_marked_and_not_averaged(runs: Runs, tmp_path: Path) -> None:
     comparison = read_comparison([*runs.dpsgd, runs.stopped])
     group = comparison.groups[0]

@@ -348,6 +348,12 @@ def _curves(
                 linewidth=0,
                 zorder=1.5,
             )
+        else:  # without a common time, as after a single test: every run by itself
+            for run in (run for run in group.finished if run.values.size):
+                shown.append(scale * run.values)
+                options = {**_line_options(style), "linewidth": 0.7}
+                drawstyle = "steps-post" if held else "default"
+                axes.plot(x(run), scale * run.values, drawstyle=drawstyle, **options)
         for run in group.unfinished:
             if run.values.size:
                 shown.append(scale * run.values)
