@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedhp.blame import blaming
 from fedhp.config import Experiment, check_targets, load, parse, to_tables
 from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
@@ -77,15 +78,16 @@ def compare(
     If a run fails, the others still run; then the first error is raised.
     """
     tables, source = _tables_of(experiment)
-    cells = plan_cells(
-        tables,
-        overrides=overrides,
-        algorithms=algorithms,
-        seeds=seeds,
-        out=Path(out),
-        source=source,
-    )
-    check_cells(cells, resume=resume, source=source)
+    with blaming([*overrides, *(algorithms or ())]):
+        cells = plan_cells(
+            tables,
+            overrides=overrides,
+            algorithms=algorithms,
+            seeds=seeds,
+            out=Path(out),
+            source=source,
+        )
+        check_cells(cells, resume=resume, source=source)
     runner = run_with_progress if progress else run_cells
     errors = runner(cells, source=source, jobs=jobs, ray=ray)
     if errors:
@@ -118,8 +120,9 @@ def sweep(
 
     tables, source = _tables_of(experiment)
     texts = _swept_texts(settings) if isinstance(settings, Mapping) else list(settings)
-    plan = plan_sweep(tables, settings=texts, seeds=seeds, out=Path(out), source=source)
-    check_cells(plan.cells, resume=resume, source=source)
+    with blaming(texts):
+        plan = plan_sweep(tables, settings=texts, seeds=seeds, out=Path(out), source=source)
+        check_cells(plan.cells, resume=resume, source=source)
     runner = run_with_progress if progress else run_cells
     errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
     result = read_sweep(plan)
@@ -204,9 +207,10 @@ def reproduce(
     folder = profile_folder(profile, None if out is None else Path(out))
     source = None if files is None else Path(files)
     names = choose_figures([figures] if isinstance(figures, str) else figures, source)
-    suite = read_suite(names, profile=profile, out=folder, overrides=overrides, folder=source)
-    texts = read_figure_texts(names, source)
-    suite = check_suite(suite)
+    with blaming(overrides):
+        suite = read_suite(names, profile=profile, out=folder, overrides=overrides, folder=source)
+        texts = read_figure_texts(names, source)
+        suite = check_suite(suite)
     runner = run_with_progress if progress else run_cells
     errors = runner([run.cell for run in suite.cells()], jobs=jobs)
     result = save_reproduction(suite, texts, folder)

@@ -110,6 +110,21 @@ def test_a_wrong_section_is_refused_with_its_key(file: Path) -> None:
         fedhp.load_experiment(file, training={"learning_rte": 1})
 
 
+def test_a_wrong_override_is_not_blamed_on_the_file(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for call in (
+        lambda: fedhp.compare(file, out, overrides=["data.name=npz", "data.path=no.npz"]),
+        lambda: fedhp.sweep(file, out, {"data.name": "npz", "data.path": ["a.npz", "b.npz"]}),
+        lambda: fedhp.compare(file, out, overrides=["model.hidden=x"]),
+        lambda: fedhp.compare(file, out, algorithms=["pens:peers=x"]),
+    ):
+        with pytest.raises(fedhp.FedhpError, match=r"^command line"):
+            call()
+    file.write_text("[topology]\nname = 'ringg'\n")
+    with pytest.raises(fedhp.FedhpError, match=r"x\.toml, fedhp: topology"):
+        fedhp.compare(file, out, overrides=["rounds=1"])
+
+
 def test_show_and_explain_return_the_text_of_the_command(run: Path) -> None:
     text = fedhp.show(run)
     assert "finished, 3 of 3 rounds" in text

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedhp.cli.blame import blame_command_line
+from fedhp.blame import blame_command_line
 from fedhp.errors import FedhpError, Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from fedhp.errors import ConfigError, DataError, FedhpError
 from fedhp.tables import COMMAND_LINE
@@ -36,6 +37,15 @@ def blame_command_line(error: FedhpError, arguments: Sequence[str]) -> FedhpErro
     if causes and error.source and not error.source.startswith(COMMAND_LINE):
         return error.with_source(f"{error.source} with {', '.join(causes)} on the command line")
     return error
+
+
+@contextmanager
+def blaming(overrides: Sequence[str]) -> Iterator[None]:
+    """Errors inside name the overrides as their source, if the wrong value was given there."""
+    try:
+        yield
+    except FedhpError as error:
+        raise blame_command_line(error, overrides) from error
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:
