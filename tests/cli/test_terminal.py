@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -98,6 +99,19 @@ def test_results_fit(line: str, width: int, folder: Path) -> None:
         check_words(screen, wide.text)
     assert screen.broken == []
     assert screen.cursor_visible
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+@pytest.mark.parametrize("line", [*SHOWN, "data check own.npz"])
+def test_results_fit_a_dumb_terminal(line: str, width: int, folder: Path) -> None:
+    if not Path("own.npz").exists():
+        samples = np.zeros((40, 3, 4), np.float32)
+        np.savez("own.npz", x=samples, y=np.arange(40) % 4)
+    code, screen = seen(line, width, term="dumb")
+    assert code == 0, screen.text
+    # A path that is to be copied into a file stays whole.
+    assert [text for text in screen.broken if "data.path =" not in text] == []
+    assert "bold" not in screen.text
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -95,8 +95,10 @@ def check(
 
     from fedhp.console import Activity
     from fedhp.data.check import check as check_path
+    from fedhp.terminal import size_of_dumb_terminal
 
     console = Console(highlight=False)
+    size_of_dumb_terminal(console)
     with Activity("reading the files"):
         findings = check_path(path)
     for finding in findings:

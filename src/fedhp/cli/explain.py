@@ -22,8 +22,10 @@ def explain(
     from fedhp.record.reader import RunReader
     from fedhp.report.explain import explain_round
     from fedhp.report.rounds import check_round
+    from fedhp.terminal import size_of_dumb_terminal
 
     console = Console(highlight=False)
+    size_of_dumb_terminal(console)
     width = min(console.width, 92)  # lines longer than this are hard to read
     with RunReader(run) as reader:
         reader.check()
