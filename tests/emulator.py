@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import pytest
 from rich.cells import cell_len
 
 from waiting import PATIENCE
@@ -98,25 +99,28 @@ class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return 1
+
 
 @contextmanager
 def fake_terminal(columns: int, *, term: str = "xterm", color: bool = True) -> Iterator[Screen]:
     """Standard output and error are a terminal of this width; its screen is filled at the end."""
-    changes = {"COLUMNS": str(columns), "LINES": str(ROWS), "TERM": term}
-    changes.update({} if color else {"NO_COLOR": "1"})
-    before = {name: os.environ.get(name) for name in (*changes, "NO_COLOR")}
-    streams = sys.stdout, sys.stderr
     terminal, screen = FakeTerminal(), Screen(columns)
-    os.environ.update(changes)
-    sys.stdout = sys.stderr = terminal
-    try:
-        yield screen
-    finally:
-        sys.stdout, sys.stderr = streams
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({} if value is None else {name: value})
-        screen.feed(terminal.getvalue().replace("\n", "\r\n"))  # as a terminal does
+    size = os.terminal_size((columns, ROWS))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            patch.delenv(name, raising=False)
+        patch.setenv("TERM", term)
+        if not color:
+            patch.setenv("NO_COLOR", "1")
+        patch.setattr(os, "get_terminal_size", lambda handle=1: size)
+        patch.setattr(sys, "stdout", terminal)
+        patch.setattr(sys, "stderr", terminal)
+        try:
+            yield screen
+        finally:
+            screen.feed(terminal.getvalue().replace("\n", "\r\n"))  # as a terminal does
 
 
 class TerminalProcess:
