@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import fedhp
 from unit.engine.small_suite import write_small_suite
@@ -162,6 +163,12 @@ def test_reproduce_runs_the_figures(tmp_path: Path) -> None:
     result = fedhp.reproduce("fig2", files=files, out=tmp_path / "out", jobs=1)
     assert result.page == tmp_path / "out" / "report.html"
     assert result.page.is_file()
+    console = Console(width=120, highlight=False)
+    with console.capture() as capture:
+        console.print(result.table())
+    header = next(line for line in capture.get().splitlines() if "verdict" in line)
+    assert "FedHP" not in header, "the values of D-PSGD are in the same column"
+    assert "our values" in header
     with pytest.raises(fedhp.FedhpError, match="fig9"):
         fedhp.reproduce("fig9", out=tmp_path / "out")
     with pytest.raises(fedhp.FedhpError, match="tiny"):
