@@ -231,7 +231,10 @@ def test_what_is_given_twice_or_would_be_ignored_is_refused(
             "command line, pens:peers=x: algorithm.peers: invalid value 'x'",
         ),
         (["compare", "GOOD"], "GOOD, pens:peers=y: algorithm.peers: invalid value 'y'"),
-        (["compare", "GOOD", "--seeds", "0,0"], "command line: compare.seeds"),
+        (
+            ["compare", "GOOD", "--algorithms", "dpsgd", "--seeds", "0,0"],
+            "command line: compare.seeds",
+        ),
         (["compare", "GOOD", "--algorithms", "pens,pens"], "command line: compare.algorithms"),
         (["sweep", "GOOD", "rounds=1,2", "--seeds", "0,0"], "command line: compare.seeds"),
         (["sweep", "GOOD", "evaluation.targets=[90],[1]"], "command line: evaluation.targets"),
