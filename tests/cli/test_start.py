@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder; modules of the same names as those of `fedhp init` are forgotten."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    forget_own_parts()
+    yield tmp_path
+    forget_own_parts()
+
+
+def forget_own_parts() -> None:
+    for name in COPIED:
+        sys.modules.pop(Path(name).stem, None)
 
 
 def test_the_demo_runs_in_an_empty_folder(command: Command, empty: Path) -> None:
