@@ -24,6 +24,7 @@ PARAMETERS = {"cifar10": 4_874_058, "image100": 16_081_956}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(10_800)  # FedHP's first estimates of 30 VGG-16 alone take half an hour
 @pytest.mark.parametrize("key", PARAMETERS)
 @pytest.mark.parametrize("label", ["fedhp:deadline=fill", "dpsgd"])
 def test_the_paper_profile_runs(key: str, label: str, tmp_path: Path) -> None:
