@@ -302,7 +302,7 @@ def test_data_split_shows_them(folder: Folder) -> None:
         file.write_text(tomli_w.dumps(tables))
         outputs.append(CliRunner().invoke(app, ["data", "split", str(file)]).output)
     assert "by user" in outputs[0]
-    assert "users per worker: 6 to 7, 20 in all" in outputs[0]
+    assert "users per worker: 6 to 7, 20 in total" in outputs[0]
     assert own["data"]["partition"] in outputs[1]
     assert "not used: 16 samples" in outputs[1]
     checked = CliRunner().invoke(app, ["data", "check", str(folder.path / "a.npz")]).output
