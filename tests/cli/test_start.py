@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 
 import fedhp
 from cli.support import Command
+from fedhp.cli import call
+from fedhp.cluster.ops import logs
 from fedhp.starter import COPIED, DEMO
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +98,19 @@ def test_a_network_command_without_its_packages_says_what_to_install(empty: Path
     assert done.returncode == 2
     assert "'grpc'" in done.stderr
     assert "pip install 'fedhp[cluster]'" in done.stderr
+
+
+def test_a_command_leaves_the_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("fedhp")
+    before = log.handlers[:], log.level, log.propagate
+
+    def worker(arguments: list[str], standalone_mode: bool) -> int:
+        logs.set_up(who="w0")
+        return 0
+
+    monkeypatch.setattr("fedhp.cli.app.app", worker)
+    assert call(["worker"]) == 0
+    assert (log.handlers[:], log.level, log.propagate) == before
 
 
 def test_changelog_and_citation_have_this_version() -> None:

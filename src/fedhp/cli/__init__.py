@@ -33,9 +33,10 @@ def call(arguments: list[str]) -> int:
     from fedhp.cli.app import app
     from fedhp.cli.parameters import remove_unused_folders, say
 
-    notes = _NoteHandler()
+    log = logging.getLogger("fedhp")
+    before = log.handlers[:], log.level, log.propagate
     if sys.stderr.isatty():
-        logging.getLogger("fedhp").addHandler(notes)
+        log.addHandler(_NoteHandler())
     try:
         result = app(arguments, standalone_mode=False)
         if result == STOPPED:  # how typer reports Ctrl-C
@@ -60,8 +61,16 @@ def call(arguments: list[str]) -> int:
         say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:
-        logging.getLogger("fedhp").removeHandler(notes)
+        _restore(log, *before)
         remove_unused_folders()
+
+
+def _restore(
+    log: logging.Logger, handlers: list[logging.Handler], level: int, propagate: bool
+) -> None:
+    """Leave the log as it was, for those who call commands from Python."""
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 class _NoteHandler(logging.Handler):
