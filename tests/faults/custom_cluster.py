@@ -92,6 +92,7 @@ class CustomCluster:
         if not announced.exists():
             raise RuntimeError(f"no coordinator: {self.log(COORDINATOR)}")
         address = json.loads(announced.read_bytes())["address"]
+        trace = self.settings.world.trace
         for name in self.workers:
             self._start(
                 name,
@@ -102,6 +103,7 @@ class CustomCluster:
                     certificates=certificates,
                     state=self.folder / "workers" / name,
                     listen=f"{self.host(name)}:0",
+                    trace=None if trace is None else Path(trace),
                 ),
             )
 
