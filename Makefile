@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo docs test accept campaign faults fuzz bench clean
+.PHONY: setup demo docs test accept campaign faults soak fuzz bench clean
 
 setup: $(READY)
 
@@ -52,8 +52,16 @@ faults: setup
 	.venv/bin/pytest -m slow tests/faults/test_shaped.py tests/faults/test_poison.py \
 	  tests/faults/test_many.py tests/faults/test_compression.py tests/equality/test_network.py
 
+# Hours of random faults: memory, file descriptors and disk at the start and the end;
+# ARGS="--hours 0.1" for a quick check.
+soak: setup
+	PYTHONPATH=tests .venv/bin/python -m faults.soak $(ARGS)
+
 # A million random inputs per network decoder; ARGS="--runs 10000" for a quick check.
+# atheris has no wheel for every platform, so setup does not install it.
 fuzz: setup
+	@.venv/bin/python -c 'import atheris' 2> /dev/null || \
+	  $(PIP) install -c constraints.txt "$$(grep '^atheris==' constraints.txt)"
 	PYTHONPATH=src:tests .venv/bin/python -m fuzz $(ARGS)
 
 # The measured claims, about an hour on a quiet machine; ARGS="--quick --repeats 1" for a quick check.

@@ -16,6 +16,9 @@ from bench.work import WORKERS, image_flops, step_flops
 
 PLAN_SECONDS = {30: 0.020, 100: 0.100, 300: 0.5, 1000: 5.0}
 GROWTH = 1.2
+COORDINATOR_SIZES = (100, 300, 1000)
+COORDINATOR_SECONDS = {300: 1.5, 1000: 6.0}
+STATE_GROWTH = 1.05
 CNN_PARAMETERS = 1_690_046
 
 
@@ -231,6 +234,55 @@ def _estimators() -> Group:
     )
 
 
+def _coordinator() -> Group:
+    few, *_, many = COORDINATOR_SIZES
+
+    def key(size: int) -> str:
+        return f"coordinator-{size}"
+
+    def exponent(results: Results, name: str) -> float:
+        """Growth in workers, between the smallest and the largest size."""
+        growth = results[key(many)][name] / results[key(few)][name]
+        return float(np.log(growth) / np.log(many / few))
+
+    def of_size(size: int, allowed: float) -> Claim:
+        return Claim(
+            f"coordinator-{size}-workers",
+            f"a round of {size} scripted workers, degree 6: at most {allowed:g} CPU s",
+            lambda results: allowed / results[key(size)]["cpu_seconds"],
+            1.0,
+            needs=(key(size),),
+            measured=lambda results: {"allowed_seconds": allowed, **results[key(size)]},
+        )
+
+    def growth(name: str, what: str, most: float) -> Claim:
+        return Claim(
+            f"coordinator-{name.replace('_', '-')}-growth",
+            f"{what} with the workers to the power of at most {most}",
+            lambda results: most / exponent(results, name),
+            1.0,
+            needs=(key(few), key(many)),
+            measured=lambda results: {
+                "allowed_exponent": most,
+                "exponent": exponent(results, name),
+            },
+            limit="linear: everybody asks and reports",
+        )
+
+    return Group(
+        "coordinator",
+        tuple(
+            Measurement(key(size), "ours-coordinator", ("--workers", str(size)))
+            for size in COORDINATOR_SIZES
+        ),
+        (
+            *(of_size(size, allowed) for size, allowed in COORDINATOR_SECONDS.items()),
+            growth("cpu_seconds", "the CPU time of a round grows", GROWTH),
+            growth("state_bytes", "the state that a round commits grows", STATE_GROWTH),
+        ),
+    )
+
+
 def groups() -> list[Group]:
     """All claims, in the order they are measured."""
     return [
@@ -240,6 +292,7 @@ def groups() -> list[Group]:
         dense_rounds("mlp", naive=3.0, gossipy=2.7),
         dense_rounds("logistic", naive=15.0, gossipy=10.0),
         _plan(),
+        _coordinator(),
         _estimators(),
         cnn_rounds(),
     ]

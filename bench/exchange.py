@@ -28,9 +28,9 @@ import numpy as np
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import Encoded, ModelCodec
-from fedhp.cluster.protocol.compression import Row
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_PeerServicer_to_server
 from fedhp.learn.params import Layout, Slot
+from fedhp.learn.quantize import Row
 
 VALUES = (1_690_046, 6_750_000)  # of the models: 6.8 and 27 MB
 TENSORS = 8

@@ -155,6 +155,13 @@ def ours_plan(arguments: argparse.Namespace) -> Result:
     return {"seconds": _typical(plan.once, arguments), "links": plan.links, "cut": plan.cut}
 
 
+def ours_coordinator(arguments: argparse.Namespace) -> Result:
+    """CPU seconds and bytes of a round of a coordinator with scripted workers."""
+    from bench.coordinator import measure
+
+    return measure(arguments.workers)
+
+
 def ours_estimators(arguments: argparse.Namespace) -> Result:
     """CPU seconds of a round of 30 steps per worker without and with the estimators."""
     from bench.ours import Ours
@@ -211,6 +218,7 @@ MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Result]] = {
     "ours-evaluation": ours_evaluation,
     "naive-evaluation": naive_evaluation,
     "ours-plan": ours_plan,
+    "ours-coordinator": ours_coordinator,
     "ours-estimators": ours_estimators,
 }
 

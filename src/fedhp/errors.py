@@ -2,13 +2,17 @@
 
 FedhpError (exit 2)
 ├── ConfigError         wrong setting in an experiment file, an override or an option
+│   └── AddressUnavailable  an address to listen on cannot be used now (exit 75)
 ├── DataError           a data set is corrupt or does not fit
 │   └── DataMissing     its files were not found
 ├── BadPlan             an algorithm's plan cannot be carried out
 ├── RunError            a run folder cannot be written, read or resumed
+│   ├── TryAgain        the cause may pass: the same command may succeed later (exit 75)
+│   ├── FolderInUse     another process works on the run folder (in a service exit 75)
 │   └── LedgerDamaged   a ledger is not what was committed (cluster/ledger/base)
 ├── IdentityError       a key, a certificate or the identity in it is invalid
-├── StorageFull         the disk is full
+│   └── NotYetValid     a certificate becomes valid later, by this clock (exit 75)
+├── StorageFull         the disk is full (in a service exit 75)
 ├── NotLeader           another coordinator leads now (cluster/ledger/base)
 ├── Unreachable         it is not known whether a commit was made (cluster/ledger/base)
 ├── EtcdRefused         etcd refused a request (cluster/ledger/etcd_client)
@@ -16,20 +20,46 @@ FedhpError (exit 2)
 ├── Diverged            a model became NaN or infinite (exit 3)
 ├── Unexpected          a bug in fedhp or in the user's own code (exit 70)
 └── Interrupted         Ctrl-C or SIGTERM; the run is saved (exit 130)
+
+A service is a coordinator, a standby or a worker: something restarts it unless restart_helps()
+says that this is useless. docs/cluster.md has the same table for operators.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the end of a process means."""
+
+    OVER = 0  # the run is over, or the command did what it was asked to do
+    NEVER = 2  # an error that stays until somebody corrects it
+    DIVERGED = 3
+    BUG = 70
+    TRY_AGAIN = 75  # EX_TEMPFAIL: the cause may pass
+    STOPPED = 130
+
+
+# After these a service is not restarted: the next process would end in the same way, or the end
+# is wanted. After any other code, or a signal, it is. The systemd units have the same list.
+NO_RESTART = (ExitCode.NEVER, ExitCode.DIVERGED, ExitCode.STOPPED)
+
+
+def restart_helps(code: int) -> bool:
+    """Whether a service that ended with this code should be restarted; negative: by a signal."""
+    return code not in (ExitCode.OVER, *NO_RESTART)
 
 
 class FedhpError(Exception):
     """An error for the user: what is wrong and the value, what is allowed, the fix."""
 
-    exit_code = 2
+    exit_code: int = ExitCode.NEVER
 
     def __init__(self, problem: str, *, allowed: str = "", fix: str = "") -> None:
         self.problem = problem
@@ -66,9 +96,15 @@ class ConfigError(FedhpError):
 
     def with_source(self, source: str) -> ConfigError:
         """The same error with another source: a file or the command line."""
-        return ConfigError(
+        return type(self)(
             self.detail, key=self.key, source=source, allowed=self.allowed, fix=self.fix
         )
+
+
+class AddressUnavailable(ConfigError):
+    """An address to listen on that another process uses, or that this machine does not have yet."""
+
+    exit_code = ExitCode.TRY_AGAIN
 
 
 class DataError(FedhpError):
@@ -99,8 +135,24 @@ class RunError(FedhpError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class TryAgain(RunError):
+    """What is needed is not there now: another machine, the network or etcd."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class FolderInUse(RunError):
+    """Another process works on this run folder."""
+
+
 class IdentityError(FedhpError):
     """A key, a certificate or the identity in it is invalid."""
+
+
+class NotYetValid(IdentityError):
+    """A certificate that becomes valid later: after a power cut a clock may be far behind."""
+
+    exit_code = ExitCode.TRY_AGAIN
 
 
 class StorageFull(FedhpError):
@@ -110,19 +162,30 @@ class StorageFull(FedhpError):
 class Diverged(FedhpError):
     """A model became NaN or infinite; all earlier rounds are kept."""
 
-    exit_code = 3
+    exit_code = ExitCode.DIVERGED
 
 
 class Unexpected(FedhpError):
     """An error that fedhp did not foresee; its traceback is kept in a file for a bug report."""
 
-    exit_code = 70
+    exit_code = ExitCode.BUG
 
 
 class Interrupted(FedhpError):
     """The user asked to stop; the run is saved and can be resumed."""
 
-    exit_code = 130
+    exit_code = ExitCode.STOPPED
+
+
+@contextlib.contextmanager
+def service_exit_codes() -> Iterator[None]:
+    """Inside, errors that pass without anybody changing a setting say so by their exit code: a
+    disk gets space again, and the process that has the folder ends."""
+    try:
+        yield
+    except (StorageFull, FolderInUse) as error:
+        error.exit_code = ExitCode.TRY_AGAIN
+        raise
 
 
 def combine_errors(errors: Sequence[FedhpError]) -> FedhpError:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedhp.errors import FedhpError, RunError, StorageFull
 
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # modes: for the user who runs fedhp alone
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNFINISHED = ".tmp"  # the name of a folder that is not complete yet: nobody takes it for a run
 
@@ -38,6 +39,8 @@ def new_file(
     try:
         handle = os.open(temporary, flags, mode)
         try:
+            if mode == PRIVATE_FILE:
+                os.fchmod(handle, mode)  # a killed process may have left one with another mode
             yield temporary
             os.fsync(handle)
         finally:
@@ -97,13 +100,27 @@ def new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(around, ignore_errors=True)
 
 
-def make_folder(folder: Path, *, option: str, kind: type[FedhpError] = RunError) -> None:
-    """Make the folder that an option of the command names, durably; it may exist already."""
+def make_folder(
+    folder: Path, *, option: str, kind: type[FedhpError] = RunError, private: bool = False
+) -> None:
+    """Make the folder that an option of the command names, durably; it may exist already.
+
+    private: other users cannot enter it. One that exists and has files keeps its mode: it may be
+    the user's own, for more than this.
+    """
     with storage_errors(f"{option} {folder}", option=option, kind=kind):
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE_FOLDER if private else 0o777, parents=True, exist_ok=True)
+        if private and not any(folder.iterdir()):
+            restrict(folder)
         for path in missing:
             sync_folder(path.parent)
+
+
+def restrict(path: Path) -> None:
+    """Let no other user read a file or enter a folder; one of another owner is left as it is."""
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        path.chmod(PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE)
 
 
 def sync_folder(folder: Path) -> None:
@@ -161,6 +178,25 @@ def storage_error(
         allowed="a path that this user can write to",
         fix=f"choose another {option}, or {alternative}",
     )
+
+
+def has_space(folder: Path, size: int) -> bool:
+    """Whether so many bytes can be written there now. It is tried: free space knows no quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        return error.errno not in DISK_FULL
+    return True
+
+
+def full_disk(folder: Path, needed: int) -> str:
+    """A full disk in words, as it is now; needed in bytes."""
+    try:
+        free = f"{shutil.disk_usage(folder).free / 1e6:.1f} MB free"
+    except OSError as error:
+        free = f"free space unknown ({error.strerror})"
+    return f"disk full at {folder}, {free}, needs about {needed / 1e6:.1f} MB"
 
 
 def check_free_space(

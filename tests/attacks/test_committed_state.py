@@ -127,6 +127,7 @@ FORGERIES: dict[str, tuple[Callable[[Path, Path], bytes], str]] = {
     ),
     "damaged": (lambda *_: MAGIC + b"{}\n" + STATE, "cannot be read"),
     "no JSON": (lambda *_: MAGIC + b"\xff\n" + STATE, "cannot be read"),
+    "nested too deeply": (lambda *_: MAGIC + b"[" * 10_000 + b"\n" + STATE, "cannot be read"),
 }
 
 

@@ -166,13 +166,15 @@ def test_a_dear_call_uses_up_more_of_the_budget() -> None:
     small, large = wire.NextRequest(), wire.NextRequest(envelope=wire.Envelope(run="x" * 2**20))
     assert limited._cost("Beat", wire.BeatRequest()) == 1.0
     assert limited._cost("Next", large) > limited._cost("Next", small) + 15
-    assert limited._cost("Status", wire.StatusRequest()) == 55.0
+    assert limited._cost("Status", wire.StatusRequest()) == 105.0
 
 
 class _Handlers:
-    """A coordinator of a thousand members."""
+    """A coordinator of a thousand members, with five thousand broken links."""
 
     class state:
+        reachability = range(5000)
+
         class conductor:
             members = range(1000)
 

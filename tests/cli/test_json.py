@@ -123,7 +123,7 @@ def test_a_variant_that_diverges_is_marked_and_the_others_finish(
             assert run.meta("status") == "diverged"
     runs = outcome.json()["runs"]
     assert [run["status"] for run in runs] == ["finished"] * 6 + ["diverged"] * 2
-    assert "training.learning_rate" in outcome.err
+    assert "lower the learning rate" in outcome.err
     markdown = (folder / "out" / "comparison.md").read_text()
     assert "diverged" in markdown
     assert json.loads((folder / "out" / "comparison.json").read_text()) == outcome.json()

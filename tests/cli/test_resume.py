@@ -191,7 +191,7 @@ def test_more_rounds_are_refused_where_decisions_depend_on_them(
     refused = command("run", file, "rounds=16", "--out", out, "--resume")
     assert refused.code == 2
     assert words in refused.err
-    assert "start a new run of 16 rounds with another --out" in refused.err
+    assert "start a new run with rounds = 16 and another --out" in refused.err
     assert "a run can get more rounds later" in " ".join(refused.err.split())
     assert digest_of(out) == before
 

@@ -52,6 +52,7 @@ class InProcessFederation:
     address: str = "127.0.0.1:1"
     allowed: Path | None = None  # the file of the allow-list
     running: asyncio.Task[None] | None = None
+    coordinator: Coordinator | None = None  # the last one that was started
     workers: dict[str, ScriptedWorker] = field(default_factory=dict)
     worker_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -69,6 +70,7 @@ class InProcessFederation:
             ),
             ledger,
         )
+        self.coordinator = coordinator
         self.running = asyncio.create_task(_coordinate(coordinator, ledger))
         running = self.running
         await until(lambda: running.done() or _is_serving(coordinator.state))

@@ -9,7 +9,7 @@ import pytest
 
 from faults.invented_run import DEADLINE, RUN, InventedRun
 from fedhp.cluster.audit import invariants
-from fedhp.cluster.audit.invariants import check_invariants, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants, find_pauses, longest_pause
 from fedhp.errors import RunError
 
 
@@ -273,6 +273,52 @@ def test_a_stopped_coordinator_is_not_blamed_for_the_time_it_was_stopped(tmp_pat
     run.report(0, facts)
     run.report(1, facts)
     run.commit(facts, [0, 1])
+    assert broken_rules(run, tmp_path) == set()
+
+
+@pytest.mark.parametrize("where", ["in a round", "between rounds"])
+@pytest.mark.parametrize("kind", ["full disk", "suspended"])
+def test_a_pause_that_the_coordinator_noted_breaks_no_promise(
+    kind: str, where: str, tmp_path: Path
+) -> None:
+    def pause(run: InventedRun, *, noted: float) -> None:
+        since = run.clock
+        if kind == "full disk":
+            run.note("coordinator", "paused", why="disk full at run, 0.0 MB free")
+        run.clock += 60.0
+        if kind == "full disk":
+            run.clock += noted - 60.0
+            run.note("coordinator", "resumed", round=2)
+            run.clock += 60.0 - noted
+        else:
+            run.note("coordinator", "frozen", since=since, seconds=noted)
+
+    def run_with_pause(noted: float) -> InventedRun:
+        run = good()
+        if where == "in a round":
+            facts = run.begin()
+            for worker in range(3):
+                run.report(worker, facts)
+            pause(run, noted=noted)
+            run.commit(facts, [0, 1, 2])
+        else:
+            pause(run, noted=noted)
+        run.round()
+        return run
+
+    assert broken_rules(run_with_pause(60.0), tmp_path) == set()
+    (pause_found,) = find_pauses(tmp_path)
+    assert pause_found.end - pause_found.start == pytest.approx(60.0, abs=1.0)
+    # Only the time that it noted is free: a coordinator that then does nothing is still found.
+    assert broken_rules(run_with_pause(20.0), tmp_path) == {"pause"}
+
+
+def test_a_takeover_after_a_long_time_breaks_no_promise(tmp_path: Path) -> None:
+    run = good()
+    run.begin()  # its coordinator dies
+    run.clock += 300.0
+    run.lead(2, who="standby")
+    run.round()
     assert broken_rules(run, tmp_path) == set()
 
 

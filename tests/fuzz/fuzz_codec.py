@@ -21,7 +21,8 @@ with atheris.instrument_imports(
     include=["fedhp.cluster.protocol.codec", "fedhp.cluster.protocol.compression"]
 ):
     from fedhp.cluster.protocol import codec as module
-    from fedhp.cluster.protocol.compression import Delta, Row
+    from fedhp.cluster.protocol.compression import Delta
+    from fedhp.learn.quantize import Row
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire

@@ -47,7 +47,7 @@ def _change_list(values: Any, field: Any, rng: random.Random) -> None:
         if inner:
             values.add()
         else:
-            values.append(_value(field, 0, rng))
+            values.append(_value(field, _empty(field), rng))
     elif what < 0.3:
         del values[rng.randrange(len(values))]
     elif what < 0.4:
@@ -63,13 +63,18 @@ def _change_list(values: Any, field: Any, rng: random.Random) -> None:
 
 
 def _change_map(values: Any, fields: Any, rng: random.Random) -> None:
-    key = rng.choice(sorted(values)) if values else ""
+    key = rng.choice(sorted(values)) if values else _empty(fields["key"])
     if values and rng.random() < 0.2:
         del values[key]
         return
     if rng.random() < 0.5:
         key = _value(fields["key"], key, rng)
-    values[key] = _value(fields["value"], values.get(key, ""), rng)
+    now = values[key] if key in values else _empty(fields["value"])
+    values[key] = _value(fields["value"], now, rng)
+
+
+def _empty(field: Any) -> str | int:
+    return "" if field.type == field.TYPE_STRING else 0
 
 
 def _value(field: Any, now: Any, rng: random.Random) -> Any:

@@ -22,6 +22,7 @@ PUBLIC = [
     "Experiment",
     "Federation",
     "FedhpError",
+    "GroupAverage",
     "LinkVerdict",
     "NeighborMixing",
     "Observation",

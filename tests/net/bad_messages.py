@@ -12,6 +12,7 @@ from typing import Any
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS
 from net.good_messages import Scene, address_of, other
 
 Spoil = Callable[[Any, Scene], None]
@@ -49,6 +50,16 @@ def drop(field: str) -> Spoil:
 
 def nothing(message: Any, scene: Scene) -> None:
     """The message again, as it was."""
+
+
+def short_digest(message: Any, scene: Scene) -> None:
+    """A digest of a committed model that is too short."""
+    message.catch_up.digests.append(b"x")
+
+
+def bad_readmission(message: Any, scene: Scene) -> None:
+    """A name that no machine can have."""
+    message.readmitted["not a name"] = 1
 
 
 def raised(path: str, by: int) -> Spoil:
@@ -169,6 +180,28 @@ def crowd(message: Any, scene: Scene) -> None:
     message.work.readers.extend(address_of(worker) for worker in range(scene.workers + 1))
 
 
+def dialed(verdict: str, *, why: str = "", times: int = 1) -> Spoil:
+    """Results of tests in a heartbeat."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.dialed.extend(wire.DialResult(verdict=verdict, why=why) for _ in range(times))
+
+    return spoil
+
+
+def target(name: str, address: str, *, times: int = 1) -> Spoil:
+    """Addresses to try in the reply to a heartbeat."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.dial.extend(wire.DialTarget(name=name, address=address) for _ in range(times))
+
+    return spoil
+
+
+def crowd_of_broken_links(message: Any, scene: Scene) -> None:
+    message.broken.extend(wire.BrokenLink(worker=1) for _ in range(MAX_BROKEN_LINKS + 1))
+
+
 def crowd_of_members(message: Any, scene: Scene) -> None:
     message.members.extend(wire.MemberStatus(worker=worker) for worker in range(limits.MAX_WORKERS))
 
@@ -262,6 +295,11 @@ WORKERS = [
     Bad("a line for the log", "Beat", "text", put("phase", INJECTED)),
     Bad("a text that turns around", "Beat", "text", put("phase", "mixing \u202egnihton")),
     Bad("a long phase", "Beat", "size", put("phase", LONG)),
+    Bad("an unknown verdict", "Beat", "kind", dialed("fine")),
+    Bad("a result in colour", "Beat", "text", dialed("failed", why="\x1b[31m")),
+    Bad("a crowd of results", "Beat", "size", dialed("failed", times=5)),
+    Bad("a test of nowhere", "DialBack", "address", put("address", "unix:/run/x")),
+    Bad("a test of all addresses", "DialBack", "address", put("address", "0.0.0.0:1")),
     Bad("a reason with a bell", "Leave", "text", put("why", "bye\a")),
     Bad("a long reason", "Leave", "size", put("why", LONG)),
     Bad("an empty command", "Command", "kind", drop("drain")),
@@ -375,6 +413,7 @@ ORDERS = [
     Bad("a turn of no steps", "Act", "range", put("act.local_steps", 0)),
     Bad("a turn of no deadline", "Act", "nan", put("act.deadline", math.nan)),
     Bad("nobody to catch up from", "CatchUp", "missing", nobody_there),
+    Bad("a short digest to catch up with", "CatchUp", "digest", short_digest),
     Bad("no link to survey", "Survey", "missing", nobody_there),
 ]
 REPLIES = [
@@ -387,17 +426,29 @@ REPLIES = [
     Bad("no beat", "JoinReply", "range", put("beat_seconds", 0.0)),
     Bad("a beat in an hour", "JoinReply", "range", put("beat_seconds", 3600.0)),
     Bad("a beat of no epoch", "BeatReply", "missing", put("epoch", 0)),
+    Bad("a bad name let in again", "BeatReply", "name", bad_readmission),
     Bad("nobody is gone", "BeatReply", "worker", gone(2**32 - 1)),
     Bad("gone twice", "BeatReply", "duplicate", gone(1, 1)),
+    Bad("a target nowhere", "BeatReply", "address", target("w1", "unix:/run/x")),
+    Bad("a target of no name", "BeatReply", "name", target("a b", "10.0.0.1:1")),
+    Bad("a crowd of targets", "BeatReply", "size", target("w1", "10.0.0.1:1", times=5)),
+    Bad("a test from no name", "DialBackReply", "name", put("results[0].name", "a b")),
+    Bad("a test in colour", "DialBackReply", "text", put("results[0].why", "\x1b[31m")),
+    Bad("tested nowhere", "DialBackReply", "address", put("address", ":1")),
     Bad("a receipt of two lines", "Receipt", "text", put("why", "no\u2028really")),
     Bad("a long receipt", "Receipt", "size", put("why", LONG)),
     Bad("an unknown state", "StatusReply", "kind", put("state", "\x1b[31m")),
     Bad("an unknown status", "StatusReply", "kind", put("members[0].status", "fine")),
     Bad("a crowd of members", "StatusReply", "size", crowd_of_members),
     Bad("a member twice", "StatusReply", "duplicate", member_twice),
+    Bad("a certificate of no name", "StatusReply", "name", put("expiring[0].name", "a b")),
+    Bad("it never expires", "StatusReply", "infinite", put("expiring[0].seconds", math.inf)),
     Bad("a member of no name", "StatusReply", "name", put("members[0].name", "a b")),
     Bad("a member nowhere", "StatusReply", "address", put("members[0].address", ":1")),
     Bad("a phase in colour", "StatusReply", "text", put("members[0].phase", "\x1b[31m")),
+    Bad("a cause in colour", "StatusReply", "text", put("broken[0].why", "\x1b[31m")),
+    Bad("a link from nowhere", "StatusReply", "worker", put("broken[0].peer", 1 << 20)),
+    Bad("a crowd of broken links", "StatusReply", "size", crowd_of_broken_links),
     Bad("endless silence", "StatusReply", "infinite", put("members[0].silent_seconds", math.inf)),
 ]
 BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *ORDERS, *REPLIES]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,24 @@ from waiting import PATIENCE
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be busy."""
     monkeypatch.setattr(limits, "CONNECT_SECONDS", PATIENCE)
+
+
+@pytest.fixture
+def log_lines() -> Iterator[list[str]]:
+    """The messages that fedhp logs, whatever an earlier test made of its logger."""
+    messages: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    logger, handler = logging.getLogger("fedhp"), Keep()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield messages
+    logger.setLevel(level)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,10 @@ class Etcd:
             process.kill()
             process.wait()
 
+    def pid(self, member: int) -> int:
+        """The id of a member's process."""
+        return self._processes[member].pid
+
     def freeze(self, member: int) -> None:
         """SIGSTOP: it takes connections, and never answers."""
         self._processes[member].send_signal(signal.SIGSTOP)

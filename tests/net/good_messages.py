@@ -154,6 +154,7 @@ def _act(scene: Scene) -> wire.Order:
 def _catch_up(scene: Scene) -> wire.Order:
     order = _order(scene)
     order.catch_up.peers.extend(reversed(some_peers(scene, 1, 2, 3)))
+    order.catch_up.digests.append(bytes(32))
     return order
 
 
@@ -189,6 +190,9 @@ def _status_reply(scene: Scene) -> wire.StatusReply:
             ),
             wire.MemberStatus(worker=4, name="worker-4", address="a_b:1", status="dead"),
         ],
+        broken=[wire.BrokenLink(worker=1, peer=4, why="unreachable", since=2, last=5, failures=4)],
+        broken_links=1,
+        expiring=[wire.ExpiringCertificate(name="worker-4", seconds=-5.0)],
     )
 
 
@@ -255,7 +259,11 @@ GOOD: Mapping[str, Kind] = {
     ),
     "Report": Kind(_report, _check_report, "Report"),
     "Beat": Kind(
-        lambda scene: wire.BeatRequest(envelope=envelope(scene), phase="training"),
+        lambda scene: wire.BeatRequest(
+            envelope=envelope(scene),
+            phase="training",
+            dialed=[wire.DialResult(test=3, verdict="failed", why="nothing listens there")],
+        ),
         _plain(message_checks.check_beat),
         "Beat",
     ),
@@ -274,6 +282,11 @@ GOOD: Mapping[str, Kind] = {
         _plain(message_checks.check_command),
         "Command",
         OPERATOR_ROLE,
+    ),
+    "DialBack": Kind(
+        lambda scene: wire.DialBackRequest(envelope=envelope(scene), address="10.0.0.7:7710"),
+        _plain(message_checks.check_dial_back),
+        "DialBack",
     ),
     "Pull": Kind(
         lambda scene: _pull(scene, wire.TRAINED), _plain(message_checks.check_pull), "Pull"
@@ -299,13 +312,30 @@ GOOD: Mapping[str, Kind] = {
     "Wait": Kind(_wait, _check_order),
     "Finished": Kind(_finished, _check_order),
     "BeatReply": Kind(
-        lambda scene: wire.BeatReply(epoch=3, round=7, attempt=2, gone=[4, 0], barred=["worker-5"]),
+        lambda scene: wire.BeatReply(
+            epoch=3,
+            round=7,
+            attempt=2,
+            gone=[4, 0],
+            barred=["worker-5"],
+            dial=[wire.DialTarget(test=3, name="worker-7", address="10.0.0.7:7710")],
+        ),
         _check_beat_reply,
     ),
     "Receipt": Kind(
         lambda scene: wire.Receipt(why="the attempt is over"), _plain(message_checks.check_receipt)
     ),
     "StatusReply": Kind(_status_reply, _plain(message_checks.check_status_reply)),
+    "DialBackReply": Kind(
+        lambda scene: wire.DialBackReply(
+            address="10.0.0.7:7710",
+            results=[
+                wire.DialResult(name="worker-1", verdict="reached"),
+                wire.DialResult(verdict="untested", why="it did not report in time"),
+            ],
+        ),
+        _plain(message_checks.check_dial_back_reply),
+    ),
 }
 
 

@@ -123,7 +123,11 @@ class Doorkeeper:
 
 @asynccontextmanager
 async def serving(
-    identity: Identity, door: Doorkeeper | None = None, *, host: str = "127.0.0.1"
+    identity: Identity,
+    door: Doorkeeper | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
 ) -> AsyncIterator[tuple[str, Doorkeeper]]:
     door = door or Doorkeeper(AllowList(None))
     server = grpc.aio.server()
@@ -132,7 +136,7 @@ async def serving(
     )
     handlers = grpc.method_handlers_generic_handler("test.Door", {"Knock": method})
     server.add_generic_rpc_handlers((handlers,))
-    port = server.add_secure_port(f"{host}:0", tls.server_credentials(identity))
+    port = server.add_secure_port(f"{host}:{port}", tls.server_credentials(identity))
     await server.start()
     try:
         yield f"{host}:{port}", door

@@ -15,16 +15,10 @@ from fedhp.cluster.protocol import model_exchange
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
 from fedhp.cluster.protocol.compression import (
-    LARGEST_FLOAT,
-    LARGEST_HALF,
     Delta,
-    Row,
     add_delta,
-    from_int8,
     largest_changes,
     row_digest,
-    to_half,
-    to_int8,
     topk_count,
 )
 from fedhp.cluster.protocol.model_exchange import (
@@ -34,6 +28,7 @@ from fedhp.cluster.protocol.model_exchange import (
     ReaderCopies,
 )
 from fedhp.learn.params import Layout, Slot
+from fedhp.learn.quantize import LARGEST_FLOAT, LARGEST_HALF, Row, from_int8, to_half, to_int8
 
 WIDTH = 1000
 SLOTS = (Slot("a", (30, 20), 0, 600), Slot("b", (400,), 600, WIDTH))

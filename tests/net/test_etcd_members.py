@@ -14,10 +14,11 @@ import pytest
 import trustme
 
 from fedhp.cluster.ledger.base import Unreachable
-from fedhp.cluster.ledger.etcd import EtcdLedger, find_leader
+from fedhp.cluster.ledger.etcd import EtcdLedger, find_leader, read_committed
 from fedhp.cluster.ledger.etcd_client import (
     EtcdClient,
     EtcdRefused,
+    Item,
     Login,
     TlsFiles,
     encode_key,
@@ -169,6 +170,7 @@ OLD = json.dumps({"header": {"cluster_id": "1"}, "version": "3.3.27", "leader": 
         (200, "<html>a web page</html>", "without JSON"),
         (200, "", "without JSON"),
         (200, "[1, 2]", "without JSON"),
+        (200, "[" * 10_000, "without JSON"),
         (200, '{"some": "thing"}', "does not answer as etcd does"),
         (200, '{"header": 5}', "does not answer as etcd does"),
         (500, '{"error": {"code": "x"}}', "refuses: no reason given"),
@@ -182,6 +184,25 @@ def test_what_is_not_a_usable_etcd_is_refused(status: int, body: str, words: str
                 await ledger.lead(name="c", address="")
             assert caught.value.fix
             await ledger.close()
+
+    within(60, work())
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[1, 2]", b'["commit", Infinity, "digest"]', b"[" * 10_000]
+)
+def test_a_value_that_fedhp_did_not_write_is_refused(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def get(self: EtcdClient, key: str, **options: Any) -> Item:
+        return Item(value, created=1, changed=1, lease=0)
+
+    monkeypatch.setattr(EtcdClient, "get", get)
+
+    async def work() -> None:
+        for read in (find_leader, read_committed):
+            with pytest.raises(EtcdRefused, match="did not write"):
+                await read("etcd://127.0.0.1:1/test", "r", insecure=True)
 
     within(60, work())
 

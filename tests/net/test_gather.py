@@ -159,6 +159,8 @@ def test_workers_histories_come_along_and_names_do_not_clash(tmp_path: Path) -> 
         "workers/c9/history-c9.jsonl",
         "workers/w0/history-w0.jsonl",
     ]
+    paths = [whole.folder, *whole.folder.rglob("*")]
+    assert not any(path.stat().st_mode & 0o077 for path in paths)
     timeline = read_timeline(whole.folder)
     assert [term.epoch for term in timeline.terms] == [first.epoch, second.epoch]
     assert {term.folder for term in timeline.terms} == {whole.folder}

@@ -131,7 +131,21 @@ def test_the_run_may_be_left_out_only_where_the_rule_says_so() -> None:
     assert reason(guard, empty) == "run"
     assert reason(guard, wrong, rule=free) == "run"
     assert reason(guard, empty, rule=free) == ""
-    assert [name for name, rule in CALL_RULES.items() if rule.without_run] == ["Join", "Status"]
+    assert [name for name, rule in CALL_RULES.items() if rule.without_run] == [
+        *("Join", "Status", "DialBack")
+    ]
+
+
+def test_a_question_that_changes_nothing_replaces_no_process() -> None:
+    """`fedhp doctor` with the name of a worker that runs does not stop that worker."""
+    guard, question = new_guard(), CallRule(ROLES, "any", replaces=False)
+    later = sent(1)
+    later.incarnation += 1
+    assert reason(guard, later, rule=question) == ""
+    assert reason(guard, sent(1)) == ""
+    assert [name for name, rule in CALL_RULES.items() if not rule.replaces] == [
+        *("Status", "DialBack")
+    ]
 
 
 def test_a_process_without_a_run_takes_nothing_of_one() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,13 +18,14 @@ import tomli_w
 
 from cli.support import is_alive
 from fedhp.cluster.audit.timeline import final_digests
-from fedhp.cluster.ops import operator
+from fedhp.cluster.ops import operator, processes
 from fedhp.cluster.ops.launch import Cluster, ensure_certificates
 from fedhp.cluster.ops.logs import last_error
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.config import to_tables
 from fedhp.errors import ConfigError, RunError
+from fedhp.files import write_file
 from fedhp.record.reader import RunReader
 from net.clusters import ENDLESS, PATIENCE, processes_of, round_of, status_of, tiny, until
 from subprocesses import ended_after
@@ -47,6 +50,19 @@ def test_a_whole_run_of_three_workers(tmp_path: Path) -> None:
         assert sum(run.meta("samples")) == 1438  # the digits that are not for testing
         assert all(run.meta("samples"))
     assert all((tmp_path / "run" / "logs" / f"{name}.log").is_file() for name in ("w0", "w2"))
+    assert open_to_others(tmp_path / "run") == []
+    # Other settings are refused before a process starts.
+    changed = tiny().model_copy(update={"rounds": 77})
+    with Cluster(changed, tmp_path / "run") as cluster:
+        with pytest.raises(RunError, match="rounds is 77, but the run was started with 3"):
+            cluster.start()
+        assert not cluster.exit_codes()
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What another user of the machine could read or enter; certificates are public."""
+    paths = [path for path in (folder, *folder.rglob("*")) if path.suffix != ".crt"]
+    return [f"{path} {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & 0o077]
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +190,33 @@ def _is_worker(pid: int) -> bool:
     return b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+def private_bytes() -> int:
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def collect_garbage(result: Path) -> None:
+    """The main function of a process that writes what a full collection costs it."""
+
+    async def main() -> int:
+        before = private_bytes()
+        gc.collect()
+        write_file(result, str(private_bytes() - before).encode())
+        return 0
+
+    processes.run_process("w0", processes.ProcessEnvironment(None), main)
+
+
+def test_the_libraries_stay_shared_by_all_processes(tmp_path: Path) -> None:
+    """A full collection, after an hour or so, copied 80 MB of them into each process."""
+    processes.warm_up()
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=collect_garbage, args=(tmp_path / "bytes",), daemon=True)
+    process.start()
+    process.join(PATIENCE)
+    assert int((tmp_path / "bytes").read_bytes()) < 10_000_000
+
+
 def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path) -> None:
     pens = {"name": "pens", "symmetric": True}
     with (
@@ -249,6 +292,10 @@ def test_the_last_error_of_a_log(tmp_path: Path) -> None:
     assert last_error(log) == "  (it logged nothing)"
     log.write_text("a info w0: hello\nb error w0: bad thing\nc info w0: bye\n")
     assert last_error(log) == "  b error w0: bad thing"
+    log.write_text("b error w0: bad thing\\n  fix: a better one\n")
+    assert last_error(log) == "  b error w0: bad thing\n    fix: a better one"
+    log.write_text(json.dumps({"level": "error", "message": "bad thing\n  fix: this"}) + "\n")
+    assert last_error(log) == "  bad thing\n    fix: this"
 
 
 def test_status_needs_a_coordinator(tmp_path: Path) -> None:

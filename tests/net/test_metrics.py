@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,13 +15,19 @@ import httpx
 import numpy as np
 import pytest
 
+from fedhp.cluster import metrics_server
 from fedhp.cluster.coordinator import metrics
 from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, coordinate
-from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, Snapshot, health
+from fedhp.cluster.coordinator.metrics import Metrics, Snapshot, health
+from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.ops import logs
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.security.certificates import init_authority, issue
+from fedhp.cluster.worker.metrics import WorkerMetrics, WorkerSnapshot, worker_health
 from fedhp.errors import ConfigError, Interrupted
 from net.clusters import PATIENCE, tiny
+from net.federation import experiment, start_federation
+from net.federation import line as in_a_row
 from unit.record.rounds import mesh, planned_round
 from waiting import wait_until_async
 
@@ -30,7 +37,7 @@ def served(look: Callable[[], Snapshot], ask: Callable[[str], Awaitable[None]]) 
     numbers = Metrics()
 
     async def main() -> None:
-        server = MetricsServer("127.0.0.1:0", numbers, look)
+        server = MetricsServer("127.0.0.1:0", numbers.registry, lambda: numbers.update(look()))
         try:
             await ask(f"http://127.0.0.1:{server.port}")
         finally:
@@ -90,6 +97,7 @@ def test_a_snapshot_becomes_metrics_and_a_health_check() -> None:
         members={"ready": 2, "suspect": 1},
         refused={"replay": 4},
         quarantined=1,
+        disk_free=2.5e9,
     )
     pages: list[str] = []
 
@@ -105,6 +113,7 @@ def test_a_snapshot_becomes_metrics_and_a_health_check() -> None:
         "fedhp_epoch 7.0",
         "fedhp_round 3.0",
         "fedhp_paused 1.0",
+        "fedhp_disk_free_bytes 2.5e+09",
         "fedhp_quarantined 1.0",
         'fedhp_members{status="ready"} 2.0',
         'fedhp_members{status="dead"} 0.0',
@@ -130,7 +139,7 @@ def test_health(now: Snapshot, well: bool, words: str) -> None:
 
 
 def test_an_event_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "EVENT_LOOP_SECONDS", 0.05)
+    monkeypatch.setattr(metrics_server, "EVENT_LOOP_SECONDS", 0.05)
     asked, answers = threading.Event(), []
 
     async def ask(address: str) -> None:
@@ -152,7 +161,7 @@ def test_a_port_in_use_is_an_error() -> None:
     async def ask(address: str) -> None:
         port = address.rpartition(":")[2]
         with pytest.raises(ConfigError, match="cannot listen"):
-            MetricsServer(f"127.0.0.1:{port}", Metrics(), Snapshot)
+            MetricsServer(f"127.0.0.1:{port}", Metrics().registry, lambda: health(Snapshot()))
 
     served(Snapshot, ask)
 
@@ -188,6 +197,9 @@ def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
         page = (await get(f"{address}/metrics")).text.splitlines()
         assert "fedhp_epoch 1.0" in page
         assert "fedhp_leading 1.0" in page
+        expiry = 'fedhp_certificate_expiry_seconds{name="coordinator"} '
+        seconds = next(float(line[len(expiry) :]) for line in page if line.startswith(expiry))
+        assert seconds == pytest.approx(365 * 86400, abs=PATIENCE)
         stop.set()
         with pytest.raises(Interrupted, match="the run is saved"):
             await running
@@ -199,6 +211,67 @@ def test_a_real_coordinator_that_gathers(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(main(), PATIENCE))
     finally:
         logger.removeHandler(handler)
+
+
+def test_a_worker_serves_its_metrics(certificates: Path, tmp_path: Path) -> None:
+    first, second = Attempt(1, 1, 1), Attempt(1, 2, 1)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            address = f"127.0.0.1:{holder.getsockname()[1]}"
+        async with start_federation(experiment(workers=2), certificates, tmp_path) as federation:
+            coordinator = federation.coordinator
+            federation.start(0, metrics=address)
+            federation.start(1)
+            await coordinator.until(lambda: {"w0", "w1"} <= coordinator.stored.keys())
+            for attempt, committed in ((first, INITIAL), (second, first)):
+                coordinator.mixing(in_a_row(2), committed=committed, attempt=attempt)
+                for worker in (0, 1):
+                    await coordinator.report(worker)
+            coordinator.beat = second
+            await coordinator.answer_beats(0, 2)
+            answer = await get(f"http://{address}/healthz")
+            assert (answer.status_code, answer.text) == (200, "waiting, round 2\n")
+            page = (await get(f"http://{address}/metrics")).text.splitlines()
+            values = dict(row.rsplit(" ", 1) for row in page if not row.startswith("#"))
+            number = {name: float(value) for name, value in values.items()}
+            assert number["fedhp_worker_rounds_total"] == 2
+            assert number["fedhp_worker_steps_total"] == 2 * 3
+            assert number["fedhp_worker_round_seconds_count"] == 2
+            assert number["fedhp_worker_step_seconds"] > 0
+            assert number["fedhp_worker_sent_bytes_total"] > 0
+            assert number["fedhp_worker_received_bytes_total"] > 0
+            assert number["fedhp_worker_epoch"] == 1
+            assert number["fedhp_worker_round"] == 2
+            assert number["fedhp_worker_joined"] == 1
+            assert number["fedhp_worker_coordinator_silent_seconds"] < PATIENCE
+            for phase in ("waiting", "training"):
+                assert number[f'fedhp_worker_phase_seconds_total{{phase="{phase}"}}'] > 0
+            for name in ("w0", "w1", "boss"):  # its own, a peer's and the coordinator's
+                assert number[f'fedhp_certificate_expiry_seconds{{name="{name}"}}'] > 0
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+@pytest.mark.parametrize(
+    ("now", "well", "words"),
+    [
+        (WorkerSnapshot(), False, "joining"),
+        (WorkerSnapshot(joined=True, silent_seconds=99.0), False, "not answered for 99 s"),
+        (WorkerSnapshot(joined=True, phase="training", silent_seconds=0.1), True, "training"),
+    ],
+)
+def test_health_of_a_worker(now: WorkerSnapshot, well: bool, words: str) -> None:
+    healthy, message = worker_health(now)
+    assert healthy is well
+    assert words in message
+
+
+def test_refused_messages_of_a_worker_are_counted() -> None:
+    numbers = WorkerMetrics()
+    numbers.update(WorkerSnapshot(refused={"ticket": 3}))
+    value = numbers.registry.get_sample_value
+    assert value("fedhp_worker_refused_messages_total", {"reason": "ticket"}) == 3
 
 
 # --- logs --------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ import pytest
 
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, sources_of
+from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, all_sources
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import ClusterConfig, parse
+from fedhp.distance import paths
 from fedhp.engine.context import planning_context
 from fedhp.graph import components_of, mixing_weights
 from fedhp.types import NeighborMixing
@@ -66,7 +67,7 @@ def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire
 
 
 def finish(planner: RoundPlanner, planned: PlannedRound, workers: list[int]) -> None:
-    reports = {worker: report(worker, sources_of(planned.plan, worker)) for worker in workers}
+    reports = {worker: report(worker, all_sources(planned.plan)[worker]) for worker in workers}
     planner.finish(planned, reports, seconds=2.0)
 
 
@@ -80,7 +81,7 @@ def test_rounds_follow_each_other_when_some_are_missing(algorithm: str) -> None:
         assert (planned.local_steps[present] >= 1).all()
         assert (planned.local_steps[~present] == 0).all()
         for worker in workers:
-            assert set(sources_of(planned.plan, worker)) <= set(workers) - {worker}
+            assert set(all_sources(planned.plan)[worker]) <= set(workers) - {worker}
         finish(planner, planned, workers)
     assert planner.clock == pytest.approx(8.0)
 
@@ -102,7 +103,7 @@ def test_a_record_has_what_was_measured_and_lost_links_do_not_count() -> None:
     planned = planner.plan(1, present, steps(5))
     reports = {
         worker: report(
-            worker, sources_of(planned.plan, worker), lost=(4,) if worker != 4 else (0, 1, 2, 3)
+            worker, all_sources(planned.plan)[worker], lost=(4,) if worker != 4 else (0, 1, 2, 3)
         )
         for worker in range(4)
     }
@@ -149,7 +150,7 @@ def test_how_many_workers_may_be_poisoned(
 def test_mixing_testing_and_saving_is_not_waiting() -> None:
     planner = make_planner()
     planned = planner.plan(1, np.ones(5, dtype=np.bool_), steps(5))
-    reports = {worker: report(worker, sources_of(planned.plan, worker)) for worker in range(5)}
+    reports = {worker: report(worker, all_sources(planned.plan)[worker]) for worker in range(5)}
     reports[2].other_seconds = 0.75
     timing = planner.finish(planned, reports, seconds=9.0).timing
     idle = 9.0 - timing.compute_time - timing.communication_time
@@ -167,8 +168,49 @@ def test_another_coordinator_plans_the_same_from_the_packed_state() -> None:
     mine, theirs = (one.plan(3, present, steps(5)) for one in (planner, other))
     assert mine.local_steps.tolist() == theirs.local_steps.tolist()
     for worker in range(5):
-        assert sources_of(mine.plan, worker) == sources_of(theirs.plan, worker)
+        assert all_sources(mine.plan)[worker] == all_sources(theirs.plan)[worker]
     assert mine.observation.clock == theirs.observation.clock == 4.0
+
+
+def played(workers: int, topology: str) -> tuple[RoundPlanner, RoundPlanner]:
+    """A planner after two rounds, and one that continues from what it packed."""
+    planner, other = (make_planner(workers=workers, topology=topology) for _ in range(2))
+    present = np.ones(workers, dtype=np.bool_)
+    for round_index in (1, 2):
+        planned = planner.plan(round_index, present, steps(workers))
+        finish(planner, planned, list(range(workers)))
+    planned = planner.plan(3, present, steps(workers))
+    planner.state = planned.state  # with the distances of round 2
+    other.unpack(planner.pack())
+    return planner, other
+
+
+def test_on_a_full_mesh_the_packed_state_has_every_distance() -> None:
+    planner, other = played(30, "full")
+    assert np.array_equal(planner.state.distance, other.state.distance, equal_nan=True)
+
+
+def test_on_few_links_the_distances_of_other_pairs_are_estimated_again() -> None:
+    planner, other = played(60, "random_regular")
+    state, again = planner.state, other.state
+    assert len(planner.pack()) < 60 * 60 * 8, "fewer bytes than the distances of all pairs"
+    assert np.array_equal(state.link_distance, again.link_distance, equal_nan=True)
+    expected = paths(60, state.base_links, state.link_distance)
+    a, b = state.base_links.T
+    expected[a, b] = expected[b, a] = state.link_distance
+    assert np.array_equal(again.distance, expected)
+    present = np.ones(60, dtype=np.bool_)
+    mine, theirs = (one.plan(4, present, steps(60)) for one in (planner, other))
+    assert mine.local_steps.tolist() == theirs.local_steps.tolist()
+    assert all_sources(mine.plan) == all_sources(theirs.plan)
+
+
+def test_a_state_with_the_distances_of_all_pairs_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As states of earlier versions were packed."""
+    monkeypatch.setattr("fedhp.algorithms.fedhp.CONDENSED_SHARE", 10**9)
+    planner, other = played(60, "random_regular")
+    assert len(planner.pack()) > 60 * 60 * 8
+    assert np.array_equal(planner.state.distance, other.state.distance, equal_nan=True)
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "pens"])
@@ -189,8 +231,8 @@ def test_orders_say_what_the_plan_says(algorithm: str) -> None:
     assert sorted(work_orders) == [0, 1, 2, 3, 4]
     for worker, work in work_orders.items():
         assert (work.round, work.attempt, work.evaluate) == (1, 2, True)
-        assert [peer.worker for peer in work.peers] == sources_of(planned.plan, worker)
-        readers = {other for other in range(5) if worker in sources_of(planned.plan, other)}
+        assert [peer.worker for peer in work.peers] == all_sources(planned.plan)[worker]
+        readers = {other for other in range(5) if worker in all_sources(planned.plan)[other]}
         assert {reader.worker for reader in work.readers} == readers
         if work.keep == 0:
             assert sum(work.weights) + work.own_weight == pytest.approx(1.0, abs=1e-12)

@@ -10,6 +10,7 @@ from fedhp.cluster.coordinator.round_planner import RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import parse
 from fedhp.engine.context import planning_context
+from fedhp.graph import full
 
 NAN = float("nan")
 
@@ -24,7 +25,7 @@ def link(worker: int, *, megabits: float = 8.0, lost: str = "") -> wire.LinkRepo
 
 @pytest.mark.parametrize("workers", [[0, 1], [0, 2, 3, 7], list(range(40))])
 def test_everyone_times_some_links_and_is_timed_as_often(workers: list[int]) -> None:
-    survey = LinkSurvey(workers)
+    survey = LinkSurvey(workers, full(max(workers) + 1, seed=0))
     count = min(SURVEY_PEERS, len(workers) - 1)
     for worker in workers:
         asked = survey.wanted(worker)
@@ -36,8 +37,13 @@ def test_everyone_times_some_links_and_is_timed_as_often(workers: list[int]) -> 
     )
 
 
+def test_only_links_of_the_base_topology_between_participants_are_timed() -> None:
+    survey = LinkSurvey([0, 1, 3, 4], np.array([(0, 1), (0, 3), (1, 2), (3, 4)]))
+    assert [survey.wanted(worker) for worker in range(5)] == [(1, 3), (0,), (), (4, 0), (3,)]
+
+
 def test_it_is_over_when_all_that_are_alive_have_answered() -> None:
-    survey = LinkSurvey([0, 1, 2])
+    survey = LinkSurvey([0, 1, 2], full(3, seed=0))
     assert not survey.is_over([0, 1, 2])
     survey.add(0, [link(1), link(2)])
     assert survey.wanted(0) == survey.wanted(5) == ()
@@ -48,7 +54,7 @@ def test_it_is_over_when_all_that_are_alive_have_answered() -> None:
 
 
 def test_links_that_were_not_asked_for_are_ignored() -> None:
-    survey = LinkSurvey(range(30))
+    survey = LinkSurvey(range(30), full(30, seed=0))
     survey.add(0, [link(20)])
     assert survey.wanted(0)
     survey.add(0, [link(20), link(3)])

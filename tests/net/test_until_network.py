@@ -12,6 +12,7 @@ from faults.scripted import MODEL_BYTES
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.config import parse
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader
 from fedhp.report.describe import describe_run
@@ -102,10 +103,21 @@ def test_a_condition_that_is_not_reached_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value"), [("data", "own_test", 0.2), ("evaluation", "per_class", True)]
+    ("section", "key", "value"),
+    [("data", "own_test", 0.2), ("evaluation", "per_class", True), ("training", "momentum", 0.9)],
 )
 def test_results_that_no_worker_reports_are_refused(section: str, key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match="does not report") as caught:
+    with pytest.raises(ConfigError, match=r"does not (report|keep)") as caught:
         check_network(experiment(**{section: {key: value}}))
     assert caught.value.key == f"{section}.{key}"
     assert "fedhp run" in caught.value.fix
+
+
+@pytest.mark.parametrize("key", ["horizon", "evaluation.seconds"])
+def test_virtual_time_is_refused_over_a_network(key: str) -> None:
+    tables: dict[str, Any] = {"horizon": 60.0}
+    if key == "evaluation.seconds":
+        tables = {"evaluation": {"seconds": 6.0}}
+    with pytest.raises(ConfigError, match="no virtual time") as caught:
+        check_network(parse(tables))
+    assert caught.value.key == key

@@ -122,7 +122,12 @@ def last_class(name: str) -> Any:
     return GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
 
 
-@pytest.mark.parametrize("name", GOOD)
+def is_old(name: str) -> bool:
+    """Whether the last release knows messages of this kind."""
+    return GOOD[name].make(SCENE).DESCRIPTOR.full_name in LAST["fields"]
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if is_old(name)])
 def test_the_last_release_reads_what_this_one_sends(name: str) -> None:
     """What it knows it reads unchanged; what it does not know it keeps as unknown fields."""
     message = GOOD[name].make(SCENE)

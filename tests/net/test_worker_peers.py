@@ -20,7 +20,7 @@ from fedhp.config import Experiment
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from net.fake_coordinator import FakeCoordinator
+from net.fake_coordinator import SOON, FakeCoordinator
 from net.federation import digests, experiment, final_model, run, start_federation
 
 FIRST = Attempt(1, 1, 1)
@@ -87,13 +87,28 @@ def test_two_that_swap_with_each_other_at_once_both_get_through(
     run(test())
 
 
-def test_a_partner_that_is_not_there_is_a_lost_link(certificates: Path, tmp_path: Path) -> None:
+def test_a_partner_that_is_not_there_is_a_lost_link(
+    certificates: Path, tmp_path: Path, log_lines: list[str]
+) -> None:
+    """And the log has one line when the link breaks and one when it works again."""
+
+    def logged() -> list[str]:
+        return [line for line in log_lines if line.startswith("peer ")]
+
     async def test() -> None:
         async with start_federation(acting(), certificates, tmp_path) as federation:
             await federation.ready([0])
-            act(federation.coordinator, 0, turn=0, partner=1)
-            (link,) = (await federation.coordinator.report(0)).links
-            assert link.lost == "unreachable"
+            for turn in (0, 1):
+                act(federation.coordinator, 0, turn=turn, partner=1)
+                (link,) = (await federation.coordinator.report(0)).links
+                assert link.lost == "unreachable"
+            assert logged() == ["peer lost"]
+            await federation.ready([1])
+            for turn in (2, 3):
+                act(federation.coordinator, 0, turn=turn, partner=1)
+                (link,) = (await federation.coordinator.report(0)).links
+                assert not link.lost
+            assert logged() == ["peer lost", "peer is back"]
 
     run(test())
 
@@ -233,6 +248,38 @@ def test_a_poisoned_model_is_refused_and_its_sender_quarantined(
 
     run(test())
     engine.close()
+
+
+def test_a_worker_that_is_late_asks_nobody_and_keeps_its_good_name(
+    certificates: Path, tmp_path: Path
+) -> None:
+    """One that was suspended, or is slow, may miss the exchange in any number of rounds."""
+
+    async def test() -> None:
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            await federation.ready([0, 1])
+            coordinator = federation.coordinator
+            for number in range(1, 8):
+                late = {"exchange_deadline": 1e-6 if number < 7 else SOON}
+                attempt = Attempt(1, 1, number)
+                for worker in range(2):
+                    order = coordinator.work(
+                        worker,
+                        peers=[] if worker else [1],
+                        weights=[] if worker else [0.4],
+                        own_weight=1.0 if worker else 0.6,
+                        readers=[0] if worker else [],
+                        committed=INITIAL,
+                        attempt=attempt,
+                        changes={} if worker else late,
+                    )
+                    coordinator.order(worker, order)
+                (link,) = (await coordinator.report(0)).links
+                await coordinator.report(1)
+                assert link.lost == ("late" if number < 7 else "")
+            assert not federation.events(1, "refused")
+
+    run(test())
 
 
 def test_models_go_to_the_readers_of_the_order_alone(certificates: Path, tmp_path: Path) -> None:

@@ -10,24 +10,58 @@ import gc
 import io
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedhp.blame import blame_command_line
 from fedhp.errors import FedhpError, Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code
+# Commands with --log-format, and how they are called in their lines without a --name.
+LOGGING_COMMANDS = {"worker": "worker", "coordinator": "coordinator", "cluster up": "launcher"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the user never sees a traceback."""
-    code = call(list(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _begin_json_lines(words)  # not ended: libraries may still say something afterwards
+    code = call(words)
     gc.freeze()  # the interpreter's end then skips torch's objects, which takes half a second less
     sys.exit(code)
 
 
 def call(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
+    end_json_lines = _begin_json_lines(arguments)
+    try:
+        return _call(arguments)
+    finally:
+        end_json_lines()
+
+
+def _begin_json_lines(words: list[str]) -> Callable[[], None]:
+    """Make every line JSON if --log-format json is given, before the options are checked."""
+    command = " ".join(words[: 2 if words[:1] == ["cluster"] else 1])
+    if _option(words, "--log-format") == "json" and command in LOGGING_COMMANDS:
+        from fedhp.cluster.ops import logs
+
+        if not isinstance(sys.stderr, logs.JsonLines):  # main() has done it
+            return logs.begin_json_lines(_option(words, "--name") or LOGGING_COMMANDS[command])
+    return lambda: None
+
+
+def _option(words: Sequence[str], name: str) -> str:
+    """The value of an option that may be written in two ways; the last one counts."""
+    value = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == name:
+            value = following
+        elif word.startswith(f"{name}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _call(arguments: list[str]) -> int:
     import typer
 
     from fedhp.cli.app import app

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.coordinator import LogFormat, Moved, Resume, check_log_format
+from fedhp.cli.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
 from fedhp.cli.help import CommandApp
 from fedhp.cli.parameters import (
     ExperimentFile,
@@ -39,7 +40,11 @@ REFRESH_SECONDS = 0.5  # between two updates of the display
 
 CoordinatorAddress = Annotated[
     str | None,
-    typer.Option("--coordinator", metavar="HOST:PORT", help="Address of the coordinator."),
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT,...",
+        help="Address of a coordinator, also of a standby; several with commas.",
+    ),
 ]
 RunFolder = Annotated[
     Path | None,
@@ -47,6 +52,14 @@ RunFolder = Annotated[
         "--out",
         metavar="DIR",
         help="Instead of --coordinator: the folder of a run on this machine.",
+    ),
+]
+Etcd = Annotated[
+    str | None,
+    typer.Option(
+        "--ha",
+        metavar="etcds://HOST:PORT,...",
+        help="Instead of --coordinator: ask etcd which coordinator leads.",
     ),
 ]
 OperatorCerts = Annotated[
@@ -121,13 +134,15 @@ def up(
                     cluster.start()
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
-    _print_result(cluster, seconds, as_json=as_json)
+    _print_result(cluster, seconds, as_json=as_json or form == "json")
 
 
 @app.command()
 def status(
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
+    ha: Etcd = None,
+    insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
     as_json: Json = False,
@@ -135,22 +150,35 @@ def status(
     """Show the progress of a run and its workers."""
     from fedhp.cluster.ops import operator
     from fedhp.console import Activity
-    from fedhp.console.cluster import status_line, status_table
+    from fedhp.console.cluster import status_line, status_table, trouble_lines
 
-    with Activity("asking the coordinator"):
-        reply = operator.status(_target(coordinator, out, certs, name))
+    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd)
+    notes: list[str] = []
+    try:
+        with Activity("asking the coordinator"):
+            status = operator.leader_status(
+                target, patience=operator.TAKEOVER_SECONDS, notify=notes.append
+            )
+    finally:
+        for note in notes:
+            say(note, error=True)
+    reply = status.reply
     if as_json:
-        print(json.dumps(operator.status_json(reply)))
+        print(json.dumps(operator.status_json(reply, leader=status.leader)))
         return
     say(status_line(reply))
     if reply.members:
         table_console().print(status_table(reply))
+    for line in trouble_lines(reply):
+        say(line)
 
 
 @app.command()
 def stop(
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
+    ha: Etcd = None,
+    insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
@@ -158,9 +186,7 @@ def stop(
 
     No coordinator, not even a standby, continues it until it is started again with --resume.
     """
-    from fedhp.cluster.ops import operator
-
-    say(operator.command(_target(coordinator, out, certs, name), stop=True))
+    _command(_target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), stop=True)
 
 
 @app.command()
@@ -168,13 +194,15 @@ def drain(
     worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that should leave.")],
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
+    ha: Etcd = None,
+    insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
     """Let a worker leave after its current round, or in a few seconds if that takes longer."""
-    from fedhp.cluster.ops import operator
-
-    say(operator.command(_target(coordinator, out, certs, name), drain=worker))
+    _command(
+        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), drain=worker
+    )
 
 
 @app.command()
@@ -182,13 +210,15 @@ def remove(
     worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to exclude.")],
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
+    ha: Etcd = None,
+    insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
     """Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in."""
-    from fedhp.cluster.ops import operator
-
-    say(operator.command(_target(coordinator, out, certs, name), remove=worker))
+    _command(
+        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), remove=worker
+    )
 
 
 @app.command()
@@ -196,13 +226,15 @@ def allow(
     worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to let in again.")],
     coordinator: CoordinatorAddress = None,
     out: RunFolder = None,
+    ha: Etcd = None,
+    insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
-    """Let a worker back in that was quarantined, suspended or removed."""
-    from fedhp.cluster.ops import operator
-
-    say(operator.command(_target(coordinator, out, certs, name), allow=worker))
+    """Let a worker in again: quarantined, suspended, removed, or now on another machine."""
+    _command(
+        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), allow=worker
+    )
 
 
 @app.command()
@@ -247,23 +279,48 @@ def gather(
     suggest("next:", [f"fedhp {command} {path}" for command in commands])
 
 
-def _target(address: str | None, out: Path | None, certs: Path | None, name: str) -> Target:
-    from fedhp.cluster.ops.operator import Target, target_of
+def _command(target: Target, **what: Any) -> None:
+    """Send a command to the coordinator that leads, and print its answer."""
+    from fedhp.cluster.ops import operator
+
+    patience = operator.TAKEOVER_SECONDS
+    say(operator.command(target, patience=patience, notify=partial(say, error=True), **what))
+
+
+def _target(
+    address: str | None,
+    out: Path | None,
+    certs: Path | None,
+    name: str,
+    *,
+    ha: str | None,
+    insecure_etcd: bool,
+) -> Target:
+    from fedhp.cluster.coordinator.leadership import check_etcd
+    from fedhp.cluster.ops.operator import CoordinatorAddress, Target, target_of
     from fedhp.cluster.protocol.addresses import parse_address
 
-    if (address is None) == (out is None):
+    given = [option for option in (address, out, ha) if option is not None]
+    if len(given) != 1:
         raise ConfigError(
-            "one of them is needed" if address is None else "only one of them is allowed",
-            key="--coordinator, --out",
+            "only one of them is allowed" if given else "one of them is needed",
+            key="--coordinator, --out, --ha",
             source=COMMAND_LINE,
-            allowed="--coordinator HOST:PORT, or --out DIR of a run on this machine",
+            allowed="--coordinator HOST:PORT, --out DIR of a run on this machine, or "
+            "--ha etcds://HOST:PORT of its coordinators",
             fix="for example: fedhp cluster status --out runs/NAME-1",
         )
     if out is not None:
         return target_of(out, certificates=certs, name=name)
+    folder = certs or Path("certs")
+    if ha is not None:
+        check_etcd(ha, insecure=insecure_etcd)
+        return Target("", folder, name, etcd=ha, insecure_etcd=insecure_etcd)
     assert address is not None
-    parse_address(address, key="--coordinator")
-    return Target(address, certs or Path("certs"), name)
+    first, *others = [part.strip() for part in address.split(",")]
+    for part in (first, *others):
+        parse_address(part, key="--coordinator")
+    return Target(first, folder, name, others=tuple(map(CoordinatorAddress, others)))
 
 
 def _watch(cluster: Cluster, stop: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, say, suggest
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, service_exit_codes
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ Upgrading = Annotated[
     typer.Option(
         "--upgrading",
         help="Also accept workers of fedhp 0.1, whose exchanges are less protected.",
+    ),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."
     ),
 ]
 LogFormat = Annotated[
@@ -92,10 +98,7 @@ def coordinator(
     resume: Resume = False,
     moved: Moved = False,
     upgrading: Upgrading = False,
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."),
-    ] = None,
+    metrics: Metrics = None,
     log_format: LogFormat = "text",
 ) -> None:
     """Coordinate a run: plan its rounds, collect reports, write the record.
@@ -104,6 +107,11 @@ def coordinator(
     """
     import asyncio
     import signal
+
+    from fedhp.cluster.security.handshakes import start_handshake_log
+
+    form = check_log_format(log_format)
+    start_handshake_log(json_lines=form == "json")
 
     from fedhp.cluster.coordinator.leadership import (
         CoordinatorProcessSettings,
@@ -114,7 +122,6 @@ def coordinator(
     from fedhp.components import make_importable
     from fedhp.config import load
 
-    form = check_log_format(log_format)
     make_importable(str(experiment.resolve().parent), str(Path.cwd()))
     changes = list(overrides or [])
     changes += [] if max_workers is None else [f"workers={max_workers}"]
@@ -150,7 +157,8 @@ def coordinator(
             settings, stop=stop, on_round=lambda record: _print(record, folder, loaded.rounds)
         )
 
-    reason = asyncio.run(run())
+    with service_exit_codes():
+        reason = asyncio.run(run())
     if reason:
         say(
             f"the run was {reason}; to continue it, run the same command with --out {path} --resume"

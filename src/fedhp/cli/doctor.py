@@ -31,7 +31,18 @@ def doctor(
         ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Check whether this port is free.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Check whether this port is free and, with --coordinator, whether the other "
+            "workers can reach it.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Address that other workers connect to, if not --listen."
+        ),
     ] = None,
     ha: Annotated[
         str | None,
@@ -47,7 +58,11 @@ def doctor(
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Check the clock, ports, certificates, versions, data, memory and disk of this machine."""
+    """Check this machine: clock, ports, certificates, versions, data, memory and disk.
+
+    With --coordinator, --name and --listen also whether this machine and the other workers of a
+    running federation reach each other.
+    """
     import json
 
     from rich.text import Text
@@ -61,6 +76,7 @@ def doctor(
         name=name,
         coordinator=coordinator,
         listen=listen,
+        advertise=advertise,
         data=data,
         etcd=ha,
         folder=out,

@@ -24,7 +24,8 @@ def export(
             metavar="NAME",
             help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
             "worker_evaluations, final_evaluations, final_worker_evaluations, "
-            "test_metrics, worker_test_metrics, class_test_metrics, own_test_metrics or wall.",
+            "participation, test_metrics, worker_test_metrics, class_test_metrics, "
+            "own_test_metrics or wall.",
         ),
     ] = None,
     out: Annotated[

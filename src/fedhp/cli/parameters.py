@@ -177,7 +177,13 @@ def say(text: str, *, error: bool = False) -> None:
         from fedhp.terminal import fit_text, stream_width
 
         text = fit_text(text, stream_width(stream))
-    print(text, file=stream, flush=True)
+    try:
+        print(text, file=stream, flush=True)
+    except OSError as problem:
+        from fedhp.files import DISK_FULL
+
+        if problem.errno not in DISK_FULL:  # a file of lines must not end a run
+            raise
 
 
 def suggest(intro: str, commands: Sequence[str]) -> None:

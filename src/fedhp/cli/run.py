@@ -47,7 +47,8 @@ def run(
             started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
         metric = started.prepared.task.metric_name
         label = settings.algorithm.name
-        with stop, RunProgress(label, settings.rounds, done=started.rounds_done()) as display:
+        done, horizon = started.rounds_done(), settings.horizon
+        with stop, RunProgress(label, settings.rounds, done=done, horizon=horizon) as display:
             for record in started.rounds():
                 display.update(round_event(record, metric))
     with RunReader(folder) as reader:

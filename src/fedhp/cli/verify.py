@@ -13,6 +13,7 @@ from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
     from fedhp.cluster.audit.invariants import Violation
+    from fedhp.cluster.audit.timeline import Pause
     from fedhp.cluster.audit.verify import Verification
 
 
@@ -32,24 +33,27 @@ def verify(
     from fedhp.console import Activity
 
     with redirect_user_prints(as_json), Activity("checking the run and repeating it"):
-        from fedhp.cluster.audit.invariants import check_invariants
+        from fedhp.cluster.audit.invariants import check_invariants, find_pauses
         from fedhp.cluster.audit.verify import verify as repeat
 
         violations = check_invariants(folder)
+        pauses = find_pauses(folder)
         verification = repeat(folder)
     if as_json:
-        print(json.dumps(_as_json(verification, violations)))
+        print(json.dumps(_as_json(verification, violations, pauses)))
     else:
-        _print(verification, violations)
+        _print(verification, violations, pauses)
     if violations or not verification.equal:
         raise NotVerified(_problem(verification, violations))
 
 
-def _print(verification: Verification, violations: list[Violation]) -> None:
+def _print(verification: Verification, violations: list[Violation], pauses: list[Pause]) -> None:
     for violation in violations:
         say(f"broken promise: {violation}")
     if not violations:
         say("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
+    for pause in pauses:
+        say(f"pause of {pause.end - pause.start:.1f} s, which does not count: {pause.why}")
     for line in _round_lines(verification):
         say(line)
     errors = verification.times.errors
@@ -98,13 +102,19 @@ def _problem(verification: Verification, violations: list[Violation]) -> str:
     return "the simulation gave different models"
 
 
-def _as_json(verification: Verification, violations: list[Violation]) -> dict[str, Any]:
+def _as_json(
+    verification: Verification, violations: list[Violation], pauses: list[Pause]
+) -> dict[str, Any]:
     errors = verification.times.errors
     return {
         "algorithm": verification.algorithm,
         "equal": verification.equal,
         "whole": verification.whole,
         "violations": [str(violation) for violation in violations],
+        "pauses": [
+            {"start": pause.start, "seconds": pause.end - pause.start, "why": pause.why}
+            for pause in pauses
+        ],
         "rounds": [
             {
                 "round": verdict.round_index,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, check_log_format
+from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
 from fedhp.cli.parameters import say
-from fedhp.errors import ConfigError, Interrupted
+from fedhp.errors import ConfigError, Interrupted, service_exit_codes
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def worker(
             "Default: that of the coordinator.",
         ),
     ] = None,
+    metrics: Metrics = None,
     log_format: LogFormat = "text",
 ) -> None:
     """Take part in a run: train and exchange models with peers until the run is over.
@@ -98,6 +99,11 @@ def worker(
     """
     import asyncio
     import signal
+
+    from fedhp.cluster.security.handshakes import start_handshake_log
+
+    form = check_log_format(log_format)
+    start_handshake_log(json_lines=form == "json")
 
     from fedhp.cluster.coordinator.leadership import (
         CoordinatorProcessSettings,
@@ -132,8 +138,8 @@ def worker(
         trust=tuple(trust or ()),
         coordinator_name=coordinator_name,
         finder=finder,
+        metrics=metrics,
     )
-    form = check_log_format(log_format)
     if settings.trust:
         check_option(settings.trust)
         make_importable(str(Path.cwd()))
@@ -172,8 +178,9 @@ def worker(
         return await run_worker(settings, stop=stop, on_round=_print)
 
     with standby_process(standby_settings, ProcessEnvironment(None, form)) as standby_coordinator:
-        code = asyncio.run(run())
-        if not code:
+        with service_exit_codes():
+            code = asyncio.run(run())
+        if not code and standby_coordinator is not None:
             standby_coordinator.let_run_end()
     if code:
         raise Interrupted(f"{name}: left the run; the same command joins it again")

@@ -1,11 +1,13 @@
 """What one process did, line by line, for the offline checks: history-NAME.jsonl.
 
-A line is written before the event it describes has any effect elsewhere. A kill may leave an
+A line is written before the event it describes has any effect elsewhere; on a full disk it waits
+in memory, and nothing is committed or reported before flush() has written it. A kill may leave an
 incomplete last line; readers skip it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -13,23 +15,44 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedhp.errors import StorageFull
+from fedhp.files import restrict, storage_errors
+
 
 class History:
     """An open history; lines of an earlier process of the same name stay."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        self._file = open(folder / f"history-{name}.jsonl", "ab", buffering=0)  # noqa: SIM115
-        if self._file.tell():
-            self._file.write(b"\n")  # ends an incomplete line
+        self._path = folder / f"history-{name}.jsonl"
+        with storage_errors(self._path, what="the history"):
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        restrict(self._path)
+        # Ends an incomplete line.
+        self._unwritten = b"\n" if self._file.tell() else b""
 
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Append one event."""
+        """Append one event, as soon as the disk has space for it."""
         line = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
-        self._file.write(json.dumps({**line, **facts}).encode() + b"\n")
+        self._unwritten += json.dumps({**line, **facts}).encode() + b"\n"
+        with contextlib.suppress(StorageFull):
+            self.flush()
+
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether some lines are not written yet."""
+        return bool(self._unwritten)
+
+    def flush(self) -> None:
+        """Write what waits for space; StorageFull if there is none."""
+        with storage_errors(self._path, what="the history"):
+            while self._unwritten:  # the last bytes of a disk take a part of a line
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) or 0 :]
 
     def close(self) -> None:
         """Close the file."""
+        with contextlib.suppress(StorageFull):
+            self.flush()
         self._file.close()
 
 

@@ -12,7 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
-from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline, read_timeline
+from fedhp.cluster.audit.timeline import (
+    Event,
+    LeadershipTerm,
+    Pause,
+    RunTimeline,
+    read_timeline,
+)
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
 GRACE = 2.0  # s beyond a deadline
@@ -39,6 +45,11 @@ def check_invariants(folder: Path, *, rounds: int | None = None) -> list[Violati
     if rounds is not None and last != rounds:
         violations.append(Violation("lost", f"the run ended after round {last} of {rounds}"))
     return violations
+
+
+def find_pauses(folder: Path) -> list[Pause]:
+    """When a coordinator could not do anything, as it noted: that breaks no promise."""
+    return [pause for term in read_timeline(folder).terms for pause in term.pauses()]
 
 
 def longest_pause(folder: Path) -> float:
@@ -253,7 +264,7 @@ def commits_have_enough_reports(timeline: RunTimeline) -> Iterator[Violation]:
 
 
 def attempts_end_by_their_deadline(timeline: RunTimeline) -> Iterator[Violation]:
-    """Even if workers die; unless the coordinator was stopped, or says why it pauses."""
+    """Even if workers die; pauses of the coordinator that it noted do not count."""
     for term in timeline.terms:
         ends = {
             Attempt.from_facts(event): float(event["at"])
@@ -265,7 +276,7 @@ def attempts_end_by_their_deadline(timeline: RunTimeline) -> Iterator[Violation]
             if timeline.asynchronous or attempt not in ends:
                 continue
             end = ends[attempt]
-            seconds = end - start - timeline.frozen_seconds(term.coordinator, start, end)
+            seconds = end - start - timeline.idle_seconds(term, start, end)
             late = seconds > event["deadline"] + GRACE
             if late and not timeline.is_pause_announced(term, start, end):
                 yield Violation(
@@ -287,7 +298,7 @@ def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Iterator[Violation
                 allowed = deadline if event.get("late") else float(event.get("patience", 0.0))
             if event["event"] in ("attempt", "finished") and end is not None:
                 start = float(event["at"])
-                waited = start - end - timeline.frozen_seconds(term.coordinator, end, start)
+                waited = start - end - timeline.idle_seconds(term, end, start)
                 late = waited > allowed + GRACE
                 if late and not timeline.is_pause_announced(term, end, start):
                     yield Violation("pause", f"no attempt began for {waited:.1f} s", end)

@@ -22,7 +22,7 @@ from fedhp.cluster.history import events_in
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
-from fedhp.files import UNFINISHED, new_folder, storage_errors, write_file
+from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
 from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"
@@ -418,6 +418,8 @@ def _gather(
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(experiment).encode())
         _copy_histories(histories, folder)
+        for path in (folder, *folder.rglob("*")):
+            restrict(path)
     return GatheredRun(
         folder=out,
         run=terms[0].run,

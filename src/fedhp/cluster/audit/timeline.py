@@ -13,6 +13,16 @@ from fedhp.errors import RunError
 
 Event: TypeAlias = dict[str, Any]
 HISTORIES = "history-*.jsonl"
+FROZEN = "the process was stopped, or its machine slept"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which a coordinator could not do anything, as it says; s, wall clock."""
+
+    start: float
+    end: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,21 @@ class LeadershipTerm:
     def events_of(self, kind: str) -> Iterator[Event]:
         """The events of one kind."""
         return (event for event in self.events if event["event"] == kind)
+
+    def pauses(self) -> list[Pause]:
+        """Its pauses that are over, in the order of their beginnings."""
+        pauses: list[Pause] = []
+        paused: Event | None = None
+        for event in self.events:
+            if event["event"] == "paused":
+                paused = paused or event
+            elif event["event"] == "resumed" and paused is not None:
+                pauses.append(Pause(float(paused["at"]), float(event["at"]), str(paused["why"])))
+                paused = None
+            elif event["event"] == "frozen":
+                since, seconds = float(event["since"]), float(event["seconds"])
+                pauses.append(Pause(since, since + seconds, FROZEN))
+        return sorted(pauses, key=lambda pause: pause.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +87,34 @@ class RunTimeline:
         resumed = [term.resumed_from.round_index for term in self.terms if term.at <= moment]
         return max([*announced, *resumed], default=0)
 
-    def frozen_seconds(self, process: str, start: float, end: float) -> float:
-        """How long a process was stopped by a fault in this time."""
-        total, since = 0.0, None
+    def idle_seconds(self, term: LeadershipTerm, start: float, end: float) -> float:
+        """How long in this time the coordinator could not do anything: it was stopped, its machine
+        slept, or it had paused because nothing could be written or committed."""
+        spans = [(pause.start, pause.end) for pause in term.pauses()]
+        since = None
         for fault in self.faults:
-            if fault["target"] != process:
+            if fault["target"] != term.coordinator:
                 continue
             if fault["kind"] == "stop":
                 since = float(fault["at"])
             elif fault["kind"] == "cont" and since is not None:
-                total += max(0.0, min(end, float(fault["at"])) - max(start, since))
+                spans.append((since, float(fault["at"])))
                 since = None
-        return total if since is None else total + max(0.0, end - max(start, since))
+        if since is not None:
+            spans.append((since, end))
+        total, covered = 0.0, start
+        for begin, finish in sorted(spans):
+            total += max(0.0, min(finish, end) - max(begin, covered))
+            covered = max(covered, min(finish, end))
+        return total
 
     def is_pause_announced(self, term: LeadershipTerm, start: float, end: float) -> bool:
-        """Whether the coordinator said in this time that it cannot continue: without its ledger,
-        or with too few workers."""
+        """Whether the coordinator said in this time that it waits, nobody knows how long: for
+        workers, or (in a history that does not say when it went on) for its ledger."""
         needed = max(1, term.min_workers)
+        ended = any(True for _ in term.events_of("resumed"))
         return any(
-            event["event"] == "paused"
+            (event["event"] == "paused" and not ended)
             or (event["event"] == "waiting" and len(event["ready"]) < needed)
             for event in term.events
             if start <= event["at"] <= end

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.succession import Leadership, Line
@@ -27,14 +29,18 @@ class CommittedState:
     informed: tuple[int, ...] = ()  # workers that know that the run is over
     leaders: Line = ()  # all coordinators that led, the oldest first
     allowed: tuple[str, ...] | None = None  # names on the allow-list; None: there is none
+    digests: dict[int, bytes] = field(default_factory=dict)  # of that attempt's models, by worker
+    certificates: dict[str, list[int | str]] = field(default_factory=dict)  # NameBindings.pack()
     removed: tuple[str, ...] = ()  # names that the operator removed
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
+    # The experiment as tables, where they were made before: the same for every commit of a run.
+    tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the planner."""
         head = {
             "run": self.run,
-            "experiment": to_tables(self.experiment),
+            "experiment": to_tables(self.experiment) if self.tables is None else self.tables,
             "committed": self.attempt.to_list(),
             "members": self.members,
             "model_bytes": self.model_bytes,
@@ -46,6 +52,8 @@ class CommittedState:
             "place": self.place,
             "allowed": self.allowed,
             "removed": self.removed,
+            "certificates": self.certificates,
+            "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -69,6 +77,11 @@ class CommittedState:
             place=head.get("place", ""),
             allowed=None if head.get("allowed") is None else tuple(head["allowed"]),
             removed=tuple(head.get("removed", ())),
+            certificates=dict(head.get("certificates", {})),
+            digests={
+                int(worker): bytes.fromhex(digest)
+                for worker, digest in head.get("digests", {}).items()
+            },
         )
 
     @staticmethod
@@ -90,11 +103,16 @@ class CommittedState:
 
     def check_experiment(self, experiment: Experiment) -> None:
         """Refuse to continue with other settings."""
-        changed = differences(to_tables(self.experiment), to_tables(experiment))
-        if changed:
-            key, old, new = changed[0]
-            raise RunError(
-                f"{key} is {new!r}, but the run was started with {old!r}",
-                allowed="the settings the run was started with",
-                fix=f"set {key} back, or start a new run in another folder",
-            )
+        check_same_settings(to_tables(self.experiment), experiment)
+
+
+def check_same_settings(started_with: Mapping[str, Any], experiment: Experiment) -> None:
+    """Refuse to continue a run with other settings than those that it was started with."""
+    changed = differences(started_with, to_tables(experiment))
+    if changed:
+        key, old, new = changed[0]
+        raise RunError(
+            f"{key} is {new!r}, but the run was started with {old!r}",
+            allowed="the settings the run was started with",
+            fix=f"set {key} back, or start a new run in another folder",
+        )

@@ -85,6 +85,7 @@ class RunningAttempt(Generic[T]):
     deadline: float
     started: float = 0.0
     reports: dict[int, T] = field(default_factory=dict)
+    awaited: set[int] = field(default_factory=set)  # participants that have not reported yet
     arrivals: dict[int, float] = field(default_factory=dict)  # s from the start, by worker
     sealed: bool = False  # it is being committed: a report that comes now is late
 
@@ -132,7 +133,7 @@ class Conductor(Generic[T]):
             raise Refused("sender", f"a later process of {name} has joined already")
         if incarnation > member.incarnation and self.running is not None:
             # Its earlier process took what it knew of this attempt with it.
-            self.running.participants -= {member.worker} - self.running.reports.keys()
+            self._stop_waiting(self.running, member.worker)
         member.address, member.incarnation, member.models = address, incarnation, models
         member.seen, member.left, member.draining, member.phase = now, False, False, "joined"
         member.step_time = step_time
@@ -179,12 +180,16 @@ class Conductor(Generic[T]):
         """It may join again, and starts with a clean sheet."""
         member.removed, member.misses, member.slow, member.suspended_to = "", 0, 0, 0
 
+    def replace_process(self, member: Member) -> None:
+        """Another machine has the name: its processes need not be later by its clock."""
+        member.incarnation = 0
+
     def release(self, member: Member) -> bool:
         """Nobody waits for its report in the running attempt; whether somebody did."""
         running = self.running
-        if running is None or running.sealed or member.worker not in self._awaited(running):
+        if running is None or running.sealed or member.worker not in running.awaited:
             return False
-        running.participants -= {member.worker}
+        self._stop_waiting(running, member.worker)
         return True
 
     def by_name(self, name: str) -> Member | None:
@@ -213,8 +218,23 @@ class Conductor(Generic[T]):
 
     def alive(self, now: float) -> list[Member]:
         """Members from which something may be expected, by worker."""
-        alive = (MemberStatus.READY, MemberStatus.BEHIND)
-        return [member for member in self.members.values() if self.status(member, now) in alive]
+        return [member for member in self.members.values() if self.is_alive(member, now)]
+
+    def is_alive(self, member: Member, now: float) -> bool:
+        """Whether it is ready or behind; quicker than status(), which every heartbeat would ask
+        of everyone."""
+        silent = now - member.seen
+        return not (
+            member.removed
+            or member.left
+            or silent > self.settings.suspect_after
+            or silent > self.settings.dead_after
+            or member.suspended_to > self.committed.round_index
+        )
+
+    def must_join(self, member: Member, now: float) -> bool:
+        """Whether it has to join before anything else: it left, or was silent for long."""
+        return member.left or now - member.seen > self.settings.dead_after
 
     def ready(self, now: float) -> list[Member]:
         """Members that can take part in the next attempt, by worker."""
@@ -275,7 +295,7 @@ class Conductor(Generic[T]):
         if running is None:
             return []
         alive = {member.worker: member for member in self.alive(now)}
-        return [alive[worker] for worker in sorted(self._awaited(running) & alive.keys())]
+        return [alive[worker] for worker in sorted(running.awaited & alive.keys())]
 
     # --- attempts --------------------------------------------------------------------------
 
@@ -287,7 +307,8 @@ class Conductor(Generic[T]):
             raise RuntimeError("an attempt is running")
         self._tries += 1
         attempt = Attempt(self.epoch, self.committed.round_index + 1, self._tries)
-        self.running = RunningAttempt(attempt, frozenset(participants), deadline, started)
+        workers = frozenset(participants)
+        self.running = RunningAttempt(attempt, workers, deadline, started, awaited=set(workers))
         return attempt
 
     def hurry(self, deadline: float) -> None:
@@ -308,6 +329,7 @@ class Conductor(Generic[T]):
         if worker in running.reports:
             raise Refused("doubled", f"worker {worker} has already reported in {attempt}")
         running.reports[worker] = body
+        running.awaited.discard(worker)
         running.arrivals[worker] = now - running.started
 
     def verdict(self, now: float) -> AttemptVerdict:
@@ -316,7 +338,7 @@ class Conductor(Generic[T]):
         if running is None:
             return AttemptVerdict.WAIT
         if now < running.deadline and any(
-            self._is_alive(worker, now) for worker in self._awaited(running)
+            self._is_alive(worker, now) for worker in running.awaited
         ):
             return AttemptVerdict.WAIT
         if len(running.reports) >= max(1, self.settings.min_workers):
@@ -353,14 +375,14 @@ class Conductor(Generic[T]):
         self.members = dict(sorted(self.members.items()))
         return member
 
-    def _awaited(self, running: RunningAttempt[T]) -> frozenset[int]:
-        return running.participants - running.reports.keys()
+    def _stop_waiting(self, running: RunningAttempt[T], worker: int) -> None:
+        if worker in running.awaited:
+            running.awaited.discard(worker)
+            running.participants -= {worker}
 
     def _is_alive(self, worker: int, now: float) -> bool:
         member = self.members.get(worker)
-        if member is None:
-            return False
-        return self.status(member, now) in (MemberStatus.READY, MemberStatus.BEHIND)
+        return member is not None and self.is_alive(member, now)
 
     def _free_index(self, name: str) -> int:
         """The index for a new name: the number at its end if that is free, else the lowest."""

@@ -43,14 +43,21 @@ from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.succession import extended
 from fedhp.cluster.protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
-from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.name_bindings import NameBindings
+from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
+from fedhp.errors import StorageFull
+from fedhp.files import full_disk, has_space
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 CHECK_SECONDS = 0.1  # between two checks which workers are silent
-LEDGER_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0  # between two tries to write or commit
+ROUND_BYTES = 1_000_000  # that a round may need on the disk, in addition to the committed state
+WRITE_TRIES = 5  # that may fail although there is space: the disk is broken, not full
+PULSE_SECONDS = 0.5  # between two looks at the clock
+FROZEN_SECONDS = 2.0  # without a pulse, and without work, that are noted
 MISSED_SECONDS = 1.5 * limits.POLL_SECONDS  # for workers that missed the end to find this process
 JOINED_SECONDS = 60.0  # for those that have found it to prepare and ask
 LAST_COMMIT_SECONDS = 5.0
@@ -65,7 +72,7 @@ class CoordinatorSettings:
     """What a coordinator is started with."""
 
     experiment: Experiment
-    identity: Identity
+    identity: AnyIdentity
     listen: str
     folder: Path  # of the record and the history
     allowed: AllowList
@@ -73,6 +80,7 @@ class CoordinatorSettings:
     resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the ledger was moved or restored here; the original is gone
     upgrading: bool = False  # accept workers that know no tickets
+    expiry: ExpiryWatch | None = None  # gets the certificates of those that call
     on_round: Callable[[RoundRecord], None] = lambda record: None
 
 
@@ -104,29 +112,40 @@ class Coordinator:
             with reserve_port(listen, key="--listen") as reserved:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
-                rounds = CoordinatorRoundLoop(state, self.ledger, self.settings.on_round)
+                rounds = CoordinatorRoundLoop(
+                    state, self.ledger, self.settings.on_round, folder=self.settings.folder
+                )
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
-                service = CoordinatorService(CoordinatorHandlers(state), state.allowed)
+                service = CoordinatorService(
+                    CoordinatorHandlers(state),
+                    state.allowed,
+                    self.settings.expiry,
+                    renewable(self.settings.identity),
+                )
                 add_CoordinatorServicer_to_server(service, server)
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()
             LOG.info("coordinating at %s, epoch %d", self.address, state.conductor.epoch)
             running = asyncio.create_task(rounds.run())
             lost = asyncio.create_task(self.ledger.lost.wait())
+            pulse = asyncio.create_task(note_freezes(self.history))
             try:
                 await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if lost.done() and not running.done():
                     raise Deposed("the lead was lost")
                 await running
             finally:
-                for task in (running, lost):
+                for task in (running, lost, pulse):
                     task.cancel()
-                await asyncio.gather(running, lost, return_exceptions=True)
+                await asyncio.gather(running, lost, pulse, return_exceptions=True)
             await self._say_goodbye(state, rounds)
         except asyncio.CancelledError:
             if self.state is not None and self.state.phase is not Phase.FINISHED:
-                self.state.record.finish("interrupted", stopped=self.state.stopping)
+                try:
+                    self.state.record.finish("interrupted", stopped=self.state.stopping)
+                except StorageFull as error:  # what was committed counts, not this word
+                    LOG.warning("the record does not say that it was interrupted: %s", error)
             raise
         finally:
             await server.stop(grace=0.5)
@@ -186,6 +205,8 @@ class Coordinator:
             allowed=allowed,
             stopped=committed.stopped,
             informed=committed.informed,
+            digests=committed.digests,
+            bindings=NameBindings(committed.certificates),
             leaders=extended(committed.leaders, epoch, start=committed.attempt),
             place=self.ledger.place(),
             upgrading=self.settings.upgrading,
@@ -239,15 +260,23 @@ class CoordinatorRoundLoop:
     """The rounds of a coordinator that leads: gather, survey, plan, order, collect, commit."""
 
     def __init__(
-        self, state: CoordinatorState, ledger: Ledger, on_round: Callable[[RoundRecord], None]
+        self,
+        state: CoordinatorState,
+        ledger: Ledger,
+        on_round: Callable[[RoundRecord], None],
+        *,
+        folder: Path,
     ) -> None:
         self.state = state
+        self.folder = folder
         self.experiment = state.experiment
         self.ledger = ledger
         self.on_round = on_round
         self._surveyed = False
         self._last: CommittedState | None = None  # as the ledger has it
         self._committing = asyncio.Lock()
+        self._vain_tries = 0  # to write, although there was space
+        self._needed = ROUND_BYTES
 
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
@@ -255,6 +284,7 @@ class CoordinatorRoundLoop:
         state.start()
         one_round = self._round_of_turns if state.asynchronous else self._round
         stopping = asyncio.create_task(self._commit_stop())
+        removing = asyncio.create_task(self._commit_removals())
         try:
             while state.round_index < state.stop_condition.last_round and not state.stopping:
                 state.has_begun = True
@@ -262,9 +292,10 @@ class CoordinatorRoundLoop:
             if state.stop_requested.is_set():
                 await stopping
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-        state.finish()
+            for task in (stopping, removing):
+                task.cancel()
+            await asyncio.gather(stopping, removing, return_exceptions=True)
+        await self._write(state.finish)
 
     async def _commit_stop(self) -> None:
         """Make an operator's stop durable at once: the round takes a while, and whoever takes over
@@ -277,6 +308,19 @@ class CoordinatorRoundLoop:
         state.history.note("stopped", {"why": state.stopping})
         state.stop_committed.set()
 
+    async def _commit_removals(self) -> None:
+        """Make the operator's removals durable at once: whoever takes over must know them."""
+        state = self.state
+        while True:
+            await state.removals_changed.wait()
+            async with self._committing:
+                state.removals_changed.clear()
+                assert self._last is not None
+                names, members = state.removed_names(), state.named_members()
+                await self._commit(replace(self._last, removed=names, members=members))
+            if not state.removals_changed.is_set():
+                state.removals_committed.set()
+
     async def _round(self) -> None:
         """One attempt at the next round."""
         participants = await self._gather()
@@ -286,6 +330,7 @@ class CoordinatorRoundLoop:
         assert isinstance(planner, RoundPlanner)
         await self._survey(participants, planner)
         planned = await self._plan(participants, planner)
+        await self._write(self.state.history.flush)
         started = time.monotonic()
         attempt = self._order(participants, planned, started)
         reports = await self._collect(attempt, started)
@@ -303,6 +348,7 @@ class CoordinatorRoundLoop:
         reach("coordinator.planning", coming)
         planner = state.planner
         assert isinstance(planner, TurnPlanner)
+        await self._write(state.history.flush)
         started = time.monotonic()
         attempt = state.begin_turns()
         reach("coordinator.ordering", coming)
@@ -357,6 +403,8 @@ class CoordinatorRoundLoop:
             if not noted:
                 noted = True
                 state.history.note("waiting", waiting)
+            if state.history.waits_for_space:
+                await self._write(state.history.flush)
             await self._wait()
         return []
 
@@ -427,7 +475,8 @@ class CoordinatorRoundLoop:
         """Write the round into the record, then make it count."""
         reach("coordinator.committing", record.round_index)
         self.state.stop_condition.is_last(record)  # is committed together with the round
-        self.state.record.write(record)
+        await self._write(self.state.history.flush)
+        await self._write(lambda: self.state.record.write(record))
         await self.commit(attempt)
         self.state.attempt_committed(attempt, reported=reported)
         reach("coordinator.committed", record.round_index)
@@ -441,18 +490,82 @@ class CoordinatorRoundLoop:
 
     async def _commit(self, committed: CommittedState) -> None:
         state, content = self.state, committed.to_bytes()
+        self._needed = ROUND_BYTES + 4 * len(content)  # with the journals of two databases
         while True:
             try:
                 await self.ledger.commit(content)
             except NotLeader as error:
                 raise Deposed(str(error)) from None
             except Unreachable as error:
-                if state.phase is not Phase.PAUSED:
-                    LOG.warning("paused: %s", error)
-                    state.history.note("paused", {"why": str(error)})
-                state.pause(str(error))
-                await asyncio.sleep(LEDGER_RETRY_SECONDS)
+                await self._pause(str(error))
+            except StorageFull as error:
+                if self.ledger.place():
+                    await self._wait_for_space(error)
+                else:  # etcd has a quota, too
+                    await self._pause(str(error))
             else:
                 self._last = committed
-                state.resume()
+                self._continue()
+                state.why = ""
                 return
+
+    # --- pauses ----------------------------------------------------------------------------
+
+    async def _write(self, write: Callable[[], object]) -> None:
+        """Write to the run folder; while its disk is full, wait and try again."""
+        while True:
+            try:
+                write()
+            except StorageFull as error:
+                await self._wait_for_space(error)
+            else:
+                self._continue()
+                return
+
+    async def _wait_for_space(self, error: StorageFull) -> None:
+        """Pause until the folder has space for about a round; the workers wait meanwhile."""
+        while not has_space(self.folder, self._needed):
+            self._vain_tries = 0
+            await self._pause(full_disk(self.folder, self._needed))
+        self._vain_tries += 1
+        if self._vain_tries > WRITE_TRIES:
+            raise error
+        await self._pause(self.state.why if self.state.is_interrupted else error.problem)
+
+    async def _pause(self, why: str) -> None:
+        """Do nothing for a moment; the first one says why in the log and the history."""
+        state = self.state
+        if not state.is_interrupted:
+            LOG.warning("paused: %s", why)
+            state.history.note("paused", {"why": why})
+        state.pause(why)
+        state.supervise()
+        await asyncio.sleep(RETRY_SECONDS)
+
+    def _continue(self) -> None:
+        """Something was written: the pause, if there was one, is over."""
+        self._vain_tries = 0
+        if self.state.is_interrupted:
+            self.state.resume()
+            LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
+            self.state.history.note("resumed", {"round": self.state.round_index + 1})
+
+
+async def note_freezes(history: History) -> None:
+    """Note when this process did not run: stopped, on a machine that slept, or without a core.
+
+    Whoever checks the history afterwards knows then that nobody could keep a deadline.
+    """
+    clock, work = time.time(), time.process_time()
+    while True:
+        await asyncio.sleep(PULSE_SECONDS)
+        since, worked = clock, work
+        clock, work = time.time(), time.process_time()
+        seconds = clock - since - (work - worked)  # a loop that is only busy is not frozen
+        if seconds > FROZEN_SECONDS:
+            LOG.warning(
+                "this process did not run for %.1f s: it was stopped, its machine slept, or other "
+                "processes took the CPU",
+                seconds,
+            )
+            history.note("frozen", {"since": since, "seconds": seconds})

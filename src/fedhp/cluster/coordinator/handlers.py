@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator import dial_back, orders
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
+from fedhp.cluster.coordinator.dial_back import IpAddress
+from fedhp.cluster.coordinator.reachability import broken_links_on_wire
 from fedhp.cluster.coordinator.state import BY_OPERATOR, STOP_SECONDS, CoordinatorState, Phase
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
-from fedhp.cluster.protocol.message_checks import check_report, one_line
+from fedhp.cluster.protocol.message_checks import MAX_DIAL_TEXT, check_report, one_line
 from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
 
@@ -55,6 +60,7 @@ class CoordinatorHandlers:
             key=self.state.keys[name],
             leaders=[leader.to_wire() for leader in self.state.leaders],
             committed=self.state.conductor.committed.to_wire(),
+            reports_with_next=True,
         )
 
     def member(self, name: str) -> Member:
@@ -63,8 +69,7 @@ class CoordinatorHandlers:
         member = conductor.by_name(name)
         if member is not None and member.removed:
             raise Refused("removed", f"{name} was removed: {member.removed}")
-        gone = (MemberStatus.LEFT, MemberStatus.DEAD)
-        if member is None or conductor.status(member, time.monotonic()) in gone:
+        if member is None or conductor.must_join(member, time.monotonic()):
             raise Refused("joined", f"{name} is not a member: join again")
         return member
 
@@ -93,6 +98,7 @@ class CoordinatorHandlers:
         if state.phase is Phase.FINISHED or drained or member.removed:
             state.member_dismissed(member)
             order.finished.why = member.removed or state.why or "drained"
+            order.finished.removed = bool(member.removed)
             return order
         if conductor.status(member, time.monotonic()) is MemberStatus.SUSPENDED:
             order.wait.why = (
@@ -113,7 +119,9 @@ class CoordinatorHandlers:
                     )
                     for holder in holders[:MOST_HELPERS]
                 )
+                order.catch_up.digests.extend(sorted(set(state.digests.values())))
                 return order
+            state.waiting.waits_for_model(member.worker)
         if state.survey is not None and state.survey.wanted(member.worker):
             order.survey.CopyFrom(
                 orders.survey_order(
@@ -131,8 +139,7 @@ class CoordinatorHandlers:
                 order.act.CopyFrom(self._turn_order(member, running.attempt))
                 return order
             work = state.work_orders.get(member.worker)
-            wanted = member.worker in running.participants - running.reports.keys()
-            if work is not None and wanted:
+            if work is not None and member.worker in running.awaited:
                 state.work_ordered(member, steps=work.local_steps)
                 order.work.CopyFrom(work)
                 return order
@@ -168,6 +175,7 @@ class CoordinatorHandlers:
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
         """What a member measured; Refused if it is not as expected."""
+        self.state.late_report(member, report)
         expected = self.expected(member)
         check_report(
             report,
@@ -193,8 +201,52 @@ class CoordinatorHandlers:
             leave=self.state.must_leave(member),
             barred=self.state.barred,
             without_tickets=self.state.without_tickets,
+            readmitted=self.state.readmitted,
             token=self.state.token,
         )
+
+    def dial_targets(
+        self, member: Member, request: wire.BeatRequest, source: IpAddress | None
+    ) -> list[wire.DialTarget]:
+        """Addresses that a member is to try; and what it says about earlier ones."""
+        dial_backs = self.state.dial_backs
+        if not dial_backs:  # as nearly always
+            return []
+        dial_backs.reported(member.name, request.dialed)
+        return dial_backs.targets(member.name, source)
+
+    async def dial_back(
+        self,
+        name: str,
+        advertised: str,
+        *,
+        source: IpAddress | None,
+        handshake: Callable[[HostPort, str], Awaitable[str]],
+    ) -> wire.DialBackReply:
+        """Whether others can connect to the machine that asks. Members try it; without members
+        the coordinator does, with `handshake`."""
+        own = self.state.conductor.by_name(name)
+        if own is not None and own.removed:
+            raise Refused("removed", f"{name} was removed: {own.removed}")
+        self.state.dial_backs.admit(name)
+        target = await dial_back.caller_address(advertised, source)
+        others = [member.name for member in self.state.alive() if member.name != name]
+        old = [other for other in others if other in self.state.without_tickets]
+        testers = [other for other in others if other not in old]
+        testers = testers[:: -(-len(testers) // dial_back.TESTERS) or 1]
+        reply = wire.DialBackReply(
+            address=str(target),
+            results=[
+                wire.DialResult(name=other, verdict="untested", why="its fedhp is too old to test")
+                for other in old[: dial_back.TESTERS]
+            ],
+        )
+        if testers:
+            reply.results.extend(await self.state.dial_backs.run(name, target, testers))
+        else:
+            why = one_line(await handshake(target, name), most=MAX_DIAL_TEXT)
+            reply.results.add(verdict="failed" if why else "reached", why=why)
+        return reply
 
     def leave(self, member: Member, why: str) -> None:
         """A member leaves."""
@@ -214,6 +266,9 @@ class CoordinatorHandlers:
             clock=time.time(),
             round_seconds=state.round_seconds,
         )
+        broken = state.reachability.broken(round_index=state.round_index)
+        reply.broken.extend(broken_links_on_wire(broken))
+        reply.broken_links = len(broken)
         for worker in sorted(state.conductor.members):
             member = state.conductor.members[worker]
             status = state.status_of(member)
@@ -254,14 +309,16 @@ class CoordinatorHandlers:
             self.state.remove(member, BY_OPERATOR)
             return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
         self.state.allow(member)
-        return f"{name} may join and send again"
+        return f"{name} may join and send again, also from another machine"
 
     async def stop_is_durable(self) -> bool:
         """Whether a stop is part of the committed state, after a short wait if need be."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.COMMAND_SECONDS / 2):
-                await self.state.stop_committed.wait()
-        return self.state.stop_committed.is_set()
+        return await _is_set_soon(self.state.stop_committed)
+
+    async def removal_is_durable(self) -> bool:
+        """Whether a removal, or its end, is part of the committed state, after a short wait."""
+        over = self.state.phase is Phase.FINISHED  # nobody takes over any more
+        return over or await _is_set_soon(self.state.removals_committed)
 
     def _holders(self, member: Member) -> list[Member]:
         """Other members that hold the committed model, the fastest link first."""
@@ -270,7 +327,21 @@ class CoordinatorHandlers:
             for other in self.state.alive()
             if other.worker != member.worker and self.state.conductor.holds(other)
         ]
+        # Others have caught up, or their report never came: then their model may be refused.
+        holders = [other for other in holders if other.worker in self.state.digests] or holders
         if self.state.planner is None:
             return holders
-        bandwidth = self.state.planner.links.bandwidth[member.worker]
-        return sorted(holders, key=lambda holder: -np.nan_to_num(bandwidth[holder.worker]))
+        links = self.state.planner.links
+
+        def slowness(holder: Member) -> float:
+            bandwidth = links.bandwidth(member.worker, holder.worker)
+            return 0.0 if math.isnan(bandwidth) else -bandwidth
+
+        return sorted(holders, key=slowness)
+
+
+async def _is_set_soon(event: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limits.COMMAND_SECONDS / 2):
+            await event.wait()
+    return event.is_set()

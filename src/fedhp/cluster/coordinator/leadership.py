@@ -12,36 +12,44 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fedhp.algorithms.adpsgd import ADPSGD
+from fedhp.algorithms.base import averages_groups
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
-from fedhp.cluster.coordinator.metrics import Metrics, MetricsServer, snapshot_of
+from fedhp.cluster.coordinator.metrics import Metrics, snapshot_of
+from fedhp.cluster.coordinator.standby import StandbyService, standing_by
 from fedhp.cluster.ledger.base import Ledger, NotLeader, RunStopped, Unreachable
-from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, find_leader, read_committed
+from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, Leader, find_leader, read_committed
 from fedhp.cluster.ledger.etcd_client import check_etcd_tls, is_plain, parse_etcd_url
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.ledger.signed import PURPOSE, SignedLedger
-from fedhp.cluster.protocol.addresses import check_free, parse_address, parse_listen
+from fedhp.cluster.metrics_server import Health, MetricsServer
+from fedhp.cluster.protocol.addresses import HostPort, check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
+from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
 from fedhp.engine.context import planning_context
-from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError
-from fedhp.files import make_folder, write_file
+from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
+from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
 from fedhp.trust import load_trust
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 ANNOUNCEMENT = "coordinator.json"  # in the folder: where this coordinator is
+STANDBY_ANNOUNCEMENT = "standby.json"  # the same, from before it has led
 LEDGER = "ledger"  # the folder of a local ledger, in that of the run
 COMMITTED = "the committed experiment"
 FEDERATION = "federation"  # the run's name in etcd; the prefix distinguishes federations
 TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
 QUIET_SECONDS = 3.0  # of waiting for the lead before that is logged
+STANDBY_SECONDS = 1.0  # of waiting for the lead before callers are told who leads
 CANDIDATE_RETRY_SECONDS = 1.0  # until a process that lost the lead waits for it again
 
 
@@ -134,7 +142,40 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
                 allowed="this setting in simulations only",
                 fix=f"remove {key}, or simulate it with: fedhp run",
             )
+    for key, length in (
+        ("horizon", experiment.horizon),
+        ("evaluation.seconds", experiment.evaluation.seconds),
+    ):
+        if length is not None:
+            raise ConfigError(
+                f"is {length:g} s of virtual time, but a network has no virtual time",
+                key=key,
+                source=source,
+                allowed="this setting in simulations only",
+                fix="set rounds and until.clock (real seconds)"
+                if key == "horizon"
+                else "set evaluation.every (rounds)",
+            )
+    if experiment.training.momentum:
+        raise ConfigError(
+            f"is {experiment.training.momentum:g}, but a worker of a network does not keep a "
+            "velocity",
+            key="training.momentum",
+            source=source,
+            allowed="0, or this setting in simulations only",
+            fix="remove training.momentum, or simulate it with: fedhp run",
+        )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
+    if averages_groups(stage.algorithm):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} averages groups of workers, which a network of "
+            "machines does not offer yet",
+            key="algorithm.name",
+            source=source,
+            allowed="fedhp, dpsgd, ldsgd, pens, adpsgd, or your own without a GroupAverage",
+            fix="choose another algorithm, or simulate it with: fedhp run",
+        )
+    _check_adpsgd(stage.algorithm, source)
     if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
         raise ConfigError(
             "is true, but a network of machines does not offer that: a worker that pulls a model "
@@ -144,6 +185,24 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             allowed="false, as in the paper",
             fix="remove algorithm.symmetric, or simulate it with: fedhp run",
         )
+
+
+def _check_adpsgd(algorithm: object, source: str) -> None:
+    """Refuse the aids of AD-PSGD that only simulations have."""
+    if not isinstance(algorithm, ADPSGD):
+        return
+    for name in ("overlap", "serve", "compression", "momentum"):
+        value, usual = getattr(algorithm, name), ADPSGD.model_fields[name].default
+        if value != usual and value != 0:
+            raise ConfigError(
+                f"is {value!r}, but workers of a network do not offer that",
+                key=f"algorithm.{name}",
+                source=source,
+                allowed="this setting in simulations only",
+                fix=f"remove algorithm.{name}"
+                + (" and set cluster.compression" if name == "compression" else "")
+                + ", or simulate it with: fedhp run",
+            )
 
 
 def check_standby(settings: CoordinatorProcessSettings) -> None:
@@ -177,21 +236,32 @@ async def coordinate(
     """
     identity = check_settings(settings)
     warn_of_plain_etcd(settings.ha)
-    make_folder(settings.folder, option="--out")
+    make_folder(settings.folder, option="--out", private=True)
+    own = RenewableIdentity(identity)
+    expiry = ExpiryWatch(own)
     metrics, current = Metrics(), _Current()
     server = None
+
+    def update() -> Health:
+        now = snapshot_of(current.coordinator)
+        return metrics.update(replace(now, certificates=expiry.seconds_left()))
+
     if settings.metrics is not None:
-        server = MetricsServer(settings.metrics, metrics, lambda: snapshot_of(current.coordinator))
+        server = MetricsServer(settings.metrics, metrics.registry, update)
         LOG.info("metrics at port %d", server.port)
 
     def round_ended(record: RoundRecord) -> None:
-        metrics.round_ended(record)
+        if server is not None:
+            metrics.round_ended(record)
         on_round(record)
 
     async def lead_until_over() -> None:
-        while not await _lead_once(settings, identity, current=current, on_round=round_ended):
+        while not await _lead_once(
+            settings, own, expiry=expiry, current=current, on_round=round_ended
+        ):
             await asyncio.sleep(CANDIDATE_RETRY_SECONDS)
 
+    watching = asyncio.ensure_future(expiry.run())
     leading = asyncio.ensure_future(lead_until_over())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -206,6 +276,7 @@ async def coordinate(
         return current.stopped
     finally:
         stopping.cancel()
+        watching.cancel()
         if server is not None:
             await asyncio.to_thread(server.close)
 
@@ -225,28 +296,30 @@ def leader_finder(
     """
     check_etcd_tls(url, insecure=insecure)
 
-    async def check_stopped() -> None:
+    async def find() -> str:
+        leader = await leader_in_etcd(url, insecure=insecure, authority=authority)
+        return leader.address
+
+    return find
+
+
+async def leader_in_etcd(url: str, *, insecure: bool = False, authority: bytes = b"") -> Leader:
+    """The leader of the run in this etcd; OSError if there is none or etcd does not answer,
+    RunStopped if the run was stopped, as far as a state that this authority signed says."""
+    try:
+        leader = await find_leader(url, FEDERATION, insecure=insecure)
+        if leader is not None:
+            return leader
         signed = await read_committed(url, FEDERATION, insecure=insecure) if authority else None
-        if signed is None:
-            return
+    except Unreachable as error:
+        raise OSError(error.problem) from None
+    if signed is not None:
         with contextlib.suppress(IdentityError, ValueError, KeyError):  # nobody's word
             content = verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
             run, why = CommittedState.stop_in(content)
             if why:
                 raise RunStopped(run, why)
-
-    async def find() -> str:
-        try:
-            leader = await find_leader(url, FEDERATION, insecure=insecure)
-            if leader is None:
-                await check_stopped()
-        except Unreachable as error:
-            raise OSError(error.problem) from None
-        if leader is None:
-            raise OSError("nobody coordinates at the moment")
-        return leader.address
-
-    return find
+    raise OSError("nobody coordinates at the moment")
 
 
 def file_finder(folder: Path) -> Callable[[], Awaitable[str]]:
@@ -268,12 +341,12 @@ class Announcement:
     process: int
 
 
-def read_announcement(folder: Path) -> Announcement:
+def read_announcement(folder: Path, file: str = ANNOUNCEMENT) -> Announcement:
     """The last leader that writes into this folder; OSError if there was none."""
     try:
-        return Announcement(**json.loads((folder / ANNOUNCEMENT).read_bytes()))
+        return Announcement(**json.loads((folder / file).read_bytes()))
     except (ValueError, TypeError):
-        raise OSError(f"{folder / ANNOUNCEMENT} is damaged") from None
+        raise OSError(f"{folder / file} is damaged") from None
 
 
 class _Current:
@@ -286,16 +359,21 @@ class _Current:
 
 async def _lead_once(
     settings: CoordinatorProcessSettings,
-    identity: Identity,
+    identity: RenewableIdentity,
     *,
+    expiry: ExpiryWatch,
     current: _Current,
     on_round: Callable[[RoundRecord], None],
 ) -> bool:
     """Wait for the lead and coordinate; False if the lead was lost before the run was over."""
-    ledger = AnnouncingLedger(_ledger(settings, identity), settings.folder)
     listen = parse_listen(settings.listen, key="--listen")
     if not listen.port:
         listen = replace(listen, port=current.port)
+    ledger = AnnouncingLedger(
+        _ledger(settings, identity),
+        settings.folder,
+        lambda address: _stand_by(settings, identity, listen, address),
+    )
     try:
         experiment = settings.experiment
         if experiment is None:
@@ -317,6 +395,7 @@ async def _lead_once(
                 resume=settings.resume,
                 moved=settings.moved,
                 upgrading=settings.upgrading,
+                expiry=expiry,
                 on_round=on_round,
             ),
             ledger,
@@ -325,8 +404,12 @@ async def _lead_once(
         current.stopped = current.coordinator.stopped
         return True
     except (Deposed, NotLeader, Unreachable) as error:
-        if settings.ha is None or (not ledger.has_led and isinstance(error, Unreachable)):
+        if settings.ha is None:
             raise RunError(f"{settings.folder}: {error}") from None
+        # A standby waits for an etcd that comes later; a coordinator says what is missing.
+        waits = ledger.has_led or settings.experiment is None
+        if isinstance(error, Unreachable) and not waits:
+            raise TryAgain(error.problem, allowed=error.allowed, fix=error.fix) from None
         LOG.warning("a candidate again: %s", error)
         return False
     finally:
@@ -336,7 +419,7 @@ async def _lead_once(
         await ledger.close()
 
 
-def _ledger(settings: CoordinatorProcessSettings, identity: Identity) -> Ledger:
+def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:
     """Whatever stores the state, only what a coordinator signed is continued."""
     ledger: Ledger
     if settings.ha is not None:
@@ -351,35 +434,83 @@ def _ledger(settings: CoordinatorProcessSettings, identity: Identity) -> Ledger:
     return SignedLedger(LocalLedger(folder), identity, where=str(folder))
 
 
-class AnnouncingLedger:
-    """A ledger that writes into the folder who leads and where, and logs long waits."""
+def _stand_by(
+    settings: CoordinatorProcessSettings,
+    identity: RenewableIdentity,
+    listen: HostPort,
+    address: str,
+) -> AbstractAsyncContextManager[None]:
+    """Say who leads, to those who call this process while it waits for the lead."""
 
-    def __init__(self, ledger: Ledger, folder: Path) -> None:
-        self._ledger, self._folder = ledger, folder
+    async def lookup() -> Leader | None:
+        if settings.ha is not None:
+            return await find_leader(settings.ha, FEDERATION, insecure=settings.insecure_etcd)
+        leader = read_announcement(settings.folder)
+        return Leader(leader.name, leader.address, leader.epoch)
+
+    if not listen.port:  # the system chose one for this process, and it is known by now
+        listen = replace(listen, port=parse_address(address, key="--advertise").port)
+    service = StandbyService(
+        settings.name, address, lookup=lookup, allowed=AllowList(settings.allow)
+    )
+    return standing_by(identity, listen, service)
+
+
+class AnnouncingLedger:
+    """A ledger that writes into the folder who leads and where. While it waits for the lead, it
+    logs that and lets others ask who leads."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        folder: Path,
+        stand_by: Callable[[str], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._ledger, self._folder, self._stand_by = ledger, folder, stand_by
         self.lost = ledger.lost
         self.has_led = False
         self._epoch = 0
 
     async def lead_first(self, *, name: str, address: str) -> bytes | None:
         """Take the lead before there is a coordinator; what is committed, or None."""
-        self._epoch = await self._ledger.lead(name=name, address=address)
+        self._epoch = await self._wait_for_lead(name, address)
         return await self._ledger.committed()
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait for the lead, and announce it."""
-        wait_logging = asyncio.ensure_future(self._log_waiting())
-        try:
-            epoch = self._epoch or await self._ledger.lead(name=name, address=address)
-        finally:
-            wait_logging.cancel()
+        epoch = self._epoch or await self._wait_for_lead(name, address)
         self.has_led = True
-        announcement = Announcement(name, _local_address(address), epoch, os.getpid())
-        write_file(self._folder / ANNOUNCEMENT, json.dumps(asdict(announcement)).encode())
+        self._announce(ANNOUNCEMENT, name, address, epoch)
         return epoch
+
+    async def _wait_for_lead(self, name: str, address: str) -> int:
+        waiting = [
+            asyncio.ensure_future(self._log_waiting()),
+            asyncio.ensure_future(self._answer_waiting(name, address)),
+        ]
+        try:
+            return await self._ledger.lead(name=name, address=address)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)  # then the port is free
 
     async def _log_waiting(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
         LOG.info("waiting for the lead: another process coordinates this run")
+
+    async def _answer_waiting(self, name: str, address: str) -> None:
+        await asyncio.sleep(STANDBY_SECONDS)
+        async with self._stand_by(address):
+            with contextlib.suppress(FedhpError):  # a full disk: others can still ask
+                self._announce(STANDBY_ANNOUNCEMENT, name, address, 0)
+            await asyncio.Event().wait()  # until it is cancelled
+
+    def _announce(self, file: str, name: str, address: str, epoch: int) -> None:
+        announcement = Announcement(name, _local_address(address), epoch, os.getpid())
+        content = json.dumps(asdict(announcement)).encode()
+        with storage_errors(self._folder / file, option="--out"):
+            write_file(self._folder / file, content, mode=PRIVATE_FILE)
 
     def place(self) -> str:
         """Which copy of the ledger this is."""

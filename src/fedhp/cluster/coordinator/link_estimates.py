@@ -14,7 +14,7 @@ import numpy as np
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.record.tensors import Arrays
-from fedhp.timing import Network
+from fedhp.timing import LinkBandwidth, Network
 from fedhp.types import BoolArray, FloatArray, IntArray
 
 SMOOTHING = 0.5  # weight of a new measurement
@@ -36,52 +36,74 @@ class Transfer:
     seconds: float
 
 
-@dataclass(slots=True)
 class LinkEstimates:
-    """Measured bits per second, NaN where never measured."""
+    """Measured bits per second of the links that were ever timed."""
 
-    bandwidth: FloatArray  # [N, N] symmetric, of a link by itself
-    capacity: FloatArray  # [N] of a worker's connection, shared by all its transfers
-    measured: IntArray  # [N, N] round of the last measurement, -1 for never
-
-    @classmethod
-    def unknown(cls, workers: int) -> LinkEstimates:
-        """Nothing was measured yet."""
-        shape = (workers, workers)
-        return cls(
-            bandwidth=np.full(shape, np.nan),
-            capacity=np.full(workers, np.nan),
-            measured=np.full(shape, -1, dtype=np.int64),
-        )
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        # Of a worker's connection, shared by all its transfers; NaN where never measured, [N].
+        self.capacity: FloatArray = np.full(workers, np.nan)
+        # By the number of the link, see _key(): of the link by itself, and the round of its last
+        # measurement. Not a matrix: it would grow with all pairs, although few are ever linked.
+        self._bandwidth: dict[int, float] = {}
+        self._measured: dict[int, int] = {}
 
     def known(self) -> bool:
         """Whether any link was ever timed."""
-        return bool((self.measured >= 0).any())
+        return bool(self._measured)
+
+    def bandwidth(self, a: int, b: int) -> float:
+        """Bits per second between two workers; NaN if never measured."""
+        return self._bandwidth.get(self._key(a, b), float("nan"))
+
+    def measured(self, a: int, b: int) -> int:
+        """The round of the last measurement; -1 for never."""
+        return self._measured.get(self._key(a, b), -1)
+
+    def slowest(self, receivers: Iterable[int], senders: Iterable[int]) -> float:
+        """The least bandwidth that was measured between the two groups; NaN for none."""
+        into, out_of = frozenset(receivers), frozenset(senders)
+        between = (
+            bandwidth
+            for key, bandwidth in self._bandwidth.items()
+            for a, b in (divmod(key, self.workers),)
+            if (a in into and b in out_of) or (b in into and a in out_of)
+        )
+        return min(between, default=float("nan"))
 
     def pack(self) -> Arrays:
         """For the committed state; measurements are not exact, so half the bytes are enough."""
+        keys = sorted(self._measured)
+        links = np.stack(np.divmod(np.array(keys, dtype=np.int64), self.workers), axis=1)
         return {
-            "links.bandwidth": self.bandwidth.astype(np.float32),
+            "links.timed": links.astype(np.int32),
+            "links.bandwidth": np.array([self._bandwidth[key] for key in keys], dtype=np.float32),
             "links.capacity": self.capacity.astype(np.float32),
-            "links.measured": self.measured.astype(np.int32),
+            "links.measured": np.array([self._measured[key] for key in keys], dtype=np.int32),
         }
 
     @classmethod
     def unpack(cls, arrays: Arrays) -> LinkEstimates:
-        """The estimates of pack()."""
-        return cls(
-            bandwidth=arrays["links.bandwidth"].astype(np.float64),
-            capacity=arrays["links.capacity"].astype(np.float64),
-            measured=arrays["links.measured"].astype(np.int64),
-        )
+        """The estimates of pack(), or those of a state that held a matrix of all pairs."""
+        bandwidth, measured = arrays["links.bandwidth"], arrays["links.measured"]
+        if "links.timed" in arrays:
+            links = arrays["links.timed"]
+        else:
+            links = np.argwhere(np.triu(measured >= 0, k=1))
+            bandwidth, measured = bandwidth[tuple(links.T)], measured[tuple(links.T)]
+        estimates = cls(len(arrays["links.capacity"]))
+        estimates.capacity = arrays["links.capacity"].astype(np.float64)
+        keys = [estimates._key(a, b) for a, b in links.tolist()]
+        estimates._bandwidth = dict(zip(keys, bandwidth.tolist(), strict=True))
+        estimates._measured = dict(zip(keys, measured.tolist(), strict=True))
+        return estimates
 
     def learn(self, a: int, b: int, *, bits: float, seconds: float, round_index: int) -> None:
         """Learn from one transfer over a link that shares nothing."""
-        measured = bits / max(seconds, LEAST_SECONDS)
-        old = self.bandwidth[a, b]
-        new = measured if np.isnan(old) else (1 - SMOOTHING) * old + SMOOTHING * measured
-        self.bandwidth[a, b] = self.bandwidth[b, a] = new
-        self.measured[a, b] = self.measured[b, a] = round_index
+        key, new = self._key(a, b), bits / max(seconds, LEAST_SECONDS)
+        if key in self._bandwidth:
+            new = (1 - SMOOTHING) * self._bandwidth[key] + SMOOTHING * new
+        self._bandwidth[key], self._measured[key] = new, round_index
 
     def learn_shared(self, transfers: Sequence[Transfer], *, round_index: int) -> None:
         """Learn from all transfers of a round, which shared the connections of their ends.
@@ -93,10 +115,11 @@ class LinkEstimates:
         old = np.where(np.isnan(self.capacity), measured, self.capacity)
         slower = (1 - SMOOTHING) * old + SMOOTHING * measured
         self.capacity = np.where(np.isnan(measured), self.capacity, np.fmax(measured, slower))
+        capacity = self.capacity.tolist()
         for transfer in transfers:
-            ends = [transfer.receiver, transfer.sender]
-            self.measured[ends, ends[::-1]] = round_index
-            self.bandwidth[ends, ends[::-1]] = self.capacity[ends].min()
+            key = self._key(transfer.receiver, transfer.sender)
+            self._bandwidth[key] = min(capacity[transfer.receiver], capacity[transfer.sender])
+            self._measured[key] = round_index
 
     def network(self, *, model_bits: float, sharing: bool, otherwise: float) -> Network:
         """The network as the planner sees it. A link that was never timed counts as the median
@@ -106,37 +129,51 @@ class LinkEstimates:
             median = float(np.nanmedian(self.capacity))
             capacity = np.where(np.isnan(self.capacity), median, self.capacity)
             return Network(capacity, model_bits=model_bits, sharing=True)
-        bandwidth = self.bandwidth
-        timed = bandwidth[~np.isnan(bandwidth)]
-        median = float(np.median(timed)) if timed.size else otherwise
-        per_worker = np.array(
-            [
-                np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else median
-                for row in bandwidth
-            ]
-        )
-        guess = np.minimum(per_worker[:, None], per_worker[None, :])
+        keys = np.fromiter(self._bandwidth.keys(), dtype=np.int64, count=len(self._bandwidth))
+        values = np.fromiter(self._bandwidth.values(), dtype=np.float64, count=len(keys))
+        order = np.argsort(keys)
+        links = np.stack(np.divmod(keys[order], self.workers), axis=1)
+        values = values[order]
+        median = float(np.median(values)) if values.size else otherwise
         return Network(
-            np.where(np.isnan(bandwidth), guess, bandwidth), model_bits=model_bits, sharing=sharing
+            _medians(links, values, workers=self.workers, otherwise=median),
+            model_bits=model_bits,
+            sharing=sharing,
+            known=LinkBandwidth(links, values),
         )
 
-    def stale(self, present: BoolArray, *, round_index: int, every: int) -> list[tuple[int, int]]:
-        """Pairs of present workers whose link was not timed for `every` rounds, oldest first;
-        each worker in one pair at most, so that probing stays cheap."""
-        workers = np.flatnonzero(present)
-        a, b = np.triu_indices(len(workers), k=1)
-        left, right = workers[a], workers[b]
-        age = round_index - self.measured[left, right]
+    def stale(
+        self, links: IntArray, present: BoolArray, *, round_index: int, every: int
+    ) -> list[tuple[int, int]]:
+        """Those of the links [E, 2] between present workers that were not timed for `every`
+        rounds, oldest first; each worker in one of them at most, so that probing stays cheap."""
+        links = links[present[links[:, 0]] & present[links[:, 1]]]
+        keys = (links[:, 0] * self.workers + links[:, 1]).tolist()
+        age = round_index - np.array([self._measured.get(key, -1) for key in keys], dtype=np.int64)
+        due = np.flatnonzero(age >= every)
         busy: set[int] = set()
         pairs = []
-        for index in np.argsort(-age, kind="stable"):
-            if age[index] < every:
-                break
-            pair = int(left[index]), int(right[index])
-            if not busy.intersection(pair):
-                busy.update(pair)
-                pairs.append(pair)
+        for a, b in links[due[np.argsort(-age[due], kind="stable")]].tolist():
+            if a not in busy and b not in busy:
+                busy.update((a, b))
+                pairs.append((a, b))
         return pairs
+
+    def _key(self, a: int, b: int) -> int:
+        """One number for both directions of a link."""
+        return min(a, b) * self.workers + max(a, b)
+
+
+def _medians(links: IntArray, values: FloatArray, *, workers: int, otherwise: float) -> FloatArray:
+    """The median over the links [L, 2] of each worker, [N]; `otherwise` where it has none."""
+    ends, twice = links.T.ravel(), np.tile(values, 2)
+    order = np.lexsort((twice, ends))
+    twice, count = twice[order], np.bincount(ends, minlength=workers)
+    some, first = count > 0, np.cumsum(count) - count
+    lower, upper = first + (count - 1) // 2, first + count // 2
+    medians = np.full(workers, otherwise)
+    medians[some] = (twice[lower[some]] + twice[upper[some]]) / 2
+    return medians
 
 
 def limit_rates(transfers: Sequence[Transfer]) -> list[Transfer]:
@@ -188,13 +225,24 @@ class LinkSurvey:
     once. A survey is short, and never fails a run.
     """
 
-    def __init__(self, participants: Sequence[int]) -> None:
+    def __init__(self, participants: Sequence[int], links: IntArray) -> None:
+        """links [E, 2]: of the base topology, since no others are ever used."""
         workers = sorted(participants)
-        count = min(SURVEY_PEERS, len(workers) - 1)
-        self._peers = {
-            worker: tuple(workers[(index + step) % len(workers)] for step in range(1, count + 1))
-            for index, worker in enumerate(workers)
-        }
+        place = {worker: index for index, worker in enumerate(workers)}
+        neighbors: dict[int, list[int]] = {worker: [] for worker in workers}
+        for a, b in links.tolist():
+            if a in place and b in place:
+                neighbors[a].append(b)
+                neighbors[b].append(a)
+
+        def following(worker: int) -> tuple[int, ...]:
+            """The next ones in a circle, so that on a full mesh all are timed equally often."""
+            ordered = sorted(
+                neighbors[worker], key=lambda peer: (place[peer] - place[worker]) % len(workers)
+            )
+            return tuple(ordered[:SURVEY_PEERS])
+
+        self._peers = {worker: following(worker) for worker in workers}
         self.timed: dict[int, list[wire.LinkReport]] = {}
 
     def wanted(self, worker: int) -> tuple[int, ...]:

@@ -1,22 +1,16 @@
-"""Metrics for Prometheus and a health check over plain HTTP: /metrics and /healthz.
+"""The coordinator's metrics for Prometheus, and its health.
 
-Rounds are counted as they end. Everything else is looked up at each request, by the
-coordinator's own event loop: a loop that hangs is reported as not healthy.
+Rounds are counted as they end; everything else is looked up at each request.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import math
-import socket
-import threading
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from socketserver import ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from pathlib import Path
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,15 +19,15 @@ from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.coordinator import Coordinator
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.state import Phase
-from fedhp.cluster.protocol.addresses import parse_listen
-from fedhp.errors import ConfigError
+from fedhp.cluster.metrics_server import BUCKETS, Health, expiry_metric
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.types import RoundRecord
 
-EVENT_LOOP_SECONDS = 2.0  # that the event loop may take to answer
-REQUEST_SECONDS = 10.0  # for one HTTP request
 MOST_LINKS = 10_000  # links that are counted one by one; the others are counted together
-BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, math.inf)
 HEALTHY = (Phase.RUNNING, Phase.FINISHED)
+UP = (MemberStatus.READY, MemberStatus.BEHIND, MemberStatus.SUSPENDED, "draining")
+CAUSES = ("unreachable", "deadline", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +43,12 @@ class Snapshot:
     members: Mapping[str, int] = field(default_factory=dict)  # how many by status
     refused: Mapping[str, int] = field(default_factory=dict)  # messages by reason
     quarantined: int = 0
+    certificates: Mapping[str, float] = field(default_factory=dict)  # s until they end, by name
+    silent: Mapping[str, float] = field(default_factory=dict)  # s since the last call, by name
+    up: Mapping[str, bool] = field(default_factory=dict)  # whether it takes part or soon will
+    broken: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # see broken_by_name
+    broken_links: int = 0  # also those that `broken` leaves out
+    disk_free: float = math.nan  # bytes, where the record is
 
 
 def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
@@ -70,17 +70,45 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
         members=Counter(member.status for member in status.members),
         refused=refused,
         quarantined=len(state.guard.quarantined()),
+        silent={
+            member.name: member.silent_seconds
+            for member in status.members
+            if member.silent_seconds < limits.FOREVER
+        },
+        up={member.name: member.status in UP for member in status.members},
+        broken=broken_by_name(status),
+        broken_links=status.broken_links,
+        disk_free=_free_bytes(state.record.folder),
     )
 
 
-def health(snapshot: Snapshot) -> tuple[bool, str]:
+def _free_bytes(folder: Path) -> float:
+    try:
+        return float(shutil.disk_usage(folder).free)
+    except OSError:
+        return math.nan
+
+
+def broken_by_name(status: wire.StatusReply) -> dict[tuple[str, str, str], int]:
+    """How often links failed in a row, by worker, peer and a cause out of CAUSES: a label with
+    the text of a member could have any number of values."""
+    names = {member.worker: member.name for member in status.members}
+    broken = {}
+    for link in status.broken:
+        cause = link.why.partition(":")[0]
+        ends = names.get(link.worker, str(link.worker)), names.get(link.peer, str(link.peer))
+        broken[*ends, cause if cause in CAUSES else "other"] = link.failures
+    return broken
+
+
+def health(snapshot: Snapshot) -> Health:
     """Whether it leads and makes progress, and the same in words."""
     state = snapshot.state
     if state == Phase.FINISHED or (snapshot.leading and state in HEALTHY):
-        return True, f"{state}, round {snapshot.round_index} of {snapshot.rounds}"
+        return Health(True, f"{state}, round {snapshot.round_index} of {snapshot.rounds}")
     if state in HEALTHY:
-        return False, "this process does not lead"
-    return False, f"{state}: {snapshot.why}" if snapshot.why else state
+        return Health(False, "this process does not lead")
+    return Health(False, f"{state}: {snapshot.why}" if snapshot.why else state)
 
 
 class Metrics:
@@ -118,6 +146,11 @@ class Metrics:
         )
         self.registry.register(self)
 
+    def update(self, snapshot: Snapshot) -> Health:
+        """Show this snapshot from now on; whether all is well."""
+        self.snapshot = snapshot
+        return health(snapshot)
+
     def round_ended(self, record: RoundRecord) -> None:
         """Count a committed round."""
         timing = record.timing
@@ -143,6 +176,8 @@ class Metrics:
             ("leading", "1 while this process coordinates.", now.leading),
             ("paused", "1 while the run cannot continue.", now.state == "paused"),
             ("quarantined", "Senders in quarantine.", now.quarantined),
+            ("broken_links", "Links that failed at the last try.", now.broken_links),
+            ("disk_free_bytes", "Free space on the disk of the run folder.", now.disk_free),
         ):
             yield GaugeMetricFamily(f"fedhp_{name}", text, value=float(value))
         members = GaugeMetricFamily("fedhp_members", "Workers by status.", labels=("status",))
@@ -156,6 +191,27 @@ class Metrics:
         for reason, count in sorted(now.refused.items()):
             refused.add_metric((reason,), count)
         yield refused
+        yield expiry_metric(now.certificates)
+        silent = GaugeMetricFamily(
+            "fedhp_member_silent_seconds", "Time since the last call.", labels=("name",)
+        )
+        for name, seconds in sorted(now.silent.items()):
+            silent.add_metric((name,), seconds)
+        yield silent
+        up = GaugeMetricFamily(
+            "fedhp_member_up", "1 while it takes part or is about to.", labels=("name",)
+        )
+        for name, is_up in sorted(now.up.items()):
+            up.add_metric((name,), float(is_up))
+        yield up
+        broken = GaugeMetricFamily(
+            "fedhp_broken_link_failures",
+            "Failures in a row of a worker to get the model of a peer.",
+            labels=("worker", "peer", "why"),
+        )
+        for labels, failures in sorted(now.broken.items()):
+            broken.add_metric(labels, failures)
+        yield broken
 
     def _link(self, a: str, b: str) -> tuple[str, str]:
         if (a, b) not in self._links:
@@ -172,90 +228,3 @@ def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
     for worker, value in enumerate(values):
         if math.isfinite(value):
             gauge.labels(str(worker)).set(value)
-
-
-class MetricsServer:
-    """Answers /metrics and /healthz in its own threads; make it inside an event loop."""
-
-    def __init__(self, address: str, metrics: Metrics, snapshot: Callable[[], Snapshot]) -> None:
-        self._metrics, self._snapshot = metrics, snapshot
-        self._loop = asyncio.get_running_loop()
-        self._metrics_page = prometheus.make_wsgi_app(metrics.registry)
-        listen = parse_listen(address, key="--metrics")
-        server_class = _Server6 if listen.family == socket.AF_INET6 else _Server
-        try:
-            self._server = make_server(
-                listen.host, listen.port, self._answer, server_class, _QuietRequestHandler
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {address}: {error.strerror}",
-                key="--metrics",
-                allowed="HOST:PORT of this machine that is not in use, port 0 for any free one",
-                fix="choose another port",
-            ) from None
-        self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop answering. Not from the event loop's thread while a request waits for it."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(REQUEST_SECONDS)
-
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _page(start_response, "405 Method Not Allowed", "only GET is supported\n")
-        if path not in ("/metrics", "/healthz"):
-            return _page(start_response, "404 Not Found", "the pages are /metrics and /healthz\n")
-        snapshot = self._look_up()
-        if path == "/healthz":
-            healthy, words = False, "the event loop does not answer"
-            if snapshot is not None:
-                healthy, words = health(snapshot)
-            return _page(start_response, "200 OK" if healthy else "503 Unavailable", f"{words}\n")
-        if snapshot is not None:
-            self._metrics.snapshot = snapshot
-        page: Iterable[bytes] = self._metrics_page(environ, start_response)
-        return page
-
-    def _look_up(self) -> Snapshot | None:
-        """A snapshot from the event loop's thread; None if the loop does not answer."""
-
-        async def snapshot() -> Snapshot:
-            return self._snapshot()
-
-        try:
-            return asyncio.run_coroutine_threadsafe(snapshot(), self._loop).result(
-                EVENT_LOOP_SECONDS
-            )
-        except (RuntimeError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            return None
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that hung up."""
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _QuietRequestHandler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: Prometheus asks all the time."""
-
-
-def _page(start_response: Any, status: str, text: str) -> list[bytes]:
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [text.encode()]

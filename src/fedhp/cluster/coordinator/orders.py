@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.round_planner import PlannedRound, sources_of
+from fedhp.cluster.coordinator.round_planner import PlannedRound, all_sources
 from fedhp.cluster.coordinator.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.tickets import TicketPurpose, make_ticket
 from fedhp.graph import directed_weights, mixing_weights
-from fedhp.types import NeighborMixing, PeerScoring
+from fedhp.types import Exchange, GroupAverage, NeighborMixing, PeerScoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,21 @@ def work_orders(
     """The orders of all participants, by worker."""
     plan, exchange = planned.plan, planned.plan.exchange
     participants = np.flatnonzero(planned.observation.available).tolist()
-    sources = {worker: sources_of(plan, worker) for worker in participants}
-    weights = None
-    if isinstance(exchange, NeighborMixing):
-        weights = mixing_weights(exchange.topology, exchange.weights)
-    elif not isinstance(exchange, PeerScoring):
-        weights = directed_weights(exchange.sources)
-    both_ways = [*probes, *((b, a) for a, b in probes)]
+    sources = all_sources(plan)
+    readers: dict[int, list[int]] = {worker: [] for worker in participants}
+    for worker in participants:
+        for source in sources[worker]:
+            if source in readers:
+                readers[source].append(worker)
+    probed: dict[int, list[int]] = {}
+    for a, b in probes:
+        probed.setdefault(a, []).append(b)
+        probed.setdefault(b, []).append(a)
+    weights = _mixing_weights(exchange)
+    addresses_of_readers = {worker: peer_address(members[worker]) for worker in participants}
     orders = {}
     for worker in participants:
-        readers = [reader for reader in participants if worker in sources[reader]]
+        caller = members[worker]
         work = wire.Work(
             round=attempt.round_index,
             attempt=attempt.number,
@@ -91,16 +97,13 @@ def work_orders(
             evaluate=evaluation.evaluate,
             whole_test=evaluation.whole_test,
             peers=[
-                addresses.address(
-                    members[peer], members[worker], TicketPurpose.TRAINED, attempt=attempt
-                )
+                addresses.address(members[peer], caller, TicketPurpose.TRAINED, attempt=attempt)
                 for peer in sources[worker]
             ],
-            readers=[peer_address(members[reader]) for reader in readers],
+            readers=[addresses_of_readers[reader] for reader in readers[worker]],
             probes=[
-                addresses.address(members[b], members[worker], TicketPurpose.PROBE, attempt=attempt)
-                for a, b in both_ways
-                if a == worker
+                addresses.address(members[peer], caller, TicketPurpose.PROBE, attempt=attempt)
+                for peer in probed.get(worker, ())
             ],
             deadline=deadline,
             exchange_deadline=0.9 * deadline,
@@ -110,12 +113,30 @@ def work_orders(
             work.keep = min(exchange.keep, len(work.peers))
             work.samples = exchange.samples
         elif weights is not None:
-            row = weights[[worker]]
-            by_worker = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
+            by_worker = weights[worker]
             work.own_weight = by_worker.get(worker, 0.0)
             work.weights.extend(by_worker[peer] for peer in sources[worker])
         orders[worker] = work
     return orders
+
+
+def _mixing_weights(exchange: Exchange) -> list[dict[int, float]] | None:
+    """For each worker, the weights of the models that it mixes; None where it scores them."""
+    assert not isinstance(exchange, GroupAverage)  # refused before a run starts
+    if isinstance(exchange, PeerScoring):
+        return None
+    if isinstance(exchange, NeighborMixing):
+        matrix = mixing_weights(exchange.topology, exchange.weights)
+    else:
+        matrix = directed_weights(exchange.sources)
+    # Plain lists, since slicing a sparse matrix row by row costs more than all the rest.
+    starts, columns, values = (
+        array.tolist() for array in (matrix.indptr, matrix.indices, matrix.data)
+    )
+    return [
+        dict(zip(columns[start:stop], values[start:stop], strict=True))
+        for start, stop in pairwise(starts)
+    ]
 
 
 def turn_order(

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedhp.cluster.coordinator.link_estimates import LinkEstimates
 from fedhp.cluster.coordinator.outliers import set_aside_odd_metrics
+from fedhp.engine.context import PlanningContext
 from fedhp.record.tensors import Arrays, read_buffer, tensor_parts
 from fedhp.types import Evaluation, FloatArray
 
@@ -17,6 +18,7 @@ class Planner(Protocol):
     """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
 
     links: LinkEstimates
+    stage: PlanningContext
 
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""

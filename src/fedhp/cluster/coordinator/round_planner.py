@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms.base import Condensable
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.link_estimates import (
     SLOWEST_GUESS,
@@ -30,11 +32,12 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import travelled
-from fedhp.graph import components_of, topology_from
+from fedhp.graph import components_of, neighbor_lists, topology_from
 from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
     BoolArray,
     FloatArray,
+    GroupAverage,
     IntArray,
     NeighborMixing,
     PeerScoring,
@@ -79,20 +82,19 @@ class RoundPlanner:
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
         self.clock = 0.0
-        self.links = LinkEstimates.unknown(self.workers)
+        self.links = LinkEstimates(self.workers)
         self.state: Any = algorithm.start(stage.federation)
         self.reports: Reports | None = None
         self.step_time = np.full(self.workers, np.nan)
 
     def plan(self, round_index: int, present: BoolArray, step_time: FloatArray) -> PlannedRound:
         """The next round for the present workers, [N]; step_time [N] is their last one."""
-        experiment = self.stage.experiment
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
         observation = Observation(
             round_index=round_index,
             clock=self.clock,
-            learning_rate=rate_at(experiment, round_index, self.clock),
+            learning_rate=rate_at(self.stage, round_index, self.clock),
             available=present,
             network=self.links.network(
                 model_bits=self.stage.world.model_bits,
@@ -171,12 +173,16 @@ class RoundPlanner:
         return record
 
     def probes(self, planned: PlannedRound) -> list[tuple[int, int]]:
-        """Links to time in addition to the plan's: those not timed for some rounds."""
+        """Links of the base topology to time in addition to the plan's: those not timed for some
+        rounds."""
         cluster, observation = self.stage.experiment.cluster, planned.observation
         if not cluster.probe_bytes:
             return []
         stale = self.links.stale(
-            observation.available, round_index=observation.round_index, every=cluster.probe_every
+            self.stage.federation.base_topology.links,
+            observation.available,
+            round_index=observation.round_index,
+            every=cluster.probe_every,
         )
         used = set(map(tuple, np.sort(travelled(planned.plan.exchange), axis=1).tolist()))
         return [pair for pair in stale if pair not in used]
@@ -187,7 +193,10 @@ class RoundPlanner:
 
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""
-        arrays, scalars = pack("state", self.state)
+        algorithm, state = self.algorithm, self.state
+        if isinstance(algorithm, Condensable):
+            state = algorithm.condense(state)
+        arrays, scalars = pack("state", state)
         if self.reports is not None:
             report_arrays, report_scalars = pack("reports", self.reports)
             arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
@@ -200,6 +209,8 @@ class RoundPlanner:
         """Continue from what another planner packed."""
         arrays, scalars = from_bytes(content)
         self.state = unpack("state", type(self.state), arrays, scalars)
+        if isinstance(self.algorithm, Condensable):
+            self.state = self.algorithm.expand(self.state)
         if "reports.round_index" in scalars:
             self.reports = unpack("reports", Reports, arrays, scalars)
         self.links = LinkEstimates.unpack(arrays)
@@ -288,15 +299,15 @@ class RoundPlanner:
         return table
 
 
-def sources_of(plan: Plan, worker: int) -> list[int]:
-    """The workers whose models a worker pulls, in ascending order."""
+def all_sources(plan: Plan) -> list[list[int]]:
+    """For each worker, the workers whose models it pulls, in ascending order."""
     exchange = plan.exchange
     if isinstance(exchange, NeighborMixing):
-        links = exchange.topology.links
-        ends = np.concatenate([links[links[:, 0] == worker, 1], links[links[:, 1] == worker, 0]])
-        return sorted(ends.tolist())
+        start, neighbors = (array.tolist() for array in neighbor_lists(exchange.topology))
+        return [sorted(neighbors[first:stop]) for first, stop in pairwise(start)]
+    assert not isinstance(exchange, GroupAverage)  # refused before a run starts
     table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
-    return sorted({int(source) for source in table[worker] if source >= 0})
+    return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
 
 
 def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
@@ -312,7 +323,7 @@ def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
         if (labels == labels[0]).all():
             break
         inside, outside = present[labels == labels[0]], present[labels != labels[0]]
-        pairs = np.array([(a, b) for a in inside for b in outside], dtype=np.int64)
+        pairs = np.stack([np.repeat(inside, len(outside)), np.tile(outside, len(inside))], axis=1)
         pairs.sort(axis=1)
         fastest = pairs[observation.network.link_time(pairs).argmin()]
         added = (int(fastest[0]), int(fastest[1]))

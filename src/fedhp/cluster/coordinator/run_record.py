@@ -6,6 +6,7 @@ is removed by the next coordinator.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import tomli_w
@@ -13,8 +14,8 @@ import tomli_w
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.config import to_tables
 from fedhp.engine.memory import peak_memory
-from fedhp.errors import RunError
-from fedhp.files import write_file
+from fedhp.errors import RunError, StorageFull
+from fedhp.files import PRIVATE_FILE, restrict, write_file
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.types import RoundRecord
@@ -34,7 +35,9 @@ class RunRecordWriter:
         self._store = store
         self._lock = lock
         self._samples = dict(enumerate(store.meta("samples") or ()))
+        self._samples_changed = False
         self._model_bytes = store.meta("model_bytes")
+        self._unwritten: dict[str, object] = {}  # of the description: the disk was full
 
     @classmethod
     def open(
@@ -42,7 +45,7 @@ class RunRecordWriter:
     ) -> RunRecordWriter:
         """The record of this run in this folder; a new one where there is none."""
         text = tomli_w.dumps(to_tables(committed.experiment))
-        lock = FolderLock(folder)
+        lock = FolderLock(folder, private=True)
         lock.__enter__()
         try:
             if (folder / RECORD_FILE).is_file():
@@ -53,7 +56,10 @@ class RunRecordWriter:
                 store = Store.create(folder)
                 for key, value in _description(committed, asynchronous).items():
                     store.set_meta(key, value)
-                write_file(folder / EXPERIMENT, text.encode())
+                write_file(folder / EXPERIMENT, text.encode(), mode=PRIVATE_FILE)
+            # SQLite gives the files that it adds the mode of the first one.
+            for file in folder.glob(f"{RECORD_FILE}*"):
+                restrict(file)
             store.set_meta("status", "running")
             store.set_meta(OPERATOR_STOP, committed.stopped)
         except BaseException:
@@ -63,29 +69,45 @@ class RunRecordWriter:
 
     def write(self, record: RoundRecord) -> None:
         """Append a round."""
+        self._write_description()
         self._store.commit(record)
 
     def note_samples(self, worker: int, samples: int) -> None:
-        """How much data a worker has; it says so with every poll, only changes are written."""
-        if self._samples.get(worker) == samples:
-            return
-        self._samples[worker] = samples
-        count = max(self._samples) + 1
-        self._store.set_meta("samples", [self._samples.get(index, 0) for index in range(count)])
+        """How much data a worker has; it says so with every poll. Changes are written together
+        with the next round, since a list of all for every worker that joins would be long."""
+        if self._samples.get(worker) != samples:
+            self._samples[worker] = samples
+            self._samples_changed = True
 
     def note_model(self, model_bytes: int) -> None:
         """How large a model is; only changes are written."""
         if model_bytes == self._model_bytes:
             return
         self._model_bytes = model_bytes
-        self._store.set_meta("model_bytes", model_bytes)
-        self._store.set_meta("parameters", model_bytes // 4)
+        self._describe("model_bytes", model_bytes)
+        self._describe("parameters", model_bytes // 4)
+
+    def _describe(self, key: str, value: object) -> None:
+        """Set a value of the description; on a full disk together with the next round."""
+        self._unwritten[key] = value
+        with contextlib.suppress(StorageFull):
+            self._write_description()
+
+    def _write_description(self) -> None:
+        if self._samples_changed:
+            count = max(self._samples) + 1
+            samples = [self._samples.get(index, 0) for index in range(count)]
+            self._unwritten["samples"], self._samples_changed = samples, False
+        for key, value in list(self._unwritten.items()):
+            self._store.set_meta(key, value)
+            del self._unwritten[key]
 
     def finish(self, status: str, *, reached: str = "", stopped: str = "") -> None:
         """The run is over, perhaps because a condition was reached, or ends here for now.
 
         stopped: why an operator ended it; empty if nobody did.
         """
+        self._write_description()
         self._store.set_meta(OPERATOR_STOP, stopped)
         if reached:
             self._store.set_meta("stopped", reached)

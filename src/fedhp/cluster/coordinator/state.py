@@ -27,9 +27,11 @@ from fedhp.cluster.coordinator.deadlines import (
     limit_times,
     withholding_members,
 )
+from fedhp.cluster.coordinator.dial_back import DialBacks
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.outliers import usual_count
 from fedhp.cluster.coordinator.planner import Planner
+from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner
@@ -39,11 +41,13 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
 from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.protocol.tickets import new_key
 from fedhp.cluster.protocol.versions import knows_no_tickets, works_with
+from fedhp.cluster.security.name_bindings import NameBindings
 from fedhp.cluster.security.tls import AllowList
-from fedhp.config import Experiment
+from fedhp.config import Experiment, to_tables
 from fedhp.engine.context import planning_context
 from fedhp.engine.until import StopCondition
 from fedhp.types import FloatArray
@@ -89,11 +93,14 @@ class CoordinatorState:
         allowed: AllowList | None = None,
         stopped: str = "",
         informed: Iterable[int] = (),
+        digests: Mapping[int, bytes] | None = None,
+        bindings: NameBindings | None = None,
         leaders: Line = (),
         place: str = "",
         upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
+        self._tables = to_tables(experiment)
         self.run = run
         self.conductor = conductor
         self.asynchronous = conductor.settings.asynchronous
@@ -108,6 +115,7 @@ class CoordinatorState:
         self.phase, self.why = Phase.STARTING, ""
         self.stopping = stopped  # why an operator ends the run
         self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
+        self.removals_changed, self.removals_committed = asyncio.Event(), asyncio.Event()
         self.has_begun = False  # a round under this coordinator
         self.informed = set(informed)  # workers that know that the run is over
         self.stop_condition = StopCondition(experiment, tested=True)
@@ -121,6 +129,12 @@ class CoordinatorState:
         self.deadlines = RoundDeadlines(experiment.cluster)
         self.keys: dict[str, bytes] = {}  # with which members check tickets, by name
         self.addresses = orders.PeerAddresses(run, self.keys)
+        # Of the models of the committed round, by worker; of late reports too.
+        self.digests: dict[int, bytes] = dict(digests or {})
+        self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
+        self.bindings = bindings or NameBindings()
+        self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name
+        self._replaceable: set[str] = set()  # names whose next process need not be a later one
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
         self.allowed = allowed or AllowList(None)
         self.upgrading = upgrading
@@ -133,6 +147,8 @@ class CoordinatorState:
         self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
         self.waiting = WaitingMembers()
+        self.reachability = Reachability()
+        self.dial_backs = DialBacks()
         self._changed = asyncio.Event()
         self._gone: tuple[float, list[int]] = (float("-inf"), [])  # as of when, and who
 
@@ -160,25 +176,48 @@ class CoordinatorState:
 
     def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
         """What the ledger is to hold once this attempt, or the last one, is committed."""
-        members = self.conductor.members.values()
         return CommittedState(
             run=self.run,
             experiment=self.experiment,
             attempt=attempt or self.conductor.committed,
-            members=tuple((member.worker, member.name) for member in members),
+            members=self.named_members(),
             model_bytes=self.model_bytes,
             allowed=None if self.allowed.names is None else tuple(sorted(self.allowed.names)),
-            removed=tuple(
-                sorted(member.name for member in members if member.removed == BY_OPERATOR)
-            ),
+            removed=self.removed_names(),
             planner=b"" if self.planner is None else self.planner.pack(),
             bytes_sent=self.stop_condition.bytes_sent,
             ended=self.stop_condition.reason,
             stopped=self.stopping,
             informed=tuple(sorted(self.informed)),
+            digests=self.digests if attempt is None else self._reported_digests(),
+            certificates=self.bindings.pack(),
             leaders=self.leaders,
             place=self.place,
+            tables=self._tables,
         )
+
+    def _reported_digests(self) -> dict[int, bytes]:
+        """Of the models that the running attempt made, for those that catch up later."""
+        running = self.conductor.running
+        reports = {} if running is None else running.reports
+        return {worker: report.digest for worker, report in reports.items() if report.digest}
+
+    def late_report(self, member: Member, report: wire.RoundReport) -> None:
+        """A report that does not count any more: the member may still hold a model of the round,
+        which others may take if nobody else has one. The first digest that it names stays."""
+        committed = Attempt.from_envelope(report.envelope) == self.conductor.committed
+        took_part = member.worker in self._took_part
+        if committed and took_part and len(report.digest) == DIGEST_BYTES:
+            self.digests.setdefault(member.worker, report.digest)
+
+    def named_members(self) -> tuple[tuple[int, str], ...]:
+        """Index and name of all members, for the ledger."""
+        return tuple((member.worker, member.name) for member in self.conductor.members.values())
+
+    def removed_names(self) -> tuple[str, ...]:
+        """The members that an operator removed, for the ledger."""
+        members = self.conductor.members.values()
+        return tuple(sorted(member.name for member in members if member.removed == BY_OPERATOR))
 
     # --- the phase -------------------------------------------------------------------------
 
@@ -195,14 +234,19 @@ class CoordinatorState:
         """Enough workers are ready."""
         self.phase, self.why = Phase.RUNNING, ""
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether nothing can be written or committed at the moment."""
+        return self._interrupted_phase is not None
+
     def pause(self, why: str) -> None:
-        """Nothing can be committed at the moment."""
+        """Nothing can be written or committed at the moment."""
         if self._interrupted_phase is None:
             self._interrupted_phase = self.phase
         self.phase, self.why = Phase.PAUSED, why
 
     def resume(self) -> None:
-        """Something was committed: continue where the pause, if there was one, began."""
+        """Something was written: continue where the pause, if there was one, began."""
         self.phase, self.why = self._interrupted_phase or self.phase, ""
         self._interrupted_phase = None
 
@@ -214,17 +258,18 @@ class CoordinatorState:
 
     def finish(self) -> None:
         """The run ends here: with all its rounds, by a condition, or because it was stopped."""
-        self.phase = Phase.FINISHED
         reached = self.stop_condition.reason
         ended = self.round_index >= self.stop_condition.last_round
-        self.why = reached or f"all {self.experiment.rounds} rounds are done"
-        if self.stopping and not ended:
-            self.why = self.stopping
         self.record.finish(
             "finished" if ended else "interrupted",
             reached=reached,
             stopped="" if ended else self.stopping,
         )
+        self.phase = Phase.FINISHED
+        self.why = reached or f"all {self.experiment.rounds} rounds are done"
+        if self.stopping and not ended:
+            self.why = self.stopping
+        self._interrupted_phase = None
         self.history.note("finished", {"round": self.round_index, "why": self.why})
         self.notify()
         self.waiting.wake_all()
@@ -234,6 +279,7 @@ class CoordinatorState:
     def member_joined(self, name: str, request: wire.JoinRequest) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
         self._check_release(request.fedhp)
+        self._replace_process(name, request.envelope.incarnation)
         member = self.conductor.join(
             name,
             request.address,
@@ -243,6 +289,7 @@ class CoordinatorState:
             step_time=request.step_time if request.step_time > 0 else float("nan"),
             now=time.monotonic(),
         )
+        self.reachability.forget(member.worker)
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
@@ -258,8 +305,29 @@ class CoordinatorState:
             LOG.warning("%s has fedhp %s, not %s: update it", name, request.fedhp, __version__)
         self.notify()
         if self.conductor.holds(member):
-            self.wake_behind()
+            self.waiting.wake_without_model()
         return member
+
+    def certificate_shown(self, name: str, pem: bytes) -> None:
+        """A worker calls with this certificate; Refused if another one has its name now."""
+        if pem and self.bindings.admit(name, pem):
+            self._expect_another_process(name)
+            self.history.note("certificate", {"name": name})
+            LOG.info("%s has a new certificate; the one before is refused from now on", name)
+
+    def _expect_another_process(self, name: str) -> None:
+        self.guard.restart(name)
+        self._replaceable.add(name)
+
+    def _replace_process(self, name: str, incarnation: int) -> None:
+        """Let a process of another machine join whose clock is behind, and tell the peers."""
+        member = self.conductor.by_name(name)
+        if name not in self._replaceable or member is None or member.removed:
+            return
+        self._replaceable.discard(name)
+        if incarnation < member.incarnation:
+            self.conductor.replace_process(member)
+            self.readmitted[name] = self.readmitted.get(name, 0) + 1
 
     def _check_release(self, release: str) -> None:
         if not works_with(release):
@@ -291,13 +359,14 @@ class CoordinatorState:
         if not held_before or before[1] != member.step_time or quiet:
             self.notify()
         if not held_before and self.conductor.holds(member):
-            self.wake_behind()
+            self.waiting.wake_without_model()
         if request.model_bytes and member.worker not in self._model_sizes:
             self._model_sizes[member.worker] = request.model_bytes
             self.record.note_samples(member.worker, request.samples)
             self.notify()
         if self.survey is not None and request.surveyed:
             self.survey.add(member.worker, request.surveyed)
+            self._links_tried(member, request.surveyed, round_index=self.round_index + 1)
             self.notify()
 
     def _believable_step_time(self, member: Member, claimed: float) -> float:
@@ -345,8 +414,15 @@ class CoordinatorState:
         if lost:
             facts["lost"] = lost
         self.history.note("report", facts)
+        self._links_tried(member, report.links, round_index=attempt.round_index)
         self.conductor.reported(member, accuracy=report.accuracy, now=time.monotonic())
         self.notify()
+
+    def _links_tried(
+        self, member: Member, links: Sequence[wire.LinkReport], *, round_index: int
+    ) -> None:
+        members = self.conductor.members
+        self.reachability.tried(member, links, members=members, round_index=round_index)
 
     def _limit_times(self, member: Member, report: wire.RoundReport) -> None:
         if member.worker not in self._ordered:
@@ -358,6 +434,7 @@ class CoordinatorState:
     def member_left(self, member: Member, why: str) -> None:
         """A member leaves by its own decision."""
         self.conductor.leave(member)
+        self.reachability.forget(member.worker)
         self.history.note("leave", {"worker": member.worker, "why": why})
         LOG.info("%s left: %s", member.name, why)
         self.notify()
@@ -365,6 +442,7 @@ class CoordinatorState:
     def member_dismissed(self, member: Member) -> None:
         """A member gets the order that it has finished."""
         self.conductor.leave(member)
+        self.reachability.forget(member.worker)
         if self.phase is Phase.FINISHED:
             self.informed.add(member.worker)
             self.notify()
@@ -380,25 +458,35 @@ class CoordinatorState:
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
         self.conductor.remove(member, why)
+        self.reachability.forget(member.worker)
         self.work_orders.pop(member.worker, None)
         self.turns.pop(member.worker, None)
         self.history.note("removed", {"worker": member.worker, "why": why})
         LOG.warning("%s is removed: %s", member.name, why)
+        if why == BY_OPERATOR:
+            self._change_removals()
         self._bar()
         self.notify()
         self.waiting.wake([member.worker])
 
+    def _change_removals(self) -> None:
+        self.removals_committed.clear()
+        self.removals_changed.set()
+
     def allow(self, member: Member) -> None:
-        """A member may join, send and take part again."""
+        """A member may join, send and take part again, also from another machine."""
         self.guard.pardon(member.name)
+        self.bindings.reopen(member.name)
+        self._expect_another_process(member.name)
         self.conductor.readmit(member)
+        self._change_removals()
         self._bar()
         self.notify()
         self.waiting.wake([member.worker])
 
     def supervise(self) -> None:
         """What has to happen soon although nobody calls: the allow-list may have changed, and
-        members that leave are waited for no longer than a few seconds."""
+        members that leave are waited for no longer than a few seconds. Logs who is silent."""
         now = time.monotonic()
         for worker, since in list(self._drained_at.items()):
             if now - since > STOP_SECONDS:
@@ -409,6 +497,7 @@ class CoordinatorState:
                     self.notify()
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
+            self.reachability.watch(self.conductor, now)
             self._follow_allow_list()
 
     def _follow_allow_list(self) -> None:
@@ -495,9 +584,8 @@ class CoordinatorState:
             return 0.0
         receivers = [member.worker for member in late]
         holders = [member.worker for member in self.alive() if self.conductor.holds(member)]
-        bandwidth = planner.links.bandwidth[np.ix_(receivers, holders)]
-        known = bandwidth[np.isfinite(bandwidth)]
-        pull = 8.0 * self.model_bytes / float(known.min()) if known.size else 0.0
+        slowest = planner.links.slowest(receivers, holders)
+        pull = 8.0 * self.model_bytes / slowest if np.isfinite(slowest) else 0.0
         wait = max(CATCH_UP_SECONDS, cluster.patience * pull)
         return min(self.deadlines.longest_wait(), wait)
 
@@ -512,7 +600,8 @@ class CoordinatorState:
 
     def begin_survey(self, participants: Sequence[int]) -> LinkSurvey:
         """Have links timed before the first plan."""
-        self.survey = LinkSurvey(participants)
+        assert self.planner is not None
+        self.survey = LinkSurvey(participants, self.planner.stage.federation.base_topology.links)
         self.why = "the links are being timed"
         self.waiting.wake(participants)
         return self.survey
@@ -616,6 +705,10 @@ class CoordinatorState:
 
     def attempt_committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
+        running = self.conductor.running
+        if running is not None and not self.asynchronous:
+            self._took_part = running.participants
+        self.digests = self._reported_digests()
         self.conductor.commit()
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
 

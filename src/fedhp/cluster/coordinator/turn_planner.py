@@ -47,15 +47,17 @@ class TurnPlanner:
         self.clock = 0.0
         self.state: Any = algorithm.start(stage.federation)
         self.turn = np.full(self.workers, -1, dtype=np.int64)  # [N] the last one given
-        self.links = LinkEstimates.unknown(self.workers)
+        self.links = LinkEstimates(self.workers)
         self.ended: list[tuple[TurnOrder, wire.RoundReport]] = []
+        self._network: tuple[int, Network] | None = None  # as of which round
 
     def next_turn(self, worker: int, *, round_index: int, present: BoolArray) -> TurnOrder:
         """The next turn of a free worker; present [N] says who else is alive."""
         self.turn[worker] += 1
         number = int(self.turn[worker])
-        rate = rate_at(self.stage.experiment, round_index, self.clock)
-        observation = Observation(round_index, self.clock, rate, present, self._network())
+        rate = rate_at(self.stage, round_index, self.clock)
+        network = self._network_at(round_index)
+        observation = Observation(round_index, self.clock, rate, present, network)
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=number
         )
@@ -126,7 +128,7 @@ class TurnPlanner:
             update_norm=norm,
             smoothness=missing,
             gradient_variance=missing,
-            bandwidth=mean_bandwidth(self._network()),
+            bandwidth=mean_bandwidth(self._estimated_network()),
             evaluation=evaluation_of(accuracy, images),
             wall={"round": seconds},
             final_evaluation=evaluation_of(whole_accuracy, images),
@@ -148,7 +150,13 @@ class TurnPlanner:
         self.links = LinkEstimates.unpack(arrays)
         self.clock = float(scalars["clock"])
 
-    def _network(self) -> Network:
+    def _network_at(self, round_index: int) -> Network:
+        """What was known at the first turn of a round: turns are many, and each is quick."""
+        if self._network is None or self._network[0] != round_index:
+            self._network = round_index, self._estimated_network()
+        return self._network[1]
+
+    def _estimated_network(self) -> Network:
         world = self.stage.world
         return self.links.network(
             model_bits=world.model_bits, sharing=world.sharing, otherwise=SLOWEST_GUESS

@@ -32,6 +32,7 @@ class WaitingMembers:
 
     def __init__(self) -> None:
         self._calls: dict[int, WaitingCall] = {}
+        self._without_model: set[int] = set()  # those that wait for a model to continue from
 
     @contextlib.contextmanager
     def begin(self, worker: int) -> Iterator[WaitingCall]:
@@ -46,6 +47,7 @@ class WaitingMembers:
         finally:
             if self._calls.get(worker) is call:
                 del self._calls[worker]
+                self._without_model.discard(worker)
 
     def workers(self) -> list[int]:
         """Who waits."""
@@ -57,6 +59,15 @@ class WaitingMembers:
             call = self._calls.get(worker)
             if call is not None:
                 call.changed.set()
+
+    def waits_for_model(self, worker: int) -> None:
+        """Nobody has the model that this worker needs: it is woken when somebody may have it."""
+        self._without_model.add(worker)
+
+    def wake_without_model(self) -> None:
+        """Somebody may have the model that some workers need."""
+        workers, self._without_model = self._without_model, set()
+        self.wake(workers)
 
     def wake_all(self) -> None:
         """Everybody's order may have changed."""

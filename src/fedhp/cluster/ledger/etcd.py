@@ -89,7 +89,7 @@ class _Pointer:
         try:
             commit, parts, digest = json.loads(value)
             return cls(str(commit), int(parts), str(digest))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             raise _foreign(value) from None
 
 
@@ -126,7 +126,7 @@ async def find_leader(
     try:
         leader = json.loads(item.value)
         return Leader(str(leader["name"]), str(leader["address"]), item.created)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise _foreign(item.value) from None
 
 

@@ -358,7 +358,7 @@ class EtcdClient:
         try:
             # A streaming call answers with a line per message; only the first is of interest.
             content = json.loads(answer.text.splitlines()[0] if answer.text else "")
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             reason = f"answers {answer.status_code} without JSON: not etcd's v3 gateway, or too old"
@@ -401,7 +401,7 @@ class EtcdClient:
             async with asyncio.timeout(seconds):
                 answer = await self._http.post(f"{member}/v3/maintenance/status", json={})
             content = answer.json()
-        except (httpx.HTTPError, OSError, ValueError):
+        except (httpx.HTTPError, OSError, ValueError, RecursionError):
             return None
         return content if _cluster_id(content) else None
 

@@ -18,13 +18,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedhp.cluster.ledger.base import LedgerDamaged, NotLeader
-from fedhp.errors import FedhpError, RunError, StorageFull
-from fedhp.files import make_folder, storage_error, storage_errors, write_file
+from fedhp.errors import FedhpError, RunError, StorageFull, TryAgain
+from fedhp.files import (
+    PRIVATE_FILE,
+    has_space,
+    make_folder,
+    restrict,
+    storage_error,
+    storage_errors,
+    write_file,
+)
 
 LEDGER_FILE = "ledger.sqlite"
 JOURNAL = Path("journal", "journal")  # next to the folder: the ledger before there was a database
 LOCK_POLL = 0.2  # s between two attempts to take the lock
 LEDGER_VERSION = 1
+QUOTA_TRIAL_BYTES = 1 << 14
 LEDGER_SCHEMA = "CREATE TABLE ledger (epoch INTEGER NOT NULL, content BLOB, sha256 BLOB NOT NULL)"
 # A rollback journal, not a WAL: between two commits the database file alone is the ledger, while
 # a bit that flips in a WAL would undo the last commit unnoticed. TRUNCATE: unlike a journal that
@@ -66,8 +75,9 @@ class LocalLedger:
 
     def _start(self) -> int:
         _refuse_journal(self._folder)
-        make_folder(self._folder, option="--out")
+        make_folder(self._folder, option="--out", private=True)
         _create(self._path)
+        restrict(self._path)  # SQLite gives its journal the same mode
         with self._clear_errors(), contextlib.ExitStack() as stack:
             connection = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode=rw",
@@ -120,7 +130,7 @@ class LocalLedger:
         if connection is None:
             raise self._not_leader()  # it was closed meanwhile
         if self._broken:
-            raise RunError(
+            raise TryAgain(
                 f"{self._path}: the ledger cannot be used any more: {self._broken}",
                 allowed="a disk that keeps what is written to it",
                 fix="check the disk and start the coordinator again: it reads what was committed",
@@ -171,7 +181,7 @@ class LocalLedger:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code == sqlite3.SQLITE_BUSY:
                 raise _Busy(f"{self._path}: another process leads") from None
-            if code == sqlite3.SQLITE_FULL:
+            if code == sqlite3.SQLITE_FULL or self._is_over_quota(error):
                 full = OSError(errno.ENOSPC, str(error))
                 raise storage_error(
                     full,
@@ -181,11 +191,18 @@ class LocalLedger:
                 ) from None
             if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise _damaged(self._path, str(error)) from None
-            raise RunError(
+            # What an I/O error left is read again by the next process.
+            kind = TryAgain if code == sqlite3.SQLITE_IOERR else RunError
+            raise kind(
                 f"{self._path}: the ledger cannot be used: {error}",
                 allowed="a disk and a folder that this user can write to",
                 fix="check the disk, its quota and the permissions of the folder",
             ) from None
+
+    def _is_over_quota(self, error: Exception) -> bool:
+        """SQLite says that only of a full disk; beyond a quota a write just fails."""
+        code = getattr(error, "sqlite_errorcode", 0)
+        return code == sqlite3.SQLITE_IOERR_WRITE and not has_space(self._folder, QUOTA_TRIAL_BYTES)
 
 
 def _create(path: Path) -> None:
@@ -201,7 +218,7 @@ def _create(path: Path) -> None:
         storage_errors(path, what="the ledger", option="--out"),
         contextlib.suppress(FileExistsError),
     ):
-        write_file(path, content, replace=False, shared=True)
+        write_file(path, content, mode=PRIVATE_FILE, replace=False, shared=True)
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> tuple[int, bytes | None]:

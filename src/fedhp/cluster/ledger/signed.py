@@ -5,8 +5,9 @@ Wherever the bytes are stored, who can write there cannot make a coordinator act
 
 from __future__ import annotations
 
-from fedhp.cluster.ledger.base import Ledger, LedgerDamaged
-from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.ledger.base import Ledger, LedgerDamaged, Unreachable
+from fedhp.cluster.security.identity import format_time
+from fedhp.cluster.security.renewal import AnyIdentity, renewable
 from fedhp.cluster.security.signatures import MAGIC, sign, verify
 from fedhp.errors import IdentityError
 
@@ -16,8 +17,8 @@ PURPOSE = "the committed state of a run"
 class SignedLedger:
     """Signs what this process commits, and verifies what it continues from."""
 
-    def __init__(self, ledger: Ledger, identity: Identity, *, where: str) -> None:
-        self._ledger, self._identity, self._where = ledger, identity, where
+    def __init__(self, ledger: Ledger, identity: AnyIdentity, *, where: str) -> None:
+        self._ledger, self._identity, self._where = ledger, renewable(identity), where
         self.lost = ledger.lost
 
     async def lead(self, *, name: str, address: str) -> int:
@@ -38,9 +39,8 @@ class SignedLedger:
         if signed is None:
             return None
         try:
-            return verify(
-                signed, authority=self._identity.authority, purpose=PURPOSE, role="coordinator"
-            )
+            authority = self._identity.current().authority
+            return verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
         except IdentityError as error:
             fix = "find out who wrote it; restore a copy, or start a new run"
             if not signed.startswith(MAGIC):
@@ -55,8 +55,18 @@ class SignedLedger:
             ) from None
 
     async def commit(self, state: bytes) -> None:
-        """Sign this state and make it the committed one."""
-        await self._ledger.commit(sign(self._identity, state, purpose=PURPOSE))
+        """Sign this state and make it the committed one; Unreachable with an expired certificate,
+        since nobody would accept such a signature."""
+        identity = self._identity.current()
+        if self._identity.expired():
+            raise Unreachable(
+                f"the certificate of {identity.name}, which signs the state, expired on "
+                f"{format_time(identity.ends)}",
+                allowed="a certificate that is valid when it signs",
+                fix=f"issue it again with --replace and copy it to {identity.folder}: the run "
+                "continues by itself",
+            )
+        await self._ledger.commit(sign(identity, state, purpose=PURPOSE))
 
     async def close(self) -> None:
         """Let another process lead."""

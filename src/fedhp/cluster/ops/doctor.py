@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
+    from fedhp.cluster.ops.operator import LeaderStatus, Target
     from fedhp.cluster.security.identity import CertificateInfo
 
-CheckVerdict = Literal["ok", "warning", "wrong"]
 OLDEST_PYTHON = (3, 11)
 REQUIRED_LIBRARIES = ("torch", "grpcio", "protobuf", "cryptography")
 SAME_EVERYWHERE = ("torch", "numpy")  # other versions may round differently
@@ -37,16 +38,6 @@ CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    verdict: CheckVerdict
-    message: str
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DoctorOptions:
     """What to check; None: not asked for."""
 
@@ -54,6 +45,7 @@ class DoctorOptions:
     name: str | None = None
     coordinator: str | None = None
     listen: str | None = None
+    advertise: str | None = None  # where others reach this machine, if not at `listen`
     data: str | None = None  # an .npz file, an experiment file, or the name of a data set
     etcd: str | None = None
     folder: Path = Path()  # where the run or the models will be written
@@ -267,15 +259,37 @@ def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
     target = operator.Target(address, options.certificates, options.name)
     before = time.time()
     try:
-        reply = operator.status(target)
+        status = operator.leader_status(target)
     except FedhpError as error:
         yield _wrong("coordinator", error)
         return
-    after = time.time()
+    after, reply = time.time(), status.reply
     state = f"{reply.state}, round {reply.round} of {reply.rounds}"
-    yield Check("coordinator", "ok", f"{address} answers: {state}")
+    asked = f"{address} is a standby; {status.leader}"
+    if status.leader.address == address:
+        asked = address
+    yield Check("coordinator", "ok", f"{asked} answers: {state}")
     yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
     yield _same_versions(dict(reply.versions))
+    if options.listen is not None or options.advertise is not None:
+        yield from _reach_both_ways(options, target, status)
+
+
+def _reach_both_ways(options: DoctorOptions, target: Target, status: LeaderStatus) -> list[Check]:
+    """Workers connect to each other: the others must reach this machine, and it must reach them."""
+    from fedhp.cluster.ops.reach import ReachTest, check_reach
+    from fedhp.cluster.protocol.addresses import parse_address
+    from fedhp.cluster.security.identity import load_identity
+
+    try:
+        identity = load_identity(target.certificates, target.name)
+        if "worker" not in identity.roles:
+            return []  # it only answers
+        if options.advertise is not None:
+            parse_address(options.advertise, key="--advertise")
+        return check_reach(ReachTest(target, options.listen, options.advertise), identity, status)
+    except FedhpError as error:
+        return [_wrong("reached by", error)]
 
 
 def _reach(host: str, port: int, address: str) -> Check:

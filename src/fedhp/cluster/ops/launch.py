@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
+from fedhp.cluster.coordinator.committed_state import check_same_settings
 from fedhp.cluster.coordinator.leadership import (
     CoordinatorProcessSettings,
     check_network,
@@ -34,7 +36,7 @@ from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.components import resolve
 from fedhp.config import Experiment, differences, own_parts, to_tables
-from fedhp.errors import IdentityError, Interrupted, RunError, Unexpected
+from fedhp.errors import IdentityError, Interrupted, RunError, restart_helps
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
@@ -42,6 +44,7 @@ from fedhp.trust import home_of, split_path
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
+LOGS_FOLDER = "logs"  # below the folder of a run
 SUPERVISE_SECONDS = 0.1  # between two checks of the processes
 RESTART_SECONDS = 60.0  # between two restarts of the same process
 WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
@@ -110,8 +113,10 @@ class Cluster:
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
         check_network(self.experiment, source=self._source)
+        self._check_same_settings()
         processes.warm_up()
-        make_folder(self.folder, option="--out")
+        for folder in (self.folder, self.folder / WORKERS_FOLDER, self.folder / LOGS_FOLDER):
+            make_folder(folder, option="--out", private=True)
         roles = dict.fromkeys(self.workers, ("worker",))
         roles |= dict.fromkeys(self.coordinators, ("coordinator",))
         roles[operator.OPERATOR_NAME] = ("operator",)
@@ -143,7 +148,7 @@ class Cluster:
         settings = processes.WorkerProcessSettings(
             name=name,
             certificates=self.certificates,
-            state=self.folder / "workers" / name,
+            state=self.folder / WORKERS_FOLDER / name,
             coordinator=self.record_folder(self.coordinators[0]),
             ha=self._ha,
             insecure_etcd=self._insecure_etcd,
@@ -217,6 +222,13 @@ class Cluster:
                     fix=f"see {self.log(name)}; the same command continues the run",
                 )
 
+    def _check_same_settings(self) -> None:
+        """Refuse other settings than those of the run in this folder, if there is one."""
+        folder = self.record_folder(self.coordinators[0])
+        if (folder / RECORD_FILE).is_file():
+            with RunReader(folder) as run:
+                check_same_settings(run.meta("experiment"), self.experiment)
+
     def is_over(self) -> bool:
         """Whether the folder holds this very run, finished: there is nothing to start."""
         folder = self.record_folder(self.coordinators[0])
@@ -289,7 +301,7 @@ class Cluster:
 
     def log(self, name: str) -> Path:
         """The log file of a process."""
-        return self.folder / "logs" / f"{name}.log"
+        return self.folder / LOGS_FOLDER / f"{name}.log"
 
     def record_folder(self, name: str = COORDINATOR_NAME) -> Path:
         """Where a coordinator writes: the folder itself, or a subfolder if there are several."""
@@ -342,8 +354,7 @@ class Cluster:
         return self._ports.get(name, 0)
 
     def _may_restart(self, code: int) -> bool:
-        # After a signal or a bug the next try may succeed; after an error of the user it will not.
-        return self._restart and (code < 0 or code == Unexpected.exit_code)
+        return self._restart and restart_helps(code)
 
 
 def free_port() -> int:

@@ -6,19 +6,26 @@ log, wherever in a line they are.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 import logging
+import os
 import re
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, TextIO
 
 Format = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = ("text", "json")
 HIDDEN = "[hidden]"
 ROOT = "fedhp"
+CONSOLE = "fedhp.console"  # the logger of what was printed
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _RESERVED = frozenset({"at", "level", "who", "logger", "message"})  # keys of every JSON line
@@ -38,6 +45,108 @@ def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> 
     logger.setLevel(logging.INFO)
     logger.propagate = False
     return handler
+
+
+def begin_json_lines(who: str) -> Callable[[], None]:
+    """From now on every line of this process is JSON, whoever prints it: commands, libraries,
+    warnings, the user's own code, uncaught exceptions. Returns what ends it."""
+    streams, hooks = (sys.stdout, sys.stderr), (sys.excepthook, threading.excepthook)
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    sys.stdout, sys.stderr = JsonLines(_own(sys.stdout), who), JsonLines(_own(sys.stderr), who)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(who))
+    root.handlers[:] = [handler]
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, JsonLines):
+                stream.finish()
+        sys.stdout, sys.stderr = streams
+        sys.excepthook, threading.excepthook = hooks
+        logging.captureWarnings(False)
+        root.handlers[:] = handlers
+
+    return end
+
+
+class JsonLines(io.TextIOBase):
+    """A stream for text of any kind; what is not JSON becomes the message of a log line."""
+
+    def __init__(self, stream: TextIO, who: str) -> None:
+        super().__init__()
+        self._stream, self._formatter = stream, JsonFormatter(who)
+        self._text = ""
+        self._lock = threading.RLock()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Take a piece of text; what was printed at once is one message."""
+        with self._lock:
+            self._text += text
+            if self._text.endswith("\n"):
+                self.finish()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing that has an end is held back."""
+        if not self._stream.closed:
+            self._stream.flush()
+
+    def finish(self) -> None:
+        """Write what has come, even if its line has no end."""
+        with self._lock:
+            text, self._text = self._text.rstrip("\r\n"), ""
+            if not text.strip():
+                return
+            if not all(map(_is_json, text.split("\n"))):
+                is_error = any(line.startswith(("error: ", "Error: ")) for line in text.split("\n"))
+                level = logging.ERROR if is_error else logging.INFO
+                text = self._formatter.format(
+                    logging.LogRecord(CONSOLE, level, "", 0, text, None, None)
+                )
+            with contextlib.suppress(ValueError):  # closed, at the end of the process
+                self._stream.write(text + "\n")
+                self._stream.flush()
+
+
+def _own(stream: TextIO) -> TextIO:
+    """The stream, or one that stays where it is when the file descriptor leads elsewhere."""
+    try:
+        handle = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return stream
+    if isinstance(stream, JsonLines) or handle not in (1, 2):
+        return stream
+    stream.flush()
+    return open(os.dup(handle), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+
+
+def _is_json(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    logging.getLogger(f"{ROOT}.process").critical("uncaught", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(details: threading.ExceptHookArgs) -> None:
+    error = details.exc_value
+    if error is not None and not isinstance(error, SystemExit):
+        _log_uncaught(details.exc_type, error, details.exc_traceback)
 
 
 def extra_facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -98,7 +207,16 @@ def last_error(log: Path) -> str:
     except OSError:
         return "  (it logged nothing)"
     errors = [line for line in lines if " error " in line or '"level": "error"' in line]
-    return "  " + "\n  ".join((errors or lines)[-1:])
+    lines_of_last = [line for last in (errors or lines)[-1:] for line in _unfolded(last)]
+    return "  " + "\n  ".join(lines_of_last)
+
+
+def _unfolded(line: str) -> list[str]:
+    """The lines of a message that the log holds as one line."""
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return str(json.loads(line)["message"]).splitlines()
+    return line.replace("\\n", "\n").splitlines()
 
 
 def _at(record: logging.LogRecord) -> str:
@@ -113,10 +231,17 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return hide(message)
 
 
+@functools.lru_cache(maxsize=256)
+def _is_secret(key: str) -> bool:
+    return _SECRET.search(key) is not None
+
+
 def _clean(key: str, value: Any) -> Any:
     """A fact as a plain value without secrets."""
-    if _SECRET.search(key):
+    if _is_secret(key):
         return HIDDEN
+    if type(value) is int:  # most are
+        return value
     if isinstance(value, Mapping):
         return {str(name): _clean(str(name), inner) for name, inner in value.items()}
     if isinstance(value, bytes):

@@ -1,10 +1,16 @@
-"""An operator's calls to a coordinator: status, stop, drain, remove and allow."""
+"""An operator's calls to the coordinator that leads: status, stop, drain, remove and allow.
+
+With several coordinators the leader is found: a standby says who leads, and so does etcd. While
+another one takes over, a call is tried again for a while.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,62 +18,150 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.leadership import ANNOUNCEMENT, Announcement, read_announcement
+from fedhp.cluster.coordinator.leadership import (
+    ANNOUNCEMENT,
+    STANDBY_ANNOUNCEMENT,
+    Announcement,
+    leader_in_etcd,
+    read_announcement,
+)
+from fedhp.cluster.coordinator.standby import read_refusal
+from fedhp.cluster.ledger.base import RunStopped
+from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes, Refused
-from fedhp.cluster.protocol.message_checks import check_receipt, check_status_reply, one_line
+from fedhp.cluster.protocol.message_checks import (
+    check_dial_back_reply,
+    check_receipt,
+    check_status_reply,
+    one_line,
+)
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import open_channel, why_refused
+from fedhp.cluster.security.identity import Identity, load_identity
+from fedhp.cluster.security.tls import certificate_at, open_channel, why_refused
 from fedhp.errors import RunError
 
 OPERATOR_NAME = "operator"  # the name that `fedhp cluster up` issues
 CERTIFICATES = "certs"  # below the folder of a run
 CALL_TRIES = 3  # another operator of the same name may call at the same moment
+TAKEOVER_SECONDS = 30.0  # for another coordinator to take over: a lease, and a restart
+TAKEOVER_PAUSE = 1.0  # s until the coordinators are asked again
 
 _NOT_REACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The coordinator that an operator calls, and the operator's own name."""
+class CoordinatorAddress:
+    """Where a coordinator may be, which leads or stands by."""
 
     address: str
+    name: str | None = None  # None: any that may serve that host
+
+    def __str__(self) -> str:
+        return self.address if self.name is None else f"{self.name} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The coordinators that an operator calls, and the operator's own name."""
+
+    address: str  # of the one that is asked first; empty with etcd
     certificates: Path
     name: str = OPERATOR_NAME
     coordinator: str | None = None  # its name; None: any coordinator that may serve that host
+    others: tuple[CoordinatorAddress, ...] = ()  # asked if that one does not answer
+    etcd: str | None = None  # where to look up who leads, instead of the addresses
+    insecure_etcd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStatus:
+    """A status, and the coordinator that leads and reported it."""
+
+    reply: wire.StatusReply
+    leader: CoordinatorAddress
+
+
+class CoordinatorTooOld(RunError):
+    """The coordinator's release does not know this call."""
+
+
+class _NotReached(Exception):
+    """A coordinator that did not answer, and why."""
+
+
+class _StandsBy(Exception):
+    """A coordinator that does not lead, and who does."""
+
+    def __init__(self, text: str, leader: Leader | None) -> None:
+        super().__init__(text)
+        self.leader = leader
+
+
+class _NobodyLeads(Exception):
+    """Nobody answered as the leader; `soon`: another one may be about to take over."""
+
+    def __init__(self, causes: Sequence[str], *, soon: bool) -> None:
+        super().__init__("; ".join(causes))
+        self.soon = soon
 
 
 def target_of(
     folder: Path, *, certificates: Path | None = None, name: str = OPERATOR_NAME
 ) -> Target:
-    """The coordinator that writes into a folder, or into one inside it (the latest epoch)."""
+    """The coordinators that write into a folder, or into one inside it; the one with the latest
+    epoch first."""
     announcements: list[Announcement] = []
-    for file in [folder / ANNOUNCEMENT, *sorted(folder.glob(f"*/{ANNOUNCEMENT}"))]:
-        try:
-            announcements.append(read_announcement(file.parent))
-        except OSError:
-            continue
+    for name_of_file in (ANNOUNCEMENT, STANDBY_ANNOUNCEMENT):
+        for place in (folder, *sorted(file.parent for file in folder.glob(f"*/{name_of_file}"))):
+            try:
+                announcements.append(read_announcement(place, name_of_file))
+            except OSError:
+                continue
     if not announcements:
         raise RunError(
             f"{folder} does not say where a coordinator is: it has no {ANNOUNCEMENT}",
             allowed="the --out folder of `fedhp coordinator` or `fedhp cluster up`",
             fix="check the folder, or give --coordinator HOST:PORT",
         )
-    latest = max(announcements, key=lambda announcement: announcement.epoch)
-    return Target(latest.address, certificates or folder / CERTIFICATES, name, latest.name)
+    latest, *earlier = sorted(announcements, key=lambda announcement: -announcement.epoch)
+    others = tuple(CoordinatorAddress(other.address, other.name) for other in earlier)
+    folder_of_certificates = certificates or folder / CERTIFICATES
+    return Target(latest.address, folder_of_certificates, name, latest.name, others)
 
 
 def status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
     """The status of the run and its workers."""
-    return asyncio.run(_status(target, seconds=seconds))
+    return leader_status(target, seconds=seconds).reply
+
+
+def leader_status(
+    target: Target,
+    *,
+    seconds: float = limits.COMMAND_SECONDS,
+    patience: float = 0.0,
+    notify: Callable[[str], None] = lambda text: None,
+) -> LeaderStatus:
+    """The status of the run and its workers, and who leads it.
+
+    patience: s for another coordinator to take over. notify: hears whom the call was sent to.
+    """
+    leading = _Leading(target, patience=patience, notify=notify)
+    return asyncio.run(_status(leading, seconds=seconds))
 
 
 def command(
-    target: Target, *, stop: bool = False, drain: str = "", remove: str = "", allow: str = ""
+    target: Target,
+    *,
+    stop: bool = False,
+    drain: str = "",
+    remove: str = "",
+    allow: str = "",
+    patience: float = 0.0,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """One of the four commands; what the coordinator will do, in words."""
+    """One of the four commands; what the coordinator will do, in words. See leader_status."""
     message = wire.CommandRequest()
     if stop:
         message.stop = True
@@ -83,47 +177,172 @@ def command(
         return message
 
     async def send() -> wire.Receipt:
-        run = (await _status(target)).run  # a command is for the run of this moment
-        seconds = limits.COMMAND_SECONDS
-        receipt: wire.Receipt = await _call(target, "Command", request, seconds=seconds, run=run)
-        _check(check_receipt, receipt, target)
+        leading = _Leading(target, patience=patience, notify=notify)
+        run = (await _status(leading)).reply.run  # a command is for the run of this moment
+        receipt: wire.Receipt = await leading.call(
+            "Command", request, seconds=limits.COMMAND_SECONDS, run=run
+        )
+        _check(check_receipt, receipt, leading.leader)
         return receipt
 
     return str(asyncio.run(send()).why)
 
 
-async def _status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
-    reply: wire.StatusReply = await _call(
-        target, "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
+async def dial_back(target: Target, address: str) -> wire.DialBackReply:
+    """Whether others can connect to this machine at its address, which must be that of a worker
+    with the name of the target's caller."""
+    leading = _Leading(target, patience=0.0, notify=lambda text: None)
+    reply: wire.DialBackReply = await leading.call(
+        "DialBack",
+        lambda envelope: wire.DialBackRequest(envelope=envelope, address=address),
+        seconds=limits.DIAL_BACK_SECONDS,
     )
-    _check(check_status_reply, reply, target)
+    _check(check_dial_back_reply, reply, leading.leader)
     return reply
 
 
-def _check(check: Callable[[Any], None], reply: Any, target: Target) -> None:
+async def _status(leading: _Leading, *, seconds: float = limits.COMMAND_SECONDS) -> LeaderStatus:
+    reply: wire.StatusReply = await leading.call(
+        "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
+    )
+    _check(check_status_reply, reply, leading.leader)
+    return LeaderStatus(reply, leading.leader)
+
+
+def _check(check: Callable[[Any], None], reply: Any, leader: CoordinatorAddress) -> None:
     try:
         check(reply)
     except Refused as error:
         raise RunError(
-            f"{target.address}: the coordinator's reply cannot be used: {error.text}",
+            f"{leader.address}: the coordinator's reply cannot be used: {error.text}",
             fix="install the same version of fedhp on both machines",
         ) from None
 
 
+class _Leading:
+    """Calls to the coordinator that leads, whichever that is."""
+
+    def __init__(self, target: Target, *, patience: float, notify: Callable[[str], None]) -> None:
+        self._target = target
+        self._identity = load_identity(target.certificates, target.name)
+        self._patience, self._notify = patience, notify
+        self._found = False  # it has answered
+        self.leader = CoordinatorAddress(target.address, target.coordinator)
+
+    async def call(
+        self,
+        method: str,
+        request: Callable[[wire.Envelope], Any],
+        *,
+        seconds: float,
+        run: str = "",
+    ) -> Any:
+        """The leader's reply; RunError if there is none."""
+        until, waiting = time.monotonic() + self._patience, False
+
+        async def ask(coordinator: CoordinatorAddress) -> Any:
+            return await _call(
+                self._identity, coordinator, method, request, seconds=seconds, run=run
+            )
+
+        while True:
+            try:
+                return await self._ask_leader(ask)
+            except _NobodyLeads as error:
+                if not error.soon or time.monotonic() + TAKEOVER_PAUSE > until:
+                    raise RunError(
+                        f"no coordinator answered: {error}",
+                        allowed="the address of a coordinator that is running",
+                        fix="run `fedhp doctor --coordinator HOST:PORT` for details"
+                        if self._target.etcd is None
+                        else "start a coordinator with this --ha, and check etcd: fedhp doctor "
+                        "--ha URL",
+                    ) from None
+                if not waiting:
+                    self._notify(f"waiting for a coordinator to take over: {error}")
+                waiting = True
+            await asyncio.sleep(TAKEOVER_PAUSE)
+
+    async def _ask_leader(self, ask: Callable[[CoordinatorAddress], Any]) -> Any:
+        """Ask one coordinator after another, and first the one that a standby names."""
+        causes, asked, stands_by = list[str](), set[str](), False
+        queue = deque([self.leader] if self._found else await self._first())
+        while queue:
+            coordinator = queue.popleft()
+            if coordinator.address in asked:
+                continue
+            asked.add(coordinator.address)
+            try:
+                reply = await ask(coordinator)
+            except _StandsBy as standby:
+                causes.append(f"{coordinator.address} is a standby: {standby}")
+                stands_by = True
+                if standby.leader is not None and standby.leader.address not in asked:
+                    leader = CoordinatorAddress(standby.leader.address, standby.leader.name)
+                    await self._check_coordinates(coordinator.address)
+                    self._notify(f"{coordinator.address} is a standby; {leader} leads")
+                    queue.appendleft(leader)
+            except _NotReached as error:
+                causes.append(str(error))
+            else:
+                if causes and not stands_by:
+                    self._notify(f"{'; '.join(causes)}; {coordinator} leads")
+                self.leader, self._found = coordinator, True
+                return reply
+        several = self._target.etcd is not None or bool(self._target.others)
+        soon = stands_by or several or self._found
+        self._found = False
+        raise _NobodyLeads(causes, soon=soon)
+
+    async def _first(self) -> list[CoordinatorAddress]:
+        target = self._target
+        if target.etcd is None:
+            return [CoordinatorAddress(target.address, target.coordinator), *target.others]
+        try:
+            leader = await leader_in_etcd(
+                target.etcd, insecure=target.insecure_etcd, authority=self._identity.authority
+            )
+        except RunStopped as error:
+            raise RunError(
+                str(error),
+                allowed="a run that goes on",
+                fix="to continue it, start a coordinator with --resume",
+            ) from None
+        except OSError as error:
+            raise _NobodyLeads([str(error)], soon=True) from None
+        coordinator = CoordinatorAddress(leader.address, leader.name)
+        if self.leader != coordinator:
+            self._notify(f"{coordinator} leads")
+        self.leader = coordinator
+        return [coordinator]
+
+    async def _check_coordinates(self, address: str) -> None:
+        """Only a machine with the role of a coordinator is believed who leads."""
+        facts = await certificate_at(self._identity, address)
+        if facts is not None and "coordinator" not in facts.roles:
+            raise RunError(
+                f"{address} is {facts.name}, which is not a coordinator by its certificate, but "
+                "answers as a standby",
+                allowed="the address of a coordinator",
+                fix="find out what runs there",
+            )
+
+
 async def _call(
-    target: Target,
+    identity: Identity,
+    coordinator: CoordinatorAddress,
     method: str,
     request: Callable[[wire.Envelope], Any],
     *,
     seconds: float,
     run: str = "",
 ) -> Any:
-    identity = load_identity(target.certificates, target.name)
-    channel = open_channel(identity, target.address, name=target.coordinator)
+    """One coordinator's reply; _StandsBy if it does not lead, RunError if it refuses."""
+    channel = open_channel(identity, coordinator.address, name=coordinator.name)
     try:
         for _ in range(CALL_TRIES):
             # For the guard each call is a new process: several operators may share one name.
-            envelope = Envelopes(target.name).make(run=run)
+            envelope = Envelopes(identity.name).make(run=run)
             try:
                 return await getattr(CoordinatorStub(channel), method)(
                     request(envelope), timeout=seconds
@@ -132,22 +351,30 @@ async def _call(
                 refused = error
                 if not str(error.details()).startswith("incarnation:"):
                     break
+        details = one_line(str(refused.details() or refused.code().name.lower()))
+        standby = read_refusal(details)
+        if standby is not None:
+            raise _StandsBy(standby.text, standby.leader)
+        if refused.code() == grpc.StatusCode.UNIMPLEMENTED:
+            raise CoordinatorTooOld(
+                f"{coordinator.address}: the coordinator is too old for this call ({method})",
+                fix="update fedhp there",
+            )
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
-            why = one_line(str(refused.details() or refused.code().name.lower()))
-            raise RunError(f"{target.address}: the coordinator refused: {why}")
-        why = await why_refused(identity, target.address, name=target.coordinator, error=refused)
-        raise RunError(
-            f"no coordinator answered: {why}",
-            allowed="the address of a coordinator that is running",
-            fix="run `fedhp doctor --coordinator HOST:PORT` for details",
-        )
+            raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
+        address, name = coordinator.address, coordinator.name
+        raise _NotReached(await why_refused(identity, address, name=name, error=refused))
     finally:
         await channel.close()
 
 
-def status_json(reply: wire.StatusReply) -> dict[str, Any]:
+def status_json(
+    reply: wire.StatusReply, *, leader: CoordinatorAddress | None = None
+) -> dict[str, Any]:
     """The reply as plain values; NaN and infinity become null."""
+    names = {member.worker: member.name for member in reply.members}
     return {
+        "coordinator": None if leader is None else leader.address,
         "run": reply.run,
         "epoch": reply.epoch,
         "round": reply.round,
@@ -171,7 +398,42 @@ def status_json(reply: wire.StatusReply) -> dict[str, Any]:
             }
             for member in reply.members
         ],
+        "unreachable": [
+            {
+                "name": member.name,
+                "address": member.address,
+                "status": member.status,
+                "silent_seconds": _number(member.silent_seconds),
+            }
+            for member in unreachable(reply)
+        ],
+        "broken_links": [
+            {
+                "worker": names.get(link.worker, str(link.worker)),
+                "peer": names.get(link.peer, str(link.peer)),
+                "why": link.why,
+                "since_round": link.since,
+                "last_round": link.last,
+                "failures": link.failures,
+            }
+            for link in reply.broken
+        ],
+        "broken_link_count": reply.broken_links,
+        "expiring_certificates": [
+            {"name": certificate.name, "seconds": certificate.seconds}
+            for certificate in reply.expiring
+        ],
     }
+
+
+def unreachable(reply: wire.StatusReply) -> list[wire.MemberStatus]:
+    """Members that send no heartbeats, and those that this coordinator has never seen."""
+    return [
+        member
+        for member in reply.members
+        if member.status in ("suspect", "dead")
+        or (member.status == "left" and member.silent_seconds >= limits.FOREVER)
+    ]
 
 
 def _number(value: float) -> float | None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import gc
 import logging
 import multiprocessing
 import os
@@ -33,7 +34,8 @@ from fedhp.cluster.coordinator.leadership import (
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.security.identity import load_identity
-from fedhp.errors import Interrupted, as_fedhp_error
+from fedhp.errors import Interrupted, as_fedhp_error, restart_helps, service_exit_codes
+from fedhp.files import PRIVATE_FILE, PRIVATE_FOLDER
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.process")
@@ -48,6 +50,8 @@ PRELOADED = (
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 STANDBY_STOP_SECONDS = 10.0  # for a standby to end after SIGTERM
+STANDBY_RESTART_SECONDS = 5.0  # as RestartSec of the systemd units
+STANDBY_POLL_SECONDS = 0.2  # between two looks whether the worker ended
 STANDBY_END_SECONDS = 2 * limits.POLL_SECONDS  # for it to end by itself when the run is over
 
 
@@ -88,40 +92,80 @@ def start_worker(settings: WorkerProcessSettings, environment: ProcessEnvironmen
 
 
 class StandbyProcess:
-    """A standby coordinator of a worker, as long as the worker runs."""
+    """A standby coordinator of a worker, as long as the worker runs; restarted if that helps.
 
-    end_seconds = 0.0  # that it may take to end by itself after its worker
+    Its own thread starts it, waits for it and ends it: Linux takes that thread for its parent.
+    """
+
+    def __init__(self, start: Callable[[], BaseProcess]) -> None:
+        self._start = start
+        self._end_seconds = 0.0  # that it may take to end by itself after its worker
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="standby")
+        self._thread.start()
 
     def let_run_end(self) -> None:
         """The run is over: the standby may lead it, and other workers still have to hear so."""
-        self.end_seconds = STANDBY_END_SECONDS
+        self._end_seconds = STANDBY_END_SECONDS
+
+    def close(self) -> None:
+        """End it."""
+        self._ending.set()
+        self._thread.join()
+
+    def _supervise(self) -> None:
+        while not self._ending.is_set():
+            process = self._start()
+            while process.is_alive() and not self._ending.is_set():
+                process.join(STANDBY_POLL_SECONDS)
+            if self._ending.is_set():
+                self._end(process)
+                return
+            code = process.exitcode or 0
+            if not restart_helps(code):
+                if code:
+                    LOG.error("the standby coordinator ended (exit code %d); see above", code)
+                return
+            LOG.warning(
+                "the standby coordinator ended (exit code %d); it is restarted in %g s",
+                code,
+                STANDBY_RESTART_SECONDS,
+            )
+            self._ending.wait(STANDBY_RESTART_SECONDS)
+
+    def _end(self, process: BaseProcess) -> None:
+        process.join(self._end_seconds)
+        process.terminate()
+        process.join(STANDBY_STOP_SECONDS)
+        process.kill()
+        process.join()
 
 
 @contextlib.contextmanager
 def standby_process(
     settings: CoordinatorProcessSettings | None, environment: ProcessEnvironment
-) -> Iterator[StandbyProcess]:
+) -> Iterator[StandbyProcess | None]:
     """Run a standby coordinator next to a worker; without settings, none.
 
     In its own process it takes no core from training, and a crash of one leaves the other alone.
     """
-    standby = StandbyProcess()
     if settings is None:
-        yield standby
+        yield None
         return
     context = multiprocessing.get_context("spawn")
-    process = context.Process(
-        target=_run_standby, args=(settings, environment), name=settings.name, daemon=True
-    )
-    process.start()
+
+    def start() -> BaseProcess:
+        process = context.Process(
+            target=_run_standby, args=(settings, environment), name=settings.name, daemon=True
+        )
+        process.start()
+        return process
+
+    standby = StandbyProcess(start)
     try:
         yield standby
     finally:
-        process.join(standby.end_seconds)
-        process.terminate()
-        process.join(STANDBY_STOP_SECONDS)
-        process.kill()
-        process.join()
+        standby.close()
 
 
 def warm_up() -> None:
@@ -214,12 +258,17 @@ def run_process(
     """Run a process from its first line to its exit code, which errors.py explains."""
     os.setsid()  # Ctrl-C in the terminal is for the launcher only
     die_with_parent()
+    # A full garbage collection would write to all objects of the fork server, and so copy them.
+    gc.freeze()
     os.environ.update(dict(environment.variables))
     if environment.log is not None:
         _redirect(environment.log)
+    if environment.log_format == "json":
+        logs.begin_json_lines(name)
     logs.set_up(who=name, form=environment.log_format)
     try:
-        code = asyncio.run(main())
+        with service_exit_codes():
+            code = asyncio.run(main())
     except Interrupted as error:
         LOG.info("stopped: %s", error.problem)
         code = error.exit_code
@@ -231,8 +280,8 @@ def run_process(
 
 
 def _redirect(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     for number in (1, 2):
         os.dup2(handle, number)
     os.close(handle)

@@ -6,6 +6,8 @@ are part of the protocol and not of `security`, which is built on top of it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import re
 import socket
@@ -14,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedhp.cluster.protocol import limits
-from fedhp.errors import ConfigError
+from fedhp.errors import AddressUnavailable, ConfigError
 
+# An address may be in use by a process that is about to end, and a network may come up late.
+_PASSING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN)
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 # What a resolver takes for an IPv4 address, though it may be an unusual way to write one.
@@ -116,6 +120,23 @@ def ip_address_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
         return None
 
 
+def own_address(listen: HostPort, *, towards: HostPort | None) -> HostPort:
+    """Where others reach a server of this machine: the host it listens on, or this side of a
+    connection to another machine."""
+    if not listen.everywhere:
+        return listen
+    own = socket.gethostname()
+    if towards is not None:
+        with contextlib.suppress(OSError):
+            family, kind, protocol, _, target = socket.getaddrinfo(
+                towards.host, towards.port, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind, protocol) as datagrams:
+                datagrams.connect(target)  # a datagram socket sends nothing here
+                own = str(datagrams.getsockname()[0])
+    return HostPort(own, listen.port)
+
+
 def check_free(address: HostPort, *, key: str) -> None:
     """Raise if this machine cannot listen there; the port is free again afterwards."""
     with reserve_port(address, key=key, listening=True):
@@ -136,11 +157,17 @@ def reserve_port(address: HostPort, *, key: str, listening: bool = False) -> Ite
             holder.listen(1)
     except OSError as error:
         holder.close()
-        raise ConfigError(
-            f"cannot listen on {address}: {error.strerror or error}",
-            key=key,
-            allowed="an address of this machine and a port that is not in use",
-            fix="choose another port, or stop the process that uses it",
-        ) from None
+        raise cannot_listen(str(address), error, key=key) from None
     with holder:
         yield HostPort(address.host, int(holder.getsockname()[1]))
+
+
+def cannot_listen(address: str, error: OSError, *, key: str) -> ConfigError:
+    """The error for an address that cannot be listened on; AddressUnavailable if that may pass."""
+    kind = AddressUnavailable if error.errno in _PASSING else ConfigError
+    return kind(
+        f"cannot listen on {address}: {error.strerror or error}",
+        key=key,
+        allowed="HOST:PORT of this machine that is not in use, port 0 for any free one",
+        fix="choose another port, or stop the process that uses it",
+    )

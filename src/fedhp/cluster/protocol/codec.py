@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.compression import (
-    INT8_LEVELS,
-    Delta,
-    Row,
-    add_delta,
-    all_finite,
-    from_int8,
-    largest_delta,
-    to_half,
-    to_int8,
-)
+from fedhp.cluster.protocol.compression import Delta, add_delta, all_finite, largest_delta
 from fedhp.errors import FedhpError
+from fedhp.learn.quantize import INT8_LEVELS, Row, from_int8, to_half, to_int8
 
 if TYPE_CHECKING:
     from fedhp.learn.params import Layout
@@ -82,8 +73,11 @@ class ModelCodec:
         self.width = layout.mixed
         self._slots = tuple(slot for slot in layout.slots if slot.stop <= layout.mixed)
         self.ends = tuple(slot.stop for slot in self._slots)
+        # Without a count these are the same for every model, and each round has many.
+        self._headers = {encoding: self._new_header(encoding, 0) for encoding in ENCODINGS}
+        self._sizes = {encoding: self._tensor_bytes(encoding, 0) for encoding in ENCODINGS}
         self._max_header = {
-            encoding: len(self._header(encoding, self.max_count(encoding))) + _SPARE_HEADER_BYTES
+            encoding: len(self.header(encoding, self.max_count(encoding))) + _SPARE_HEADER_BYTES
             for encoding in ENCODINGS
         }
         if (size := self.max_file(ENCODING_OF["none"])) > limits.MODEL_BYTES:
@@ -152,7 +146,7 @@ class ModelCodec:
 
     def size(self, encoding: str, count: int) -> int:
         """Bytes of the tensors of a file."""
-        return max((entry.stop for entry in self.entries(encoding, count)), default=0)
+        return self._tensor_bytes(encoding, count) if count else self._sizes[encoding]
 
     def max_count(self, encoding: str) -> int:
         """The largest number of values in a delta."""
@@ -167,7 +161,14 @@ class ModelCodec:
         tensors = self.size(encoding, self.max_count(encoding))
         return _LENGTH_BYTES + self._max_header[encoding] + tensors
 
-    def _header(self, encoding: str, count: int) -> bytes:
+    def header(self, encoding: str, count: int) -> bytes:
+        """The header of our own files."""
+        return self._new_header(encoding, count) if count else self._headers[encoding]
+
+    def _tensor_bytes(self, encoding: str, count: int) -> int:
+        return max((entry.stop for entry in self.entries(encoding, count)), default=0)
+
+    def _new_header(self, encoding: str, count: int) -> bytes:
         table = {
             entry.name: {
                 "dtype": entry.dtype,
@@ -180,7 +181,7 @@ class ModelCodec:
         return text + b" " * (-len(text) % 8)
 
     def _encoded(self, encoding: str, arrays: Sequence[NDArray[Any]], *, count: int = 0) -> Encoded:
-        header = self._header(encoding, count)
+        header = self.header(encoding, count)
         parts: list[bytes | memoryview] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
         parts += [array.view(np.uint8).data for array in arrays if array.size]
         digest = hashlib.sha256()
@@ -280,8 +281,12 @@ class ModelReceiver:
         expected = self._codec.size(self._encoding, count)
         if size != expected or count > self._codec.max_count(self._encoding):
             _refuse("size", f"the tensors have {size} bytes; expected: {expected}")
-        table = _parse_header(bytes(self._head[_LENGTH_BYTES:]))
-        self._spans = _spans(table, list(self._codec.entries(self._encoding, count)))
+        header = bytes(self._head[_LENGTH_BYTES:])
+        if header == self._codec.header(self._encoding, count):
+            self._spans = [(size, 0)]  # written by this program, for this model
+        else:
+            table = _parse_header(header)
+            self._spans = _spans(table, list(self._codec.entries(self._encoding, count)))
         self._tensors = np.empty(size, dtype=np.uint8)
 
     def _end(self, digest: bytes) -> None:

@@ -65,6 +65,9 @@ class CallRule:
     allowed: frozenset[str]
     epochs: Epochs
     without_run: bool = False  # the sender need not know the run yet
+    # Whether a later process of a name replaces this one. Not for questions that change nothing:
+    # `fedhp doctor` asks them next to the worker whose name it uses.
+    replaces: bool = True
 
 
 _WORKERS_ONLY = frozenset({WORKER_ROLE})
@@ -74,7 +77,10 @@ CALL_RULES: Mapping[str, CallRule] = {
     "Report": CallRule(_WORKERS_ONLY, "same"),
     "Beat": CallRule(_WORKERS_ONLY, "any"),
     "Leave": CallRule(_WORKERS_ONLY, "any"),
-    "Status": CallRule(frozenset({WORKER_ROLE, OPERATOR_ROLE}), "any", without_run=True),
+    "Status": CallRule(
+        frozenset({WORKER_ROLE, OPERATOR_ROLE}), "any", without_run=True, replaces=False
+    ),
+    "DialBack": CallRule(_WORKERS_ONLY, "any", without_run=True, replaces=False),
     "Command": CallRule(frozenset({OPERATOR_ROLE}), "any"),
     "Pull": CallRule(_WORKERS_ONLY, "since"),
     "Swap": CallRule(_WORKERS_ONLY, "since"),
@@ -131,8 +137,8 @@ class _Sender:
         if incarnation < self.incarnation:
             raise Refused(
                 "incarnation",
-                "a later process of this name was seen; if there is none, the sender's clock "
-                "was set back",
+                "a later process of this name was seen; if there is none, the sender's clock is "
+                "behind: set it, or let an operator run `fedhp cluster allow NAME`",
             )
         if incarnation > self.incarnation:
             self.incarnation, self.newest, self.seen = incarnation, sequence, 1
@@ -215,7 +221,8 @@ class Guard:
             self._check_token(envelope)
             if not envelope.incarnation or not envelope.sequence:
                 raise Refused("missing", "the envelope has no incarnation or no sequence number")
-            sender.take(envelope.incarnation, envelope.sequence)
+            if rule.replaces:
+                sender.take(envelope.incarnation, envelope.sequence)
 
     def obey(self, epoch: int) -> None:
         """At a worker: follow an order of this epoch, and none of a smaller one ever after."""
@@ -258,6 +265,13 @@ class Guard:
             if sender is not None:
                 sender.quarantined = False
                 sender.strikes.clear()
+
+    def restart(self, peer: str) -> None:
+        """Expect another process of this name, whatever its clock says; strikes stay."""
+        with self._lock:
+            sender = self._senders.get(peer)
+            if sender is not None:
+                sender.incarnation = sender.newest = sender.seen = 0
 
     def forget(self, peer: str) -> None:
         """Drop everything known of a name: it left the allow-list, or starts over."""

@@ -24,6 +24,7 @@ POLL_SLACK = 10.0  # s beyond it, until Next must be answered
 REPORT_SECONDS = 20.0
 BEAT_SECONDS = 5.0
 COMMAND_SECONDS = 10.0
+DIAL_BACK_SECONDS = 25.0  # until the members have tried an address
 CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
 FOREVER = 1e9  # s, sent in place of infinity

@@ -7,6 +7,7 @@ worker, then a peer; single values (texts, names, addresses, numbers) are at the
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +31,14 @@ MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
 MAX_TICKET_BYTES = 64
+MAX_DIALS = 4  # addresses that a member is asked to try with one heartbeat
+MAX_DIAL_RESULTS = 64  # in the reply to one test
+MAX_DIAL_TEXT = 300  # characters of why an address was not reached
+MAX_BROKEN_LINKS = 1_000  # that a status names
+MAX_EXPIRING = 100  # certificates that a status names
+MAX_CAUSE = 100  # characters of why a link is broken
 MAX_SURVEYED = 64  # links that one worker may be asked to time before the first round
+DIAL_VERDICTS = frozenset({"reached", "failed", "untested"})
 RUN_STATES = frozenset({"starting", "gathering", "running", "paused", "finished"})
 MEMBER_STATUSES = frozenset(
     {
@@ -50,6 +58,7 @@ Request: TypeAlias = (
     | wire.LeaveRequest
     | wire.StatusRequest
     | wire.CommandRequest
+    | wire.DialBackRequest
     | wire.PullRequest
     | wire.Chunk
 )
@@ -122,6 +131,7 @@ def check_beat(request: wire.BeatRequest) -> None:
     """A heartbeat."""
     _check_envelope(request)
     check_text(request.phase, "phase")
+    _check_dialed(request.dialed, most=MAX_DIALS)
 
 
 def check_leave(request: wire.LeaveRequest) -> None:
@@ -133,6 +143,28 @@ def check_leave(request: wire.LeaveRequest) -> None:
 def check_status(request: wire.StatusRequest) -> None:
     """A question for the state of the run."""
     _check_envelope(request)
+
+
+def check_dial_back(request: wire.DialBackRequest) -> None:
+    """A worker asks whether others can connect to it."""
+    _check_envelope(request)
+    check_address(request.address, "the worker's address")
+
+
+def check_dial_back_reply(reply: wire.DialBackReply) -> None:
+    """Who could connect to this machine."""
+    check_address(reply.address, "the address that was tried")
+    _check_dialed(reply.results, most=MAX_DIAL_RESULTS)
+
+
+def _check_dialed(results: Sequence[wire.DialResult], *, most: int) -> None:
+    check_length(len(results), "tests of addresses", most=most)
+    for result in results:
+        if result.verdict not in DIAL_VERDICTS:
+            raise Refused("kind", "the verdict on an address is not one of the known verdicts")
+        check_text(result.why, "why an address was not reached", most=MAX_DIAL_TEXT)
+        if result.name:
+            check_name(result.name, "the name of a member")
 
 
 def check_command(request: wire.CommandRequest) -> None:
@@ -174,6 +206,8 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
     _check_version(order.committed)
     if order.committed.epoch > order.epoch:
         raise Refused("future", "the committed model version is of a later epoch than the order")
+    if order.HasField("receipt"):
+        check_receipt(order.receipt)
     what = order.WhichOneof("what")
     if what == "work":
         _check_work(order.work, committed=order.committed.round, workers=workers, worker=worker)
@@ -183,6 +217,9 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         if not order.catch_up.peers:
             raise Refused("missing", "the order names no peer to catch up from")
         _check_peers(order.catch_up.peers, "catch_up", workers=workers, own=worker)
+        check_length(len(order.catch_up.digests), "digests", most=workers)
+        for digest in order.catch_up.digests:
+            check_digest(digest, "the digest of a committed model")
     elif what == "survey":
         if not order.survey.peers:
             raise Refused("missing", "the order names no link to survey")
@@ -207,6 +244,13 @@ def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     check_length(len(reply.without_tickets), "without_tickets", most=limits.MAX_WORKERS)
     for name in reply.without_tickets:
         check_name(name, "a name without tickets")
+    check_length(len(reply.readmitted), "readmitted", most=limits.MAX_WORKERS)
+    for name in reply.readmitted:
+        check_name(name, "a name that was let in again")
+    check_length(len(reply.dial), "addresses to try", most=MAX_DIALS)
+    for target in reply.dial:
+        check_name(target.name, "a name to connect to")
+        check_address(target.address, "an address to try")
 
 
 def check_receipt(receipt: wire.Receipt) -> None:
@@ -239,6 +283,15 @@ def check_status_reply(reply: wire.StatusReply) -> None:
         check_number(member.silent_seconds, "silent_seconds", least=0.0)
         check_number(member.step_time, "step_time", least=0.0, most=WEEK_SECONDS)
         check_number(member.accuracy, "accuracy", nan=True)
+    check_length(len(reply.broken), "broken links", most=MAX_BROKEN_LINKS)
+    for link in reply.broken:
+        for end in (link.worker, link.peer):
+            check_worker(end, "a broken link", workers=limits.MAX_WORKERS)
+        check_text(link.why, "why a link is broken", most=MAX_CAUSE)
+    check_length(len(reply.expiring), "expiring certificates", most=MAX_EXPIRING)
+    for certificate in reply.expiring:
+        check_name(certificate.name, "the name in a certificate")
+        check_number(certificate.seconds, "the seconds until a certificate expires")
 
 
 def check_pull(request: wire.PullRequest) -> None:
@@ -453,13 +506,19 @@ def check_run(value: str, what: str) -> None:
 def check_address(value: str, what: str) -> None:
     """HOST:PORT, with an IPv6 address in brackets; nothing else that gRPC would connect to."""
     _check_characters(value, what, most=limits.ADDRESS_LENGTH)
-    address = split_host_port(value)
-    if address is None or not address.port or not is_reachable(address.host):
+    if not _is_address(value):
         raise Refused(
             "address",
             f"{what} is {quoted(value)}, not HOST:PORT with a port from 1 to 65535 "
             "(IPv6: [ADDRESS]:PORT)",
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_address(value: str) -> bool:
+    """Whether a peer can be called there; every order names the same few."""
+    address = split_host_port(value)
+    return address is not None and address.port > 0 and is_reachable(address.host)
 
 
 def check_number(

@@ -16,12 +16,12 @@ import numpy as np
 from fedhp.cluster.protocol.codec import ENCODING_OF, Encoded, ModelCodec, ModelReceiver
 from fedhp.cluster.protocol.compression import (
     Delta,
-    Row,
     add_delta,
     largest_changes,
     row_digest,
     topk_count,
 )
+from fedhp.learn.quantize import Row
 
 V = TypeVar("V")
 

@@ -76,7 +76,7 @@ class JoinRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class JoinReply(_message.Message):
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_WITH_NEXT_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     worker: int
@@ -93,23 +94,26 @@ class JoinReply(_message.Message):
     leaders: _containers.RepeatedCompositeFieldContainer[Leadership]
     committed: Stand
     key: bytes
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ...) -> None: ...
+    reports_with_next: bool
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed")
+    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SURVEYED_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     step_time: float
     model_bytes: int
     samples: int
     surveyed: _containers.RepeatedCompositeFieldContainer[LinkReport]
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ...) -> None: ...
+    report: RoundReport
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
     __slots__ = ("worker", "name", "address", "ticket")
@@ -124,7 +128,7 @@ class PeerAddress(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token")
+    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token", "receipt")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +138,7 @@ class Order(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     SURVEY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     committed: Stand
     wait: Wait
@@ -143,7 +148,8 @@ class Order(_message.Message):
     finished: Finished
     survey: Survey
     token: bytes
-    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ...) -> None: ...
+    receipt: Receipt
+    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("why",)
@@ -152,16 +158,20 @@ class Wait(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("why",)
+    __slots__ = ("why", "removed")
     WHY_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     why: str
-    def __init__(self, why: _Optional[str] = ...) -> None: ...
+    removed: bool
+    def __init__(self, why: _Optional[str] = ..., removed: bool = ...) -> None: ...
 
 class CatchUp(_message.Message):
-    __slots__ = ("peers",)
+    __slots__ = ("peers", "digests")
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedCompositeFieldContainer[PeerAddress]
-    def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ...) -> None: ...
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Survey(_message.Message):
     __slots__ = ("peers", "deadline")
@@ -292,15 +302,24 @@ class Receipt(_message.Message):
     def __init__(self, accepted: bool = ..., why: _Optional[str] = ...) -> None: ...
 
 class BeatRequest(_message.Message):
-    __slots__ = ("envelope", "phase")
+    __slots__ = ("envelope", "phase", "dialed")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    DIALED_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     phase: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ...) -> None: ...
+    dialed: _containers.RepeatedCompositeFieldContainer[DialResult]
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ..., dialed: _Optional[_Iterable[_Union[DialResult, _Mapping]]] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets")
+    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets", "readmitted", "dial")
+    class ReadmittedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +328,8 @@ class BeatReply(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     BARRED_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TICKETS_FIELD_NUMBER: _ClassVar[int]
+    READMITTED_FIELD_NUMBER: _ClassVar[int]
+    DIAL_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     attempt: int
@@ -317,7 +338,47 @@ class BeatReply(_message.Message):
     leave: bool
     barred: _containers.RepeatedScalarFieldContainer[str]
     without_tickets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: bool = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
+    readmitted: _containers.ScalarMap[str, int]
+    dial: _containers.RepeatedCompositeFieldContainer[DialTarget]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: bool = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ...) -> None: ...
+
+class DialTarget(_message.Message):
+    __slots__ = ("test", "name", "address")
+    TEST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    test: int
+    name: str
+    address: str
+    def __init__(self, test: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class DialResult(_message.Message):
+    __slots__ = ("test", "verdict", "why", "name")
+    TEST_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    test: int
+    verdict: str
+    why: str
+    name: str
+    def __init__(self, test: _Optional[int] = ..., verdict: _Optional[str] = ..., why: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DialBackRequest(_message.Message):
+    __slots__ = ("envelope", "address")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    address: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ...) -> None: ...
+
+class DialBackReply(_message.Message):
+    __slots__ = ("address", "results")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    results: _containers.RepeatedCompositeFieldContainer[DialResult]
+    def __init__(self, address: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DialResult, _Mapping]]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("envelope", "why")
@@ -357,8 +418,24 @@ class MemberStatus(_message.Message):
     accuracy: float
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., status: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., step_time: _Optional[float] = ..., local_steps: _Optional[int] = ..., accuracy: _Optional[float] = ...) -> None: ...
 
+class BrokenLink(_message.Message):
+    __slots__ = ("worker", "peer", "why", "since", "last", "failures")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    peer: int
+    why: str
+    since: int
+    last: int
+    failures: int
+    def __init__(self, worker: _Optional[int] = ..., peer: _Optional[int] = ..., why: _Optional[str] = ..., since: _Optional[int] = ..., last: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members", "versions", "clock", "round_seconds")
+    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members", "versions", "clock", "round_seconds", "broken", "broken_links", "expiring")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +453,9 @@ class StatusReply(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_LINKS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRING_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     round: int
@@ -386,7 +466,18 @@ class StatusReply(_message.Message):
     versions: _containers.ScalarMap[str, str]
     clock: float
     round_seconds: float
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ...) -> None: ...
+    broken: _containers.RepeatedCompositeFieldContainer[BrokenLink]
+    broken_links: int
+    expiring: _containers.RepeatedCompositeFieldContainer[ExpiringCertificate]
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ..., broken: _Optional[_Iterable[_Union[BrokenLink, _Mapping]]] = ..., broken_links: _Optional[int] = ..., expiring: _Optional[_Iterable[_Union[ExpiringCertificate, _Mapping]]] = ...) -> None: ...
+
+class ExpiringCertificate(_message.Message):
+    __slots__ = ("name", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class CommandRequest(_message.Message):
     __slots__ = ("envelope", "drain", "stop", "allow", "remove")

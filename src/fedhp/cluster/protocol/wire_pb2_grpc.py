@@ -70,6 +70,11 @@ class CoordinatorStub(object):
                 request_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.CommandRequest.SerializeToString,
                 response_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.DialBack = channel.unary_unary(
+                '/fedhp.cluster.v1.Coordinator/DialBack',
+                request_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackRequest.SerializeToString,
+                response_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -125,6 +130,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DialBack(self, request, context):
+        """A worker asks whether others can connect to its address; members try it and report.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +174,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Command,
                     request_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.CommandRequest.FromString,
                     response_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Receipt.SerializeToString,
+            ),
+            'DialBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.DialBack,
+                    request_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackRequest.FromString,
+                    response_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +371,33 @@ class Coordinator(object):
             '/fedhp.cluster.v1.Coordinator/Command',
             fedhp_dot_cluster_dot_protocol_dot_wire__pb2.CommandRequest.SerializeToString,
             fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DialBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedhp.cluster.v1.Coordinator/DialBack',
+            fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackRequest.SerializeToString,
+            fedhp_dot_cluster_dot_protocol_dot_wire__pb2.DialBackReply.FromString,
             options,
             channel_credentials,
             insecure,

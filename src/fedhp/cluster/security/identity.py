@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import ip_address_in, is_name, same_host
-from fedhp.errors import IdentityError
+from fedhp.errors import IdentityError, NotYetValid
 
 ROLES = ("coordinator", "worker", "operator")
 AUTHORITY = "ca"
@@ -43,6 +43,7 @@ class Identity:
     authority: bytes = field(repr=False)  # these three are PEM
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
+    stamp: tuple[int, ...] = field(default=(), repr=False, compare=False)  # of the three files
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class CertificateInfo:
 def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Identity:
     """Load a machine's identity from its three files, and check it."""
     check_name(name)
+    stamp = file_stamp(folder, name)  # before they are read: a later change is never missed
     file, signer_file = folder / f"{name}.crt", folder / f"{AUTHORITY}.crt"
     authority, certificate = read_pem(signer_file), read_pem(file)
     key = read_pem(file.with_suffix(".key"))
@@ -83,7 +85,28 @@ def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Id
             fix="copy the right files: a file is named after the name in the certificate",
         )
     roles = frozenset(info.roles)
-    return Identity(name, roles, folder, info.ends, authority, certificate, key)
+    return Identity(name, roles, folder, info.ends, authority, certificate, key, stamp)
+
+
+def file_stamp(folder: Path, name: str) -> tuple[int, ...]:
+    """Changes when one of the three files does."""
+    stamp: list[int] = []
+    for file in (f"{AUTHORITY}.crt", f"{name}.crt", f"{name}.key"):
+        try:
+            status = os.stat(folder / file)
+        except OSError:
+            stamp.append(0)
+            continue
+        stamp += (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return tuple(stamp)
+
+
+def renewal_command(info: CertificateInfo) -> str:
+    """The command that issues the same certificate again, where the authority is."""
+    if info.authority:
+        return "fedhp certs init, in a new folder; then issue all certificates again"
+    options = [f"--host {host}" for host in info.hosts] + [f"--role {role}" for role in info.roles]
+    return " ".join(("fedhp certs issue", info.name, *options, "--replace"))
 
 
 def recheck(identity: Identity, *, now: datetime | None = None) -> None:
@@ -203,12 +226,13 @@ def check_dates(what: str, certificate: x509.Certificate, moment: datetime) -> N
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {format_time(moment)}"
     if moment > ends:
+        renewal = renewal_command(certificate_info(Path("expired.crt"), certificate))
         raise IdentityError(
             f"{what} expired on {format_time(ends)}; {clock}",
-            fix="fedhp certs issue NAME --replace, or set this machine's clock if it is wrong",
+            fix=f"{renewal}; or set this machine's clock if it is wrong",
         )
     if moment < starts:
-        raise IdentityError(
+        raise NotYetValid(
             f"{what} is not yet valid, only from {format_time(starts)}; {clock}",
             fix="set this machine's clock if it is wrong; otherwise wait, or issue a new one",
         )

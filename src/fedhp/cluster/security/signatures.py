@@ -6,6 +6,7 @@ passes for another.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ _SIGNER = Path("signer.crt")  # not a file: the certificate that came with the c
 def sign(identity: Identity, content: bytes, *, purpose: str, now: float | None = None) -> bytes:
     """The content with the signature and the certificate of this machine in front of it."""
     file = identity.folder / f"{identity.name}.crt"
-    key = parse_key(file, identity.certificate, key=identity.key)
+    key = _own_key(file, identity.certificate, identity.key)
     moment = time.time() if now is None else now
     signature = key.sign(_signed_bytes(purpose, moment, content), ec.ECDSA(hashes.SHA256()))
     head = {
@@ -43,6 +44,12 @@ def sign(identity: Identity, content: bytes, *, purpose: str, now: float | None 
         "signature": signature.hex(),
     }
     return MAGIC + json.dumps(head).encode("ascii") + b"\n" + content
+
+
+@functools.lru_cache(maxsize=4)
+def _own_key(file: Path, certificate: bytes, key: bytes) -> ec.EllipticCurvePrivateKey:
+    """Every commit is signed with the same key."""
+    return parse_key(file, certificate, key=key)
 
 
 def verify(signed: bytes, *, authority: bytes, purpose: str, role: str) -> bytes:
@@ -60,7 +67,10 @@ def verify(signed: bytes, *, authority: bytes, purpose: str, role: str) -> bytes
         pem = head["certificate"].encode("ascii")
         written_for = str(head["purpose"])
         signed_at = datetime.fromtimestamp(moment, UTC)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError):
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError),
+        *(OverflowError, OSError, RecursionError),
+    ):
         raise IdentityError("its signature cannot be read") from None
     if written_for != purpose:
         raise IdentityError(f"it was signed as {written_for[:60]!r}, not as {purpose!r}")

@@ -6,12 +6,13 @@ gRPC tells a refused client only "Socket closed"; why_refused finds the true cau
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
@@ -27,7 +29,8 @@ from fedhp.cluster.protocol.addresses import HostPort, parse_address
 from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
-from fedhp.errors import IdentityError
+from fedhp.cluster.security.renewal import AnyIdentity, renewable
+from fedhp.errors import ExitCode, IdentityError
 
 _RECENT_SECONDS = 2.0  # a file that changed so recently may change again with the same times
 _REFUSAL_CODES = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
@@ -39,6 +42,7 @@ _CERTIFICATE_ERRORS = {
     **dict.fromkeys((7, 18, 19, 20, 21), "has a certificate of another authority than ca.crt"),
     26: "has a certificate that is not for servers",
 }
+_DATE_ERRORS = (9, 10)  # they pass: that machine gets a new certificate, or a clock is set
 # What the other side says about ours, by the names of TLS alerts.
 _TLS_ALERTS = {
     "CERTIFICATE_EXPIRED": "says that the certificate has expired or is not yet valid",
@@ -59,6 +63,7 @@ class PeerIdentity:
 
     name: str
     roles: frozenset[str]
+    certificate: bytes = field(default=b"", repr=False, compare=False)  # PEM
 
 
 class AllowList:
@@ -115,11 +120,28 @@ class AllowList:
             self._stamp = stamp
 
 
-def server_credentials(identity: Identity) -> grpc.ServerCredentials:
-    """For a server that accepts only clients with a certificate of its authority."""
+def server_credentials(identity: AnyIdentity) -> grpc.ServerCredentials:
+    """For a server that accepts only clients with a certificate of its authority.
+
+    A renewed certificate is shown to whoever connects after its files have changed.
+    """
     _require_tls13()
-    pair = (identity.key, identity.certificate)
-    return grpc.ssl_server_credentials([pair], identity.authority, require_client_auth=True)
+    renewed = renewable(identity)
+    shown = renewed.current()
+
+    def changed() -> Any:
+        """Called by gRPC before every handshake, in a thread of its own; None: no change."""
+        nonlocal shown
+        before, shown = shown, renewed.current()
+        return None if shown is before else configuration(shown)
+
+    def configuration(own: Identity) -> Any:
+        pair = (own.key, own.certificate)
+        return grpc.ssl_server_certificate_configuration([pair], own.authority)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(shown), changed, require_client_authentication=True
+    )
 
 
 def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
@@ -147,9 +169,15 @@ def peer_of(context: Any) -> PeerIdentity:
     version = b"".join(properties.get("ssl_tls_version", ())).decode("ascii", "replace")
     if version != "TLSv1.3":
         raise IdentityError(f"the connection is {version or 'of an unknown kind'}, not TLS 1.3")
-    uris = (uri.decode("utf-8", "replace") for uri in properties.get("peer_uri", ()))
-    name, roles = identities.name_and_roles(uris)
-    return PeerIdentity(name, frozenset(roles))
+    pem = b"".join(properties.get("x509_pem_cert", ()))
+    return _identity_in(tuple(properties.get("peer_uri", ())), pem)
+
+
+@functools.lru_cache(maxsize=1024)
+def _identity_in(uris: tuple[bytes, ...], pem: bytes) -> PeerIdentity:
+    """The identity in a certificate's URIs: every call names it, and few differ."""
+    name, roles = identities.name_and_roles(uri.decode("utf-8", "replace") for uri in uris)
+    return PeerIdentity(name, frozenset(roles), pem)
 
 
 async def identify_caller(context: Any) -> PeerIdentity:
@@ -163,10 +191,11 @@ async def identify_caller(context: Any) -> PeerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a call failed, and whether it will fail until somebody replaces a certificate."""
+    """Why a call failed, and whether it will fail until somebody corrects this machine."""
 
     text: str
     final: bool = False
+    works: bool = False  # nothing failed when it was tried again
 
 
 async def why_refused(
@@ -196,9 +225,16 @@ async def cause_of(
         identities.recheck(identity)
         identities.load_identity(identity.folder, identity.name)
     except IdentityError as wrong:
-        return Cause("; ".join(part for part in (wrong.problem, wrong.fix) if part), final=True)
+        text = "; ".join(part for part in (wrong.problem, wrong.fix) if part)
+        return Cause(text, final=wrong.exit_code == ExitCode.NEVER)
     cause = await asyncio.to_thread(_try_handshake, identity, target, name=name)
     return Cause(f"{address} {cause.text}", cause.final)
+
+
+async def handshake_problem(identity: Identity, target: HostPort, *, name: str) -> str:
+    """Why a handshake with the machine of this name fails at an address; empty if it succeeds."""
+    cause = await asyncio.to_thread(_try_handshake, identity, target, name=name)
+    return "" if cause.works else cause.text
 
 
 async def certificate_at(identity: Identity, address: str) -> identities.CertificateInfo | None:
@@ -267,10 +303,14 @@ def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) ->
                 # certificate: the first read brings its alert, or the first frame of HTTP/2.
                 if mismatch:
                     return Cause(mismatch, final=True)
-                return Cause(_after_handshake(identity, connection.recv(1)))
+                first = connection.recv(1)
+                return Cause(_after_handshake(identity, first), works=bool(first))
         except ssl.SSLCertVerificationError as error:
             other = f"has a bad certificate: {error.verify_message}"
-            return Cause(_CERTIFICATE_ERRORS.get(error.verify_code, other), final=True)
+            text = _CERTIFICATE_ERRORS.get(error.verify_code, other)
+            if error.verify_code not in _DATE_ERRORS:
+                return Cause(text, final=True)
+            return Cause(text + _dates_at(identity, target))
         except TimeoutError:
             return Cause(
                 f"accepted the connection but sent nothing for {seconds:g} s: is it stuck?"
@@ -283,9 +323,32 @@ def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) ->
                 "another program"
             )
         except ssl.SSLError as error:
-            return Cause(_alert_text(identity, error.reason or ""), final=True)
+            reason = error.reason or ""
+            return Cause(
+                _alert_text(identity, reason), final=not reason.endswith("CERTIFICATE_EXPIRED")
+            )
         except OSError as error:
             return Cause(f"broke the connection: {error.strerror or error}")
+
+
+def _dates_at(identity: Identity, target: HostPort) -> str:
+    """Whose certificate is shown there and until when it is valid, although TLS refuses it."""
+    context = _context(identity)
+    context.verify_mode = ssl.CERT_NONE  # only to look at it: nothing is sent
+    address = (target.host, target.port)
+    try:
+        with (
+            socket.create_connection(address, limits.CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
+            shown = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
+        shown.verify_directly_issued_by(x509.load_pem_x509_certificate(identity.authority))
+    except (OSError, ValueError, TypeError, InvalidSignature):
+        return ""
+    info = identities.certificate_info(Path("its certificate"), shown)
+    starts, ends = map(identities.format_time, (info.starts, info.ends))
+    renewal = identities.renewal_command(info)
+    return f": that of {info.name} is valid from {starts} to {ends}; to renew it: {renewal}"
 
 
 def _context(identity: Identity) -> ssl.SSLContext:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
@@ -33,12 +34,13 @@ from fedhp.cluster.protocol.message_checks import (
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.tls import Cause, cause_of, certificate_at, open_channel
 from fedhp.cluster.worker.session import WorkerSession
-from fedhp.errors import RunError
+from fedhp.errors import FedhpError, RunError, TryAgain
 
 log = logging.getLogger("fedhp.worker")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # s between two tries
 SILENT_SECONDS = 3.0  # without any answer, even to a beat, until a call is tried elsewhere
+DIAGNOSIS_SECONDS = 30.0  # between two diagnoses of why a worker lost its coordinator
 GIVE_UP = 60.0  # s without a coordinator before the first join; later ones wait forever
 # Errors that may pass: the coordinator is not there, not leading, or busy.
 TRANSIENT = frozenset(
@@ -52,6 +54,8 @@ TRANSIENT = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
+# Refusals of a join that depend on what the coordinator knows at that moment.
+PASSING_REASONS = frozenset({"epoch", "run", "joined", "incarnation"})
 
 Finder: TypeAlias = Callable[[], Awaitable[str]]  # returns the address of the current leader
 
@@ -87,18 +91,31 @@ class CoordinatorClient:
         self._give_up = give_up
         self._tries = 0
         self._channel: grpc.aio.Channel | None = None
+        self._stub: CoordinatorStub | None = None  # of this channel
+        self._shown = session.identity  # with which the channel was opened
+        self._diagnosis: asyncio.Task[None] | None = None
+        self._diagnosed = -math.inf  # when, last
         self.address = addresses[0] if addresses else ""
         self.joined = False  # at least once
+        self.answered = math.nan  # when a coordinator answered last
+        self.reports_with_next = False  # the coordinator reads reports that come with Next
         self._role_checked = False  # of the process at the other end of this connection
         self._pending: Any = None  # the call that waits for its answer
         self._last_heard = 0.0  # when the pending call began, or a beat was answered since then
 
+    async def end(self) -> None:
+        """Close the connection for good."""
+        if self._diagnosis is not None:
+            self._diagnosis.cancel()
+            await asyncio.gather(self._diagnosis, return_exceptions=True)
+        await self.close()
+
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; the next call opens another one."""
         self._role_checked = False
         if self._channel is not None:
             await self._channel.close()
-            self._channel = None
+            self._channel = self._stub = None
 
     async def join(
         self, address: str, *, samples: int, step_time: float, stored: Sequence[Attempt]
@@ -129,6 +146,7 @@ class CoordinatorClient:
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 self.joined = True
+                self.reports_with_next = reply.reports_with_next
                 return reply
 
     async def next_order(
@@ -139,17 +157,23 @@ class CoordinatorClient:
         model_bytes: int,
         samples: int,
         surveyed: Sequence[wire.LinkReport] = (),
+        report: tuple[Attempt, wire.RoundReport] | None = None,
     ) -> wire.Order:
-        """Wait for the next order; Refused if it must not be obeyed."""
+        """Wait for the next order, and report the last attempt if that was not done before;
+        Refused if the order must not be obeyed."""
         request = wire.NextRequest(
             stands=[attempt.to_wire() for attempt in stored[-limits.MODEL_VERSIONS :]],
             step_time=step_time,
             model_bytes=model_bytes,
             samples=samples,
             surveyed=surveyed,
+            report=None if report is None else report[1],
         )
         order: wire.Order = await self._until_answered(
-            "Next", request, limits.POLL_SECONDS + limits.POLL_SLACK
+            "Next",
+            request,
+            limits.POLL_SECONDS + limits.POLL_SLACK,
+            attempt=None if report is None else report[0],
         )
         check_order(order, workers=self._session.workers, worker=self._session.worker)
         self._session.leader.check_order(order)
@@ -164,12 +188,19 @@ class CoordinatorClient:
         check_receipt(receipt)
         return receipt
 
-    async def beat(self, seconds: float) -> wire.BeatReply:
-        """Send one heartbeat; it is not repeated, since the next one comes anyway."""
+    async def beat(
+        self, seconds: float, *, dialed: Sequence[wire.DialResult] = ()
+    ) -> wire.BeatReply:
+        """Send one heartbeat; it is not repeated, since the next one comes anyway.
+
+        dialed: what came of the addresses that an earlier reply asked to try.
+        """
         if self._channel is None:
             # Calling the last address again would keep the finder from being asked.
             raise Refused("attempt", "the coordinator's address is being looked up")
-        request = wire.BeatRequest(envelope=self._session.envelope(), phase=self._session.phase)
+        request = wire.BeatRequest(
+            envelope=self._session.envelope(), phase=self._session.phase, dialed=dialed
+        )
         timeout = min(limits.BEAT_SECONDS, max(seconds, 0.5))
         reply: wire.BeatReply = await self._call("Beat")(request, timeout=timeout)
         try:
@@ -177,7 +208,7 @@ class CoordinatorClient:
         except NoCoordinator as error:
             raise Refused("role", str(error)) from None
         check_beat_reply(reply, workers=self._session.workers or limits.MAX_WORKERS)
-        self._last_heard = time.monotonic()
+        self._last_heard = self.answered = time.monotonic()
         return reply
 
     def cancel_if_silent(self) -> None:
@@ -209,7 +240,7 @@ class CoordinatorClient:
             await self._call("Leave")(request, timeout=limits.BEAT_SECONDS)
         alone = len(self._addresses) <= 1 and self._finder is None
         if not self.joined and (alone or waited > self._give_up):
-            raise RunError(
+            raise TryAgain(
                 f"{self.address}: this worker does not follow that coordinator: {error.text}",
                 allowed="the coordinator that led the run before, or one that took over from it",
                 fix="start the right coordinator, or give its address; to join another run, use "
@@ -219,19 +250,22 @@ class CoordinatorClient:
 
     def _call(self, method: str) -> Any:
         if self._channel is None:
-            self._channel = open_channel(self._session.identity, self.address, name=self._name)
-        return getattr(CoordinatorStub(self._channel), method)
+            self._shown = self._session.identity
+            self._channel = open_channel(self._shown, self.address, name=self._name)
+            self._stub = CoordinatorStub(self._channel)
+        return getattr(self._stub, method)
 
     async def _until_answered(
         self, method: str, request: Any, timeout: float, *, attempt: Attempt | None = None
     ) -> Any:
         pause, started = FIRST_PAUSE, time.monotonic()
         while True:
+            if self._shown is not self._session.identity:
+                await self.close()  # a renewed certificate is shown over a new connection
             try:
                 if self._finder is not None and self._channel is None:
                     self.address = await self._finder()
-                # An envelope is never used twice, also where the message is the same.
-                request.envelope.CopyFrom(self._envelope(method, attempt))
+                self._put_envelopes(method, request, attempt)
                 return await self._answer(self._call(method)(request, timeout=timeout))
             except grpc.aio.AioRpcError as error:
                 self._raise_unless_transient(method, error)
@@ -244,6 +278,10 @@ class CoordinatorClient:
                 cause = Cause(str(error))
             except OSError as error:  # of the finder
                 cause = Cause(str(error))
+            except FedhpError as error:  # of the finder: what etcd refuses to everybody
+                if not self.joined:
+                    raise
+                cause = Cause(error.problem)
             log.warning(
                 "coordinator not reached",
                 extra={"call": method, "address": self.address, "why": cause.text},
@@ -259,7 +297,7 @@ class CoordinatorClient:
         if cause.final and len(self._addresses) <= 1 and self._finder is None:
             raise RunError(cause.text, fix="correct that certificate, then start this worker again")
         if waited + pause > self._give_up:
-            raise RunError(
+            raise TryAgain(
                 f"no coordinator answered within {waited:.0f} s: {cause.text}",
                 allowed="the host and port of a coordinator that is running",
                 fix="start it, or correct the cause above, then start this worker again",
@@ -277,22 +315,31 @@ class CoordinatorClient:
         finally:
             self._pending = None
         await self._check_role()
+        self.answered = time.monotonic()
         return reply
 
-    def _envelope(self, method: str, attempt: Attempt | None) -> wire.Envelope:
+    def _put_envelopes(self, method: str, request: Any, attempt: Attempt | None) -> None:
+        """One is never used twice, also where the message is the same."""
+        session = self._session
         if method == "Join":
             # The run is not known before; naming it afterwards would bind the worker to it.
-            return self._session.envelopes.make(attempt=Attempt(self._session.guard.epoch, 0, 0))
-        return self._session.envelope(attempt)
+            envelope = session.envelopes.make(attempt=Attempt(session.guard.epoch, 0, 0))
+        elif method == "Next" and attempt is not None:
+            envelope = session.envelope()
+            request.report.envelope.CopyFrom(session.envelope(attempt))
+        else:
+            envelope = session.envelope(attempt)
+        request.envelope.CopyFrom(envelope)
 
     def _raise_unless_transient(self, method: str, error: grpc.aio.AioRpcError) -> None:
         if error.code() in TRANSIENT:
             return
         if method != "Join":
             raise MustJoin(error.details() or error.code().name)
-        raise RunError(
-            f"{self.address}: the coordinator refused this worker: "
-            f"{error.details() or error.code().name.lower()}",
+        details = error.details() or error.code().name.lower()
+        kind = TryAgain if details.partition(":")[0] in PASSING_REASONS else RunError
+        raise kind(
+            f"{self.address}: the coordinator refused this worker: {details}",
             fix="see the reason above; the coordinator's log has more",
         )
 
@@ -302,6 +349,8 @@ class CoordinatorClient:
         if self._role_checked:
             return
         facts = await certificate_at(self._session.identity, self.address)
+        if facts is not None:
+            self._session.expiry.see_info(facts)
         if facts is None:
             raise NoCoordinator(f"{self.address} does not show its certificate again")
         if "coordinator" not in facts.roles:
@@ -322,7 +371,20 @@ class CoordinatorClient:
 
     async def _cause(self, error: grpc.aio.AioRpcError) -> Cause:
         """The true cause: gRPC reports a wrong certificate and a closed port alike."""
-        if self.joined or error.code() != grpc.StatusCode.UNAVAILABLE:
-            return Cause(f"{self.address}: {error.details() or error.code().name.lower()}")
-        identity = self._session.identity
-        return await cause_of(identity, self.address, name=self._name, error=error)
+        details = error.details() or error.code().name.lower()
+        cause = Cause(f"{self.address}: {details}")
+        if error.code() != grpc.StatusCode.UNAVAILABLE or details.startswith("standby: "):
+            return cause
+        if not self.joined:
+            identity = self._session.identity
+            return await cause_of(identity, self.address, name=self._name, error=error)
+        # Another coordinator may lead already: looking for the cause must not delay the next try.
+        idle = self._diagnosis is None or self._diagnosis.done()
+        if idle and time.monotonic() - self._diagnosed > DIAGNOSIS_SECONDS:
+            self._diagnosed = time.monotonic()
+            self._diagnosis = asyncio.ensure_future(self._diagnose(self.address))
+        return cause
+
+    async def _diagnose(self, address: str) -> None:
+        cause = await cause_of(self._session.identity, address, name=self._name)
+        log.warning("why the coordinator is not reached", extra={"why": cause.text})

@@ -10,7 +10,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.succession import Follower, Leadership
 from fedhp.cluster.worker.model_store import stored_attempts
-from fedhp.files import write_file
+from fedhp.files import PRIVATE_FILE, storage_errors, write_file
 
 LEADER_FILE = "leader.json"
 
@@ -49,7 +49,8 @@ class FollowedLeader:
         self._run, self._follower = reply.run, follower
         if known != (self._run, follower.epoch, follower.token):
             facts = {"run": reply.run, "epoch": follower.epoch, "token": follower.token.hex()}
-            write_file(self._file, json.dumps(facts).encode())
+            with storage_errors(self._file, option="--state", recovery="start this worker again"):
+                write_file(self._file, json.dumps(facts).encode(), mode=PRIVATE_FILE)
 
     def check_order(self, order: wire.Order) -> None:
         """Refuse an order of another leader."""

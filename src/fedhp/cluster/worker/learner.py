@@ -37,6 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Row = NDArray[np.float32]  # the part of a model that is sent
 ONLY = 0  # index of the worker in its shard of one
+SMALL_MODEL_BYTES = 128 << 10  # encoded and checked sooner than a thread is woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,22 @@ class MixedModel:
     digest: bytes  # SHA-256 of the part that is sent
 
 
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round ends with; accuracies are NaN where nothing was tested."""
+
+    mixed: MixedModel
+    accuracy: float
+    whole_accuracy: float
+
+
+async def run_codec(codec: ModelCodec, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run what takes as long as a model is large: in a thread, or at once if it is small."""
+    if 4 * codec.width <= SMALL_MODEL_BYTES:
+        return job(*args, **kwargs)
+    return await asyncio.to_thread(job, *args, **kwargs)
+
+
 class Learner:
     """Trains, mixes and tests the model of one worker."""
 
@@ -68,6 +85,8 @@ class Learner:
         self.samples = len(shard_spec.parts[ONLY])
         self.layout = shard_spec.layout
         self.codec = ModelCodec(shard_spec.layout)
+        # Whether the algorithm averages models in pairs, without rounds.
+        self.asynchronous = isinstance(prepared.algorithm, AsyncAlgorithm)
         self.committed = INITIAL  # the attempt that made the current model
         self.swapping = False  # the current model was sent to a peer and must not change
         self._stop = threading.Event()
@@ -82,11 +101,6 @@ class Learner:
         self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._shard.close()
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether the algorithm averages models in pairs, without rounds."""
-        return isinstance(self.prepared.algorithm, AsyncAlgorithm)
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something long in the thread, like asyncio.to_thread; if the caller is cancelled,
@@ -178,6 +192,23 @@ class Learner:
         row = self._shard.mixed[ONLY].cpu().numpy().copy()
         counters = self._shard.after_counters[ONLY].cpu().numpy().copy()
         return MixedModel(StoredModel(row, counters), distances, self.digest(row))
+
+    def end_round(
+        self,
+        received: Mapping[int, Row],
+        weights: Mapping[int, float],
+        *,
+        attempt: Attempt,
+        on_part: bool,
+        on_whole: bool,
+    ) -> RoundResult:
+        """Mix, test what is to be tested and store the mixed model durably."""
+        mixed = self.measure_and_mix(received, weights)
+        accuracy = self.test(mixed.model, whole=False) if on_part else float("nan")
+        whole_accuracy = self.test(mixed.model, whole=True) if on_whole else float("nan")
+        if not self._stopped():  # else nobody waits for it any more
+            self.write(attempt, mixed.model)
+        return RoundResult(mixed, accuracy, whole_accuracy)
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
@@ -283,7 +314,7 @@ class Learner:
         columns = np.array(sorted(weights), dtype=np.int64)
         values = np.array([weights[column] for column in columns.tolist()])
         row = csr_array(
-            (values, (np.zeros(len(columns), dtype=np.int64), columns)),
+            (values, columns, np.array([0, len(columns)])),
             shape=(1, self.prepared.experiment.workers),
         )
         peers = sorted(received)

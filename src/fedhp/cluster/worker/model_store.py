@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.files import make_folder, storage_errors, write_parts
+from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_parts
 from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
 
 log = logging.getLogger("fedhp.worker")
@@ -45,7 +45,7 @@ class ModelStore:
         self.folder = folder
         self._run_folder = folder / run
         self._models: dict[Attempt, StoredModel] = {}
-        make_folder(self._run_folder, option="--state")
+        make_folder(self._run_folder, option="--state", private=True)
 
     def load(self, *, width: int, counters: int) -> None:
         """Read the files of an earlier process; damaged or unsuitable ones are left alone."""
@@ -146,7 +146,7 @@ def _write(path: Path, arrays: Arrays, metadata: dict[str, str]) -> None:
     with storage_errors(
         path, what="the model", option="--state", recovery="start this worker again"
     ):
-        write_parts(path, tensor_parts(arrays, metadata))
+        write_parts(path, tensor_parts(arrays, metadata), mode=PRIVATE_FILE)
 
 
 def _digest(model: StoredModel) -> str:

@@ -1,8 +1,8 @@
 """What this worker asks of its peers: trained and committed models, probes, swaps.
 
 A peer that does not deliver raises PeerLost with the reason that goes into the report: "gone",
-"deadline", "unreachable", or "refused: ..." with the peer's own word. A link is timed from when
-the peer is ready to send, so that its training does not look like a slow link.
+"deadline", "unreachable", "late" (this worker is), or "refused: ..." with the peer's own word. A
+link is timed from when the peer is ready to send: its training does not look like a slow link.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.compression import Row
+from fedhp.cluster.protocol.codec import BadModel, ModelCodec
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
+from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import open_channel
-from fedhp.cluster.worker.learner import Learner
+from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
+from fedhp.learn.quantize import Row
 
 WORKERS_ONLY = frozenset({WORKER_ROLE})
+LATE = "late"  # this worker itself came to the exchange after its end: no peer is to blame
 FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
 BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
+IDLE_ROUNDS = 10  # until the connection to a peer that no order names any more is closed
+IDLE_CONNECTIONS = 32  # that are kept in addition to those of the last round
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +70,43 @@ class _PartnerBusy(Exception):
     """The partner of a swap is in another one."""
 
 
+@dataclass(slots=True)
+class _Connection:
+    """A connection to one peer."""
+
+    address: str
+    channel: grpc.aio.Channel
+    stub: PeerStub
+    identity: Identity  # that was shown to the peer
+    last_round: int  # that used it
+    calls: int = 0  # in progress
+
+
 class PeerClient:
-    """Calls to peers, over one connection per peer."""
+    """Calls to peers, over one connection per peer; only those in use are kept."""
 
     def __init__(self, session: WorkerSession) -> None:
         self._session = session
-        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
+        self._connections: dict[str, _Connection] = {}  # by name of the peer
 
     async def close(self) -> None:
         """Close all connections."""
-        for _, channel in self._channels.values():
-            await channel.close()
-        self._channels.clear()
+        for name in list(self._connections):
+            await self._close(name)
+
+    async def close_unused(self) -> None:
+        """Close the connections that the last rounds did not use, and the oldest ones if there
+        are many."""
+        now = self._session.attempt.round_index
+        idle = {
+            name: connection.last_round
+            for name, connection in self._connections.items()
+            if not connection.calls and connection.last_round < now
+        }
+        newest_first = sorted(idle, key=lambda name: -idle[name])
+        for position, name in enumerate(newest_first):
+            if position >= IDLE_CONNECTIONS or idle[name] <= now - IDLE_ROUNDS:
+                await self._close(name)
 
     async def pull_trained(
         self, peer: wire.PeerAddress, attempt: Attempt, *, incoming: IncomingModels, patience: float
@@ -92,7 +121,7 @@ class PeerClient:
             ticket=peer.ticket,
         )
         transfer = await self._pull(peer, request, receiver.push, patience=patience)
-        row = await self._finish(peer, lambda: incoming.finish(peer.name, receiver))
+        row = await self._finish(peer, incoming.codec, lambda: incoming.finish(peer.name, receiver))
         return ReceivedModel(row, transfer)
 
     async def pull_committed(
@@ -114,7 +143,7 @@ class PeerClient:
         )
         receiver = learner.codec.receiver()
         await self._pull(peer, request, receiver.push, patience=patience)
-        return await self._finish(peer, receiver.finish)
+        return await self._finish(peer, learner.codec, receiver.finish)
 
     async def probe(
         self, peer: wire.PeerAddress, attempt: Attempt, *, size: int, patience: float
@@ -154,6 +183,8 @@ class PeerClient:
         once, and this side releases its model until the next try. Pauses differ from worker to
         worker, so that two that collide do not collide forever.
         """
+        if patience <= 0:
+            raise PeerLost(LATE)
         until = time.monotonic() + patience
         pause = FIRST_SWAP_PAUSE * (1 + self._session.worker / max(self._session.workers, 1))
         while True:
@@ -167,18 +198,36 @@ class PeerClient:
 
     # --- inside ----------------------------------------------------------------------------
 
-    async def _channel(self, peer: wire.PeerAddress) -> grpc.aio.Channel:
+    @contextlib.asynccontextmanager
+    async def _connected(self, peer: wire.PeerAddress) -> AsyncIterator[PeerStub]:
+        """For one call to a peer, which is not interrupted because other connections are closed."""
         if self._session.guard.is_quarantined(peer.name):
             raise PeerLost("refused: quarantined")
         if peer.name in self._session.tickets.barred:
             raise PeerLost("refused: removed")
-        address, channel = self._channels.get(peer.name, ("", None))
-        if channel is None or address != peer.address:
-            if channel is not None:
-                await channel.close()
-            channel = open_channel(self._session.identity, peer.address, name=peer.name)
-            self._channels[peer.name] = (peer.address, channel)
-        return channel
+        connection = self._connections.get(peer.name)
+        identity = self._session.identity
+        if connection is not None and (
+            connection.address != peer.address
+            or (connection.identity is not identity and not connection.calls)
+        ):
+            await self._close(peer.name)
+            connection = self._connections.get(peer.name)
+        if connection is None:
+            channel = open_channel(identity, peer.address, name=peer.name)
+            connection = _Connection(
+                peer.address, channel, PeerStub(channel), identity, last_round=0
+            )
+            self._connections[peer.name] = connection
+        connection.last_round = self._session.attempt.round_index
+        connection.calls += 1
+        try:
+            yield connection.stub
+        finally:
+            connection.calls -= 1
+
+    async def _close(self, name: str) -> None:
+        await self._connections.pop(name).channel.close()
 
     async def _pull(
         self,
@@ -190,40 +239,42 @@ class PeerClient:
         max_bytes: int = limits.MODEL_BYTES,
     ) -> TransferTime:
         """Read all chunks of an answer and check them as they come."""
-        channel = await self._channel(peer)
-        stream = PeerStub(channel).Pull(request, timeout=max(patience, 0.01))
-        with self._errors_as_peer_lost(peer, stream):
-            await stream.initial_metadata()
-            started = time.monotonic()
-            size = await self._read(peer, stream, push, request.envelope, max_bytes)
-            return TransferTime(size, started, time.monotonic() - started)
+        if patience <= 0:
+            raise PeerLost(LATE)
+        async with self._connected(peer) as stub:
+            stream = stub.Pull(request, timeout=max(patience, 0.01))
+            with self._errors_as_peer_lost(peer, stream):
+                await stream.initial_metadata()
+                started = time.monotonic()
+                size = await self._read(peer, stream, push, request.envelope, max_bytes)
+                return TransferTime(size, started, time.monotonic() - started)
 
     async def _swap_once(
         self, peer: wire.PeerAddress, attempt: Attempt, learner: Learner, patience: float
     ) -> tuple[float, TransferTime]:
-        channel = await self._channel(peer)
-        learner.swapping = True
-        try:
-            started = time.monotonic()
-            encoded = await asyncio.to_thread(learner.codec.encode, learner.current())
-            envelope = self._session.envelope(attempt)
-            receiver = learner.codec.receiver()
+        async with self._connected(peer) as stub:
+            with _holding(learner):
+                started = time.monotonic()
+                encoded = await run_codec(learner.codec, learner.codec.encode, learner.current())
+                envelope = self._session.envelope(attempt)
+                receiver = learner.codec.receiver()
 
-            async def own_chunks() -> AsyncIterator[wire.Chunk]:
-                ticket = peer.ticket
-                for chunk in learner.codec.chunks(encoded, envelope):
-                    chunk.ticket, ticket = ticket, b""
-                    yield chunk
+                async def own_chunks() -> AsyncIterator[wire.Chunk]:
+                    ticket = peer.ticket
+                    for chunk in learner.codec.chunks(encoded, envelope):
+                        chunk.ticket, ticket = ticket, b""
+                        self._session.sent_bytes += len(chunk.data)
+                        yield chunk
 
-            stream = PeerStub(channel).Swap(own_chunks(), timeout=max(patience, 0.01))
-            with self._errors_as_peer_lost(peer, stream):
-                size = await self._read(peer, stream, receiver.push, envelope, limits.MODEL_BYTES)
-            theirs = await self._finish(peer, receiver.finish)
-            distance = learner.average(theirs)
-            seconds = time.monotonic() - started
-            return distance, TransferTime(size + encoded.total, started, seconds)
-        finally:
-            learner.swapping = False
+                stream = stub.Swap(own_chunks(), timeout=max(patience, 0.01))
+                with self._errors_as_peer_lost(peer, stream):
+                    size = await self._read(
+                        peer, stream, receiver.push, envelope, limits.MODEL_BYTES
+                    )
+                theirs = await self._finish(peer, learner.codec, receiver.finish)
+                distance = learner.average(theirs)
+                seconds = time.monotonic() - started
+                return distance, TransferTime(size + encoded.total, started, seconds)
 
     async def _read(
         self,
@@ -244,6 +295,7 @@ class PeerClient:
                 failpoints.reach("worker.receiving", request.round)
                 first = False
             size += len(chunk.data)
+            self._session.received_bytes += len(chunk.data)
             if size > max_bytes:
                 raise BadModel("size", f"there are more than {max_bytes} bytes")
             push(chunk)
@@ -258,10 +310,12 @@ class PeerClient:
         if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
             raise Refused("kind", "the answer belongs to another request")
 
-    async def _finish(self, peer: wire.PeerAddress, finish: Callable[[], Row]) -> Row:
-        """Decode and check a received model in a thread."""
+    async def _finish(
+        self, peer: wire.PeerAddress, codec: ModelCodec, finish: Callable[[], Row]
+    ) -> Row:
+        """Decode and check a received model."""
         try:
-            return await asyncio.to_thread(finish)
+            return await run_codec(codec, finish)
         except BadModel as error:
             self._session.note_refusal(peer.name, error, what="model")
             raise PeerLost(f"refused: {error.reason}") from None
@@ -279,6 +333,16 @@ class PeerClient:
             raise _from_status(error) from None
         finally:
             stream.cancel()
+
+
+@contextlib.contextmanager
+def _holding(learner: Learner) -> Iterator[None]:
+    """The current model does not change while a peer averages it with its own."""
+    learner.swapping = True
+    try:
+        yield
+    finally:
+        learner.swapping = False
 
 
 def _from_status(error: grpc.aio.AioRpcError) -> Exception:

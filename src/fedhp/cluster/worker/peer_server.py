@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
@@ -29,15 +30,16 @@ from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
 from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
-from fedhp.cluster.security.tls import identify_caller, peer_of
-from fedhp.cluster.worker.learner import Learner
+from fedhp.cluster.security.tls import PeerIdentity, identify_caller
+from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
 
 MAX_CALLS_PER_PEER = 4  # at once; more are refused
 MAX_SENDING = 64  # streams that send at once; more wait for their turn
 PROBE_BUDGET_BYTES = 2 * limits.PROBE_BYTES  # that one peer may ask for at once
 PROBE_BUDGET_RATE = limits.PROBE_BYTES / 10.0  # bytes per s by which it is refilled
-PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES = 16, 1024
+# The first chunk is the share of a probe that comes out of buffers; the others are timed together.
+PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES = 4, 1024
 
 STATUS_CODES = {
     "unknown": grpc.StatusCode.PERMISSION_DENIED,
@@ -93,6 +95,8 @@ class ModelOffer:
 
     async def take(self, attempt: Attempt, *, reader: str, patience: float) -> OutgoingModel:
         """Wait for the model of this attempt, which a peer may learn of before this worker."""
+        if attempt == self.attempt and reader in self._readers and self._model is not None:
+            return self._model
         try:
             async with asyncio.timeout(patience), self._changed:
                 while True:
@@ -144,8 +148,9 @@ class PeerService(PeerServicer):
 
     async def Pull(self, request: wire.PullRequest, context: Context) -> None:
         """Stream a model, or the bytes of a probe."""
-        async with self._answering(context, "pull") as peer:
-            self._admit(request.envelope, context, "Pull")
+        async with self._answering(context, "pull") as caller:
+            peer = caller.name
+            self._admit(request.envelope, caller, "Pull")
             check_pull(request)
             self._check_partner(peer, request.envelope, request.ticket, _purpose_of(request))
             if request.wanted == wire.PROBE:
@@ -165,12 +170,13 @@ class PeerService(PeerServicer):
         connection breaks after it, the caller keeps its own model, and the mean of all models
         has moved by half the difference of the two, divided by their number.
         """
-        async with self._answering(context, "swap") as peer:
+        async with self._answering(context, "swap") as caller:
+            peer = caller.name
             async with asyncio.timeout(limits.CHUNK_SECONDS):
                 first = await anext(aiter(chunks), None)
             if first is None:
                 raise Refused("missing", "the stream is empty")
-            self._admit(first.envelope, context, "Swap")
+            self._admit(first.envelope, caller, "Swap")
             check_first_chunk(first)
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
             learner = self._ready_learner()
@@ -179,10 +185,12 @@ class PeerService(PeerServicer):
             _check_not_swapping(learner)
             receiver = learner.codec.receiver()
             receiver.push(first)
+            self._session.received_bytes += len(first.data)
             failpoints.reach("worker.receiving", self._session.attempt.round_index)
             async for chunk in _timely(chunks):
                 receiver.push(chunk)
-            theirs = await asyncio.to_thread(receiver.finish)
+                self._session.received_bytes += len(chunk.data)
+            theirs = await run_codec(learner.codec, receiver.finish)
             _check_not_swapping(learner)
             # Once more: the same ticket may have been used, or its caller removed, meanwhile.
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
@@ -190,18 +198,20 @@ class PeerService(PeerServicer):
             mine = learner.current()
             learner.average(theirs)
             self._session.note("averaged", {"peer": peer})
-            encoded = await asyncio.to_thread(learner.codec.encode, mine)
+            encoded = await run_codec(learner.codec, learner.codec.encode, mine)
             await self._send_model(encoded, self._reply_to(first), context)
 
     # --- inside ----------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _answering(self, context: Context, what: str) -> AsyncIterator[str]:
-        """The caller's name; an error in the block aborts the call with a code and the reason."""
-        peer = (await identify_caller(context)).name
+    async def _answering(self, context: Context, what: str) -> AsyncIterator[PeerIdentity]:
+        """Who calls; an error in the block aborts the call with a code and the reason."""
+        caller = await identify_caller(context)
+        peer = caller.name
+        self._session.expiry.see(peer, caller.certificate)
         try:
             async with self._limits.one_call(peer):
-                yield peer
+                yield caller
             return
         except Refused as error:
             self._session.note_refusal(peer, error, what=what)
@@ -216,8 +226,7 @@ class PeerService(PeerServicer):
         code = STATUS_CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, f"{reason}: {text}")
 
-    def _admit(self, envelope: wire.Envelope, context: Context, call: str) -> None:
-        caller = peer_of(context)
+    def _admit(self, envelope: wire.Envelope, caller: PeerIdentity, call: str) -> None:
         self._session.guard.check(
             envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
         )
@@ -259,7 +268,7 @@ class PeerService(PeerServicer):
     async def _trained_model(self, request: wire.PullRequest, peer: str) -> Encoded:
         attempt = Attempt.from_envelope(request.envelope)
         outgoing = await self._offer.take(attempt, reader=peer, patience=request.patience)
-        encoded = await asyncio.to_thread(outgoing.take, peer, request.base)
+        encoded = await run_codec(outgoing.codec, outgoing.take, peer, request.base)
         if self._offer.attempt != attempt:
             raise NotAvailable("attempt", "this worker is at a later attempt")
         return encoded
@@ -273,7 +282,7 @@ class PeerService(PeerServicer):
             if model is None:
                 raise NotAvailable("stand", "this worker does not have the model of that attempt")
             row = model.row[: learner.layout.mixed]
-        return await asyncio.to_thread(learner.codec.encode, row)
+        return await run_codec(learner.codec, learner.codec.encode, row)
 
     async def _send_model(
         self, encoded: Encoded, envelope: wire.Envelope, context: Context
@@ -288,6 +297,7 @@ class PeerService(PeerServicer):
             for chunk in chunks:
                 async with asyncio.timeout(limits.CHUNK_SECONDS):
                     await context.write(chunk)
+                self._session.sent_bytes += len(chunk.data)
                 if first:
                     failpoints.reach("worker.sending", self._session.attempt.round_index)
                     first = False
@@ -322,7 +332,8 @@ async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk
 
 def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
     """Random bytes, which no link can compress."""
-    step = min(max(size // PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES), limits.MODEL_CHUNK_BYTES)
+    step = max(math.ceil(size / PROBE_CHUNKS), MIN_PROBE_CHUNK_BYTES)
+    step = min(step, limits.MODEL_CHUNK_BYTES)
     data = os.urandom(min(size, step))
     digest = hashlib.sha256()
     for start in range(0, size, step):

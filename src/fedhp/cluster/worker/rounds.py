@@ -16,16 +16,15 @@ from typing import Any, TypeVar
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.compression import Row
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
-from fedhp.cluster.worker.learner import Learner, TrainingResult
-from fedhp.cluster.worker.model_store import StoredModel
-from fedhp.cluster.worker.peer_client import PeerClient, PeerLost, ReceivedModel
+from fedhp.cluster.worker.learner import Learner, TrainingResult, run_codec
+from fedhp.cluster.worker.peer_client import LATE, PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
 from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged
 from fedhp.learn.local import Estimate
+from fedhp.learn.quantize import Row
 
 T = TypeVar("T")
 NAN = float("nan")
@@ -67,6 +66,7 @@ class OrderExecutor:
         self._gone: frozenset[int] = frozenset()
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
         self._surveyed: list[wire.LinkReport] = []
+        self._lost_peers: set[str] = set()  # whose models did not come at the last try
         self.step_time = 0.0
         self.last_round: RoundProgress | None = None
 
@@ -138,12 +138,15 @@ class OrderExecutor:
             rows = {worker: model.row for worker, model in models.items()}
             selected = await self._score(work, rows)
             weights = self._weights(work, rows, selected)
-            mixed = await learner.run(learner.measure_and_mix, rows, weights)
-
-            accuracy, whole_accuracy = await self._test(
-                mixed.model, on_part=work.evaluate, on_whole=work.whole_test
+            result = await learner.run(
+                learner.end_round,
+                rows,
+                weights,
+                attempt=attempt,
+                on_part=work.evaluate,
+                on_whole=work.whole_test,
             )
-            await learner.run(learner.write, attempt, mixed.model)
+            mixed = result.mixed
             session.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
 
             links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
@@ -152,7 +155,7 @@ class OrderExecutor:
                 work.round,
                 work.local_steps,
                 seconds,
-                accuracy,
+                result.accuracy,
                 len(lost),
                 learner.prepared.task.metric_name,
             )
@@ -169,16 +172,20 @@ class OrderExecutor:
             start_loss=estimate.start_loss,
             links=[*links, *probes],
             selected=selected,
-            accuracy=accuracy,
-            whole_accuracy=whole_accuracy,
+            accuracy=result.accuracy,
+            whole_accuracy=result.whole_accuracy,
             images=learner.prepared.test_images if work.evaluate else 0,
             digest=mixed.digest,
         )
 
     async def catch_up(self, order: wire.Order) -> bool:
-        """Take the committed model from the first peer that has it; whether one did."""
+        """Take the committed model from the first peer that has it; whether one did.
+
+        It must be one that a worker reported in the committed round: a peer cannot give another.
+        """
         learner, session = self._learner, self._session
         committed = Attempt.from_wire(order.committed)
+        wanted = frozenset(order.catch_up.digests)  # an older coordinator names none
         session.enter("catching up")
         for peer in order.catch_up.peers:
             try:
@@ -191,6 +198,12 @@ class OrderExecutor:
                 )
             except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
+                continue
+            if wanted and learner.digest(row) not in wanted:
+                forged = BadModel(
+                    "digest", f"{peer.name} sent a model that ({committed}) did not make"
+                )
+                session.note_refusal(peer.name, forged, what="committed model")
                 continue
             model = learner.with_received(row)
             await learner.run(learner.store.write, committed, model, keeping=committed)
@@ -227,7 +240,9 @@ class OrderExecutor:
 
         session.enter("mixing")
         model = learner.label(Attempt.from_wire(order.committed))
-        accuracy, _ = await self._test(model, on_part=act.evaluate)
+        accuracy = NAN
+        if act.evaluate:
+            accuracy = await learner.run(learner.test, model, whole=False)
         await learner.run(learner.write, learner.committed, model)
         digest = learner.digest(model.row)
         session.note("mixed", {**facts, "digest": digest.hex()})
@@ -288,11 +303,11 @@ class OrderExecutor:
 
     async def _encode(self, row: Row, work: wire.Work) -> None:
         try:
-            await asyncio.to_thread(self._outgoing.offer, row)
+            await run_codec(self._outgoing.codec, self._outgoing.offer, row)
         except BadModel:  # in a buffer of the model, since loss and update are finite
             raise Diverged(
                 f"round {work.round}: the model of this worker is no longer finite",
-                fix=f"lower training.learning_rate (it was {work.learning_rate:g} in this round)",
+                fix=f"lower the learning rate (it was {work.learning_rate:g} in this round)",
             ) from None
 
     async def _estimate(self, work: wire.Work) -> Estimate:
@@ -304,9 +319,10 @@ class OrderExecutor:
         self, peers: Iterable[wire.PeerAddress], attempt: Attempt, *, until: float
     ) -> tuple[dict[int, ReceivedModel], dict[int, str]]:
         """The models of all peers at once, and the reasons why others did not come."""
+        asked = {peer.worker: peer for peer in peers}
         self._pulling = {
-            peer.worker: asyncio.ensure_future(self._pull(peer, attempt, until=until))
-            for peer in peers
+            worker: asyncio.ensure_future(self._pull(peer, attempt, until=until))
+            for worker, peer in asked.items()
         }
         self.stop_waiting_for(self._gone)
         try:
@@ -323,10 +339,20 @@ class OrderExecutor:
             answer = PeerLost("gone") if task.cancelled() else task.result()
             if isinstance(answer, PeerLost):
                 lost[worker] = answer.reason
-                log.warning("peer lost", extra={"worker": worker, "why": answer.reason})
             else:
                 models[worker] = answer
+            self._log_link(asked[worker], lost.get(worker, ""))
         return models, lost
+
+    def _log_link(self, peer: wire.PeerAddress, lost: str) -> None:
+        """Log when a link breaks and when it works again, not in every round."""
+        facts = {"peer": peer.name, "worker": peer.worker, "address": peer.address}
+        if lost and peer.name not in self._lost_peers:
+            self._lost_peers.add(peer.name)
+            log.warning("peer lost", extra={**facts, "why": lost})
+        elif not lost and peer.name in self._lost_peers:
+            self._lost_peers.discard(peer.name)
+            log.info("peer is back", extra=facts)
 
     async def _pull(
         self, peer: wire.PeerAddress, attempt: Attempt, *, until: float
@@ -355,7 +381,7 @@ class OrderExecutor:
             link.bytes, link.seconds = transfer.bytes, transfer.seconds
         except PeerLost as error:
             link.lost = error.reason
-            log.warning("peer lost", extra={"worker": partner.worker, "why": error.reason})
+        self._log_link(partner, link.lost)
         return link
 
     async def _score(self, work: wire.Work, rows: dict[int, Row]) -> list[int]:
@@ -383,17 +409,6 @@ class OrderExecutor:
         weights[own] = work.own_weight + missing if rows or not planned else 1.0
         return weights
 
-    async def _test(
-        self, model: StoredModel, *, on_part: bool, on_whole: bool = False
-    ) -> tuple[float, float]:
-        """Accuracy on the run's test samples and on all of them; NaN where not wanted."""
-        learner, accuracy, whole_accuracy = self._learner, NAN, NAN
-        if on_part:
-            accuracy = await learner.run(learner.test, model, whole=False)
-        if on_whole:
-            whole_accuracy = await learner.run(learner.test, model, whole=True)
-        return accuracy, whole_accuracy
-
     async def _probe(
         self,
         peers: Iterable[wire.PeerAddress],
@@ -410,7 +425,7 @@ class OrderExecutor:
             patience = min(PROBE_SECONDS, until - time.monotonic())
             link = wire.LinkReport(worker=peer.worker, distance=NAN, probe=True)
             if peer.worker in self._gone or patience <= 0:
-                link.lost = "gone" if peer.worker in self._gone else "deadline"
+                link.lost = "gone" if peer.worker in self._gone else LATE
             else:
                 try:
                     transfer = await self._peers.probe(peer, attempt, size=size, patience=patience)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
 from fedhp.cluster.protocol.tickets import TicketChecker
 from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.worker.followed_leader import FollowedLeader
 
 log = logging.getLogger("fedhp.worker")
@@ -31,7 +34,8 @@ class WorkerSession:
     def __init__(
         self, identity: Identity, history: History, *, folder: Path, after: int = 0
     ) -> None:
-        self.identity = identity
+        self.certificates = RenewableIdentity(identity)
+        self.expiry = ExpiryWatch(self.certificates)
         self.name = identity.name
         self.history = history
         self.envelopes = Envelopes(identity.name, after=after)
@@ -39,10 +43,21 @@ class WorkerSession:
         self.leader = FollowedLeader(folder)
         self.tickets = TicketChecker()
         self._log_throttle = LogThrottle()
+        self._readmitted: dict[str, tuple[int, int]] = {}  # epoch and count, by name
         self.worker = -1
         self.workers = 0  # in the experiment, once it is known
         self.phase = "joining"
+        self._phase_seconds: defaultdict[str, float] = defaultdict(float)  # in those before
+        self._phase_since = time.monotonic()
+        self.sent_bytes = 0  # of models and probes, to peers
+        self.received_bytes = 0
+        self.refused: Counter[str] = Counter()  # messages, by reason
         self.attempt = INITIAL  # the one in progress, or the last one
+
+    @property
+    def identity(self) -> Identity:
+        """Who this worker is, by the certificate that its files have now."""
+        return self.certificates.current()
 
     @property
     def run(self) -> str:
@@ -61,11 +76,25 @@ class WorkerSession:
         self.guard.token = self.leader.token
         self.tickets.key = reply.key
 
+    def readmit(self, counts: Mapping[str, int], *, epoch: int) -> None:
+        """Names that belong to another process now, as the coordinator counts them."""
+        for name, count in counts.items():
+            if self._readmitted.get(name) != (epoch, count):
+                self._readmitted[name] = (epoch, count)
+                self.guard.restart(name)
+
     def enter(self, phase: str) -> None:
         """Change the phase; in some of them a test lets the process die."""
-        self.phase = phase
+        now = time.monotonic()
+        self._phase_seconds[self.phase] += now - self._phase_since
+        self.phase, self._phase_since = phase, now
         if phase in failpoints.WORKER_POINTS and phase not in IN_STREAMS:
             failpoints.reach(f"worker.{phase}", self.attempt.round_index)
+
+    def seconds_by_phase(self) -> dict[str, float]:
+        """How long this worker was in each phase so far."""
+        elapsed = time.monotonic() - self._phase_since
+        return {**self._phase_seconds, self.phase: self._phase_seconds[self.phase] + elapsed}
 
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
         """Write an event to the history and the log."""
@@ -74,6 +103,7 @@ class WorkerSession:
 
     def note_refusal(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
         """Record a refused message; one that an honest peer never sends is a strike."""
+        self.refused[error.reason] += 1
         bad = isinstance(error, BadModel) or error.reason in BAD_REASONS
         quarantined = self.guard.strike(peer, error.reason) if bad else False
         facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": quarantined}

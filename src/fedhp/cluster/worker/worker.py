@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,14 +22,21 @@ import grpc.aio
 
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import RunStopped
+from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.addresses import HostPort, parse_address, parse_listen
+from fedhp.cluster.protocol.addresses import (
+    HostPort,
+    check_free,
+    own_address,
+    parse_address,
+    parse_listen,
+)
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import add_PeerServicer_to_server
 from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import server_credentials
+from fedhp.cluster.security.tls import handshake_problem, server_credentials
 from fedhp.cluster.worker.coordinator_client import GIVE_UP, CoordinatorClient, Finder, MustJoin
 from fedhp.cluster.worker.data import (
     LocalMeans,
@@ -38,19 +45,30 @@ from fedhp.cluster.worker.data import (
     read_private_data,
     received_experiment,
 )
+from fedhp.cluster.worker.dial_tests import DialTests
 from fedhp.cluster.worker.learner import Learner
+from fedhp.cluster.worker.metrics import WorkerMetrics, WorkerSnapshot
 from fedhp.cluster.worker.model_store import ModelStore, stored_attempts
 from fedhp.cluster.worker.peer_client import PeerClient
 from fedhp.cluster.worker.peer_server import ModelOffer, PeerService
 from fedhp.cluster.worker.rounds import OrderExecutor, RoundProgress
 from fedhp.cluster.worker.session import WorkerSession
-from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError
-from fedhp.files import make_folder, write_file
+from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError, StorageFull, TryAgain
+from fedhp.files import (
+    PRIVATE_FILE,
+    full_disk,
+    has_space,
+    make_folder,
+    storage_errors,
+    write_file,
+)
 from fedhp.trust import load_trust
 
 log = logging.getLogger("fedhp.worker")
 
 LEAVE_SECONDS = 1.0  # until leaving without a receipt
+SPACE_SECONDS = 2.0  # between two looks whether a full disk has space again
+SPARE_BYTES = 1_000_000  # for the history and the log, in addition to two models
 BEHIND_PAUSE = 0.5  # s until a worker that is behind, or could not catch up, asks again
 INCARNATION = "incarnation"  # file with that of the last process
 _building = threading.Lock()  # models are drawn from torch's one generator of the process
@@ -73,6 +91,7 @@ class WorkerSettings:
     coordinator_name: str | None = None  # in its certificate; None: any valid for that host
     finder: Finder | None = None  # returns the current leader, instead of fixed addresses
     give_up: float = GIVE_UP
+    metrics: str | None = None  # where to serve them
 
 
 async def run_worker(
@@ -108,6 +127,7 @@ class Worker:
         self, settings: WorkerSettings, *, on_round: Callable[[RoundProgress], None]
     ) -> None:
         self._settings = settings
+        self._metrics = WorkerMetrics()
         self._on_round = on_round
         identity = load_identity(settings.certificates, settings.name)
         self._private: PrivateData | None = None
@@ -120,7 +140,7 @@ class Worker:
             parse_address(address, key="--coordinator")
         if not addresses and settings.finder is None:
             raise ConfigError("no coordinator is given", key="--coordinator", allowed="HOST:PORT")
-        make_folder(settings.state, option="--state")
+        make_folder(settings.state, option="--state", private=True)
         self._history = History(settings.state, settings.name)
         self._session = WorkerSession(
             identity,
@@ -132,10 +152,16 @@ class Worker:
             facts = {"file": str(module.file), "sha256": module.sha256}
             self._session.note("trust", {"trusted": module.name, **facts})
         incarnation = str(self._session.envelopes.incarnation)
-        write_file(settings.state / INCARNATION, incarnation.encode())
+        with storage_errors(
+            settings.state / INCARNATION, option="--state", recovery="start this worker again"
+        ):
+            write_file(settings.state / INCARNATION, incarnation.encode(), mode=PRIVATE_FILE)
         self._offer = ModelOffer()
         self._service = PeerService(self._session, self._offer)
         self._peers = PeerClient(self._session)
+        self._dial_tests = DialTests(
+            lambda address, name: handshake_problem(self._session.identity, address, name=name)
+        )
         self._coordinator = CoordinatorClient(
             self._session,
             addresses,
@@ -144,8 +170,10 @@ class Worker:
             give_up=settings.give_up,
         )
         self._server: grpc.aio.Server | None = None
+        self._metrics_server: MetricsServer | None = None
         self._address = ""
         self._beat_seconds = 1.0
+        self._watching: asyncio.Task[None] | None = None  # when certificates expire
         self._beating: asyncio.Task[None] | None = None
         self._learner: Learner | None = None
         self._executor: OrderExecutor | None = None
@@ -153,9 +181,18 @@ class Worker:
         self._job: asyncio.Task[None] | None = None
         self._superseded = False  # the job was cancelled because its attempt is over
         self._last_report: tuple[Attempt, wire.RoundReport] | None = None
+        self._unsent: tuple[Attempt, wire.RoundReport] | None = None  # goes with the next Next
 
     async def run(self) -> None:
         """From joining to the last order."""
+        if self._settings.metrics is not None:
+            self._metrics_server = MetricsServer(
+                self._settings.metrics,
+                self._metrics.registry,
+                lambda: self._metrics.update(self._snapshot()),
+            )
+            log.info("metrics at port %d", self._metrics_server.port)
+        self._watching = asyncio.ensure_future(self._session.expiry.run())
         await self._serve()
         reply = await self._join()
         self._beating = asyncio.ensure_future(self._send_beats())
@@ -167,51 +204,96 @@ class Worker:
         try:
             await self._follow_orders(learner, executor)
         except RunStopped as error:  # no coordinator is left to say so
-            self._finish(learner, error.why)
+            await self._finish(learner, error.why)
 
     async def _follow_orders(self, learner: Learner, executor: OrderExecutor) -> None:
         """Orders until the last one."""
+        must_join = False
         while True:
             self._session.enter("waiting")
             try:
+                if must_join:
+                    self._unsent = None  # it counted only for the membership that is over
+                    await self._join()
+                    must_join = False
                 order = await self._next_order(learner, executor)
                 if order is not None and await self._execute(order, learner, executor):
                     return
             except MustJoin as error:
                 log.warning("no longer a member", extra={"why": str(error)})
-                await self._join()
+                must_join = True
+            except StorageFull as error:
+                if not must_join:
+                    # The others need not wait for it; it catches up as after any absence.
+                    why = full_disk(self._settings.state, _needed_bytes(learner))
+                    await self._coordinator.leave(why, within=LEAVE_SECONDS)
+                must_join = True
+                await self._wait_for_space(learner, error)
+
+    async def _wait_for_space(self, learner: Learner, error: StorageFull) -> None:
+        """Wait until the disk has space for what this worker stores."""
+        self._session.enter("disk full")
+        needed = _needed_bytes(learner)
+        self._history.note("disk_full", {"why": error.problem})
+        why = full_disk(self._settings.state, needed)
+        log.error("%s: this worker waits for space, then continues (%s)", why, error.problem)
+        await asyncio.sleep(SPACE_SECONDS)
+        while not has_space(self._settings.state, needed):
+            await asyncio.sleep(SPACE_SECONDS)
+        log.info("there is space again")
 
     async def close(self, running: asyncio.Future[None], *, why: str) -> None:
         """End all tasks, leave the run unless it is over, and release everything."""
-        tasks = [task for task in (running, self._job, self._beating) if task is not None]
+        helpers = (self._beating, self._watching)
+        tasks = [task for task in (running, self._job, *helpers) if task is not None]
         over = running.done() and not running.cancelled() and running.exception() is None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session.run and not over:
             await self._coordinator.leave(why, within=LEAVE_SECONDS)
+        await self._dial_tests.close()
         await self._peers.close()
-        await self._coordinator.close()
+        await self._coordinator.end()
         if self._server is not None:
             await self._server.stop(grace=None)
         if self._learner is not None:
             self._learner.close()
         self._history.close()
+        if self._metrics_server is not None:
+            await asyncio.to_thread(self._metrics_server.close)
+
+    def _snapshot(self) -> WorkerSnapshot:
+        session, executor = self._session, self._executor
+        return WorkerSnapshot(
+            joined=self._coordinator.joined,
+            phase=session.phase,
+            epoch=session.guard.epoch,
+            round_index=session.attempt.round_index,
+            step_seconds=executor.step_time if executor is not None else math.nan,
+            silent_seconds=time.monotonic() - self._coordinator.answered,
+            sent_bytes=session.sent_bytes,
+            received_bytes=session.received_bytes,
+            phase_seconds=session.seconds_by_phase(),
+            refused=dict(session.refused),
+            certificates=session.expiry.seconds_left(),
+        )
 
     # --- joining ---------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         settings = self._settings
+        check_free(parse_listen(settings.listen, key="--listen"), key="--listen")
         self._server = grpc.aio.server(options=limits.SERVER_OPTIONS)
         add_PeerServicer_to_server(self._service, self._server)
         try:
             port = self._server.add_secure_port(
-                settings.listen, server_credentials(self._session.identity)
+                settings.listen, server_credentials(self._session.certificates)
             )
         except RuntimeError:
             port = 0
         if not port:
-            raise RunError(
+            raise TryAgain(
                 f"{settings.listen}: this worker cannot listen there",
                 allowed="HOST:PORT of this machine, port 0 for any free one",
                 fix="choose another one with --listen",
@@ -229,7 +311,7 @@ class Worker:
             stored=stored,
         )
         if session.run and (reply.run, reply.worker) != (session.run, session.worker):
-            raise RunError(
+            raise TryAgain(
                 f"the coordinator at {self._coordinator.address} now leads another run: "
                 f"{reply.run}",
                 fix="start this worker again to take part in it",
@@ -264,7 +346,7 @@ class Worker:
         while True:
             sent = time.monotonic()
             try:
-                self._handle_beat(await self._coordinator.beat(self._beat_seconds), sent)
+                self._handle_beat(await self._beat(), sent)
             except asyncio.CancelledError:
                 # A connection that is closed to try another one cancels its calls.
                 if _is_cancelled():
@@ -274,11 +356,16 @@ class Worker:
                 self._coordinator.cancel_if_silent()
             await asyncio.sleep(max(0.0, sent + self._beat_seconds - time.monotonic()))
 
+    async def _beat(self) -> wire.BeatReply:
+        return await self._coordinator.beat(self._beat_seconds, dialed=self._dial_tests.take())
+
     def _handle_beat(self, reply: wire.BeatReply, sent: float) -> None:
         self._session.leader.check_beat(reply)
         self._session.guard.obey(reply.epoch)
         self._session.tickets.barred = frozenset(reply.barred)
         self._session.tickets.exempt = frozenset(reply.without_tickets)
+        self._session.readmit(reply.readmitted, epoch=reply.epoch)
+        self._dial_tests.start(reply.dial)
         if self._executor is None or sent < self._ordered_at:
             return  # it may be older than the last order
         self._executor.stop_waiting_for(reply.gone)
@@ -299,6 +386,7 @@ class Worker:
                 model_bytes=4 * learner.layout.mixed,
                 samples=learner.samples,
                 surveyed=executor.take_survey(),
+                report=self._unsent,
             )
             if order.HasField("work" if learner.asynchronous else "act"):
                 raise Refused("kind", "the order is not for the algorithm of this run")
@@ -307,6 +395,9 @@ class Worker:
             await self._coordinator.try_another()
             return None
         self._ordered_at = time.monotonic()
+        if self._unsent is not None and order.HasField("receipt"):
+            self._note_receipt(self._unsent[0], order.receipt)
+        self._unsent = None
         return order
 
     async def _execute(self, order: wire.Order, learner: Learner, executor: OrderExecutor) -> bool:
@@ -320,7 +411,13 @@ class Worker:
             if learner.committed != before:
                 self._session.note("advanced", committed.to_facts())
         if kind == "finished":
-            self._finish(learner, order.finished.why)
+            await self._finish(learner, order.finished.why)
+            if order.finished.removed:
+                raise RunError(
+                    f"this worker was removed from the run: {order.finished.why}",
+                    fix=f"fedhp cluster allow {self._session.name}, or put it on the allow-list; "
+                    "then start this worker again",
+                )
             return True
         if kind == "catch_up":
             if not await executor.catch_up(order):
@@ -331,6 +428,7 @@ class Worker:
             log.warning("behind", extra=committed.to_facts())
             await asyncio.sleep(BEHIND_PAUSE)
         elif kind in ("work", "act"):
+            await self._peers.close_unused()
             await self._run_job(order, attempt, executor)
         return False
 
@@ -360,21 +458,38 @@ class Worker:
             self._last_report = (attempt, report)
         else:
             report = await executor.act(order, received=self._ordered_at)
+        self._history.flush()  # what was done is written down before others know of it
         self._session.enter("reporting")
-        receipt = await self._coordinator.report(report, attempt)
+        if self._coordinator.reports_with_next:
+            self._unsent = (attempt, report)
+        else:
+            self._note_receipt(attempt, await self._coordinator.report(report, attempt))
+        if executor.last_round is not None:
+            self._metrics.round_ended(executor.last_round)
+            self._on_round(executor.last_round)
+
+    def _note_receipt(self, attempt: Attempt, receipt: wire.Receipt) -> None:
         self._session.note(
             "reported", {**attempt.to_facts(), "accepted": receipt.accepted, "why": receipt.why}
         )
         if not receipt.accepted:
             log.warning("report not counted", extra={"why": receipt.why, **attempt.to_facts()})
-        if executor.last_round is not None:
-            self._on_round(executor.last_round)
 
-    def _finish(self, learner: Learner, why: str) -> None:
-        path = learner.store.write_final(learner.committed, learner.tensors())
+    async def _finish(self, learner: Learner, why: str) -> None:
+        while True:
+            try:
+                path = learner.store.write_final(learner.committed, learner.tensors())
+                break
+            except StorageFull as error:
+                await self._wait_for_space(learner, error)
         facts = {"why": why, **learner.committed.to_facts()}
         log.info("finished", extra={**facts, "model": str(path)})
         self._history.note("finished", facts)
+
+
+def _needed_bytes(learner: Learner) -> int:
+    """On the disk, for a round: two models, and some more."""
+    return 8 * learner.layout.width + SPARE_BYTES
 
 
 def _is_cancelled() -> bool:
@@ -389,20 +504,7 @@ def _last_incarnation(state: Path) -> int:
 
 
 def _own_address(settings: WorkerSettings, port: int) -> str:
-    """Where peers reach this worker: the host it listens on, or its side of the connection to
-    the coordinator."""
     listen = parse_listen(settings.listen, key="--listen")
-    if not listen.everywhere:
-        return str(HostPort(listen.host, port))
-    own = socket.gethostname()
     first = settings.coordinator.split(",")[0].strip()
-    if first:
-        coordinator = parse_address(first, key="--coordinator")
-        with contextlib.suppress(OSError):
-            family, kind, protocol, _, target = socket.getaddrinfo(
-                coordinator.host, coordinator.port, type=socket.SOCK_DGRAM
-            )[0]
-            with socket.socket(family, kind, protocol) as datagrams:
-                datagrams.connect(target)  # a datagram socket sends nothing here
-                own = str(datagrams.getsockname()[0])
-    return str(HostPort(own, port))
+    coordinator = parse_address(first, key="--coordinator") if first else None
+    return str(own_address(HostPort(listen.host, port), towards=coordinator))

@@ -1,0 +1,177 @@
+"""Which members are silent, and which could not get a model from which peer.
+
+Members say in their reports what they could not get. Each change is logged once, with the names;
+what lasts is shown by `fedhp cluster status` and the metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.call_limits import LogThrottle
+from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
+
+LOG = logging.getLogger("fedhp.coordinator")
+RECENT_ROUNDS = 100  # without another try, until a broken link is no longer shown
+# Why an exchange may fail although both ends can reach each other: nobody waits for the peer, the
+# worker that says so was itself late, or the peer is at another attempt, not ready yet, or answered
+# enough probes.
+NOT_BROKEN = frozenset(
+    {
+        "gone",
+        "late",
+        *(f"refused: {word}" for word in ("attempt", "epoch", "stand", "starting", "probes")),
+    }
+)
+SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailure:
+    """A link over which a worker did not get the model of a peer when it tried last."""
+
+    worker: int
+    peer: int
+    why: str
+    since: int  # round of the first failure
+    last: int  # round of the last one
+    failures: int = 1
+
+
+class Reachability:
+    """What the members say about their links, and who is silent."""
+
+    def __init__(self, throttle: LogThrottle | None = None) -> None:
+        self._broken: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
+        self._silent: dict[int, MemberStatus] = {}
+        self._throttle = throttle or LogThrottle()
+
+    def __len__(self) -> int:
+        return len(self._broken)
+
+    def broken(self, *, round_index: int) -> list[LinkFailure]:
+        """The links that are broken, as far as they were tried lately; by worker and peer."""
+        old = [
+            ends for ends, link in self._broken.items() if link.last < round_index - RECENT_ROUNDS
+        ]
+        for ends in old:
+            del self._broken[ends]
+        return [self._broken[ends] for ends in sorted(self._broken)]
+
+    def tried(
+        self,
+        member: Member,
+        links: Iterable[wire.LinkReport],
+        *,
+        members: Mapping[int, Member],
+        round_index: int,
+    ) -> None:
+        """A member says which of its links worked in this round."""
+        for link in links:
+            if link.lost:
+                # A probe has little time, and is made while the others train.
+                if link.lost in NOT_BROKEN or (link.probe and link.lost == "deadline"):
+                    continue
+                self._failed(member, link, members=members, round_index=round_index)
+            elif self._broken:
+                failure = self._broken.pop((member.worker, link.worker), None)
+                if failure is not None:
+                    self._works_again(member, failure, members=members, round_index=round_index)
+
+    def forget(self, worker: int) -> None:
+        """A member joined, perhaps with another address, or left: its links start over."""
+        self._silent.pop(worker, None)
+        for ends in [ends for ends in self._broken if worker in ends]:
+            del self._broken[ends]
+
+    def watch(self, conductor: Conductor[wire.RoundReport], now: float) -> None:
+        """Log who has become silent, and who sends heartbeats again."""
+        suspect_after = conductor.settings.suspect_after
+        for worker, member in conductor.members.items():
+            silent = now - member.seen
+            if silent <= suspect_after and worker not in self._silent:
+                continue
+            status, before = conductor.status(member, now), self._silent.get(worker)
+            if status in SILENT and status is not before:
+                self._silent[worker] = status
+                dead = status is MemberStatus.DEAD
+                LOG.warning(
+                    "no heartbeat of %s at %s for %.0f s: it is %s and %s",
+                    *(member.name, member.address, silent, status),
+                    "must join again" if dead else "nobody waits for it",
+                )
+            elif before is not None and status not in SILENT:
+                del self._silent[worker]
+                if not member.left:
+                    LOG.info("%s sends heartbeats again", member.name)
+
+    def _failed(
+        self,
+        member: Member,
+        link: wire.LinkReport,
+        *,
+        members: Mapping[int, Member],
+        round_index: int,
+    ) -> None:
+        ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
+        before = self._broken.get(ends)
+        if before is not None:
+            failures = before.failures + 1
+            self._broken[ends] = replace(before, why=why, last=round_index, failures=failures)
+            return
+        self._broken[ends] = LinkFailure(*ends, why, since=round_index, last=round_index)
+        peer = members.get(link.worker)
+        self._log(
+            logging.WARNING,
+            f"broken link: {member.name} gets no model from {_name(link.worker, members)}"
+            f"{f' at {peer.address}' if peer is not None and peer.address else ''}: {why}, "
+            f"in round {round_index}",
+            kind=("broken", str(link.worker)),
+        )
+
+    def _works_again(
+        self,
+        member: Member,
+        failure: LinkFailure,
+        *,
+        members: Mapping[int, Member],
+        round_index: int,
+    ) -> None:
+        times = "once" if failure.failures == 1 else f"{failure.failures} times"
+        self._log(
+            logging.INFO,
+            f"link works again: {member.name} got a model from {_name(failure.peer, members)} in "
+            f"round {round_index}; it failed {times} since round {failure.since}",
+            kind=("works", str(failure.peer)),
+        )
+
+    def _log(self, level: int, text: str, *, kind: tuple[str, str]) -> None:
+        """Many links of one worker may break at once, or again and again: then only count."""
+        write, left_out = self._throttle.admit(*kind)
+        if write:
+            more = f" ({left_out} more like it before)" if left_out else ""
+            LOG.log(level, "%s%s", text, more)
+
+
+def broken_links_on_wire(failures: Iterable[LinkFailure]) -> list[wire.BrokenLink]:
+    """The first of them, for a status."""
+    return [
+        wire.BrokenLink(
+            worker=failure.worker,
+            peer=failure.peer,
+            why=failure.why,
+            since=failure.since,
+            last=failure.last,
+            failures=failure.failures,
+        )
+        for failure, _ in zip(failures, range(MAX_BROKEN_LINKS), strict=False)
+    ]
+
+
+def _name(worker: int, members: Mapping[int, Member]) -> str:
+    member = members.get(worker)
+    return f"worker {worker}" if member is None else member.name

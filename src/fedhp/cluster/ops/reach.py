@@ -1,0 +1,162 @@
+"""Whether this machine and the other workers can reach each other, in both directions.
+
+This machine connects to the others. The others connect to it, because the coordinator asks them
+to (coordinator/dial_back.py); meanwhile something must listen here, so this module does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc.aio
+
+from fedhp.cluster.ops import operator
+from fedhp.cluster.ops.check import Check
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.addresses import (
+    HostPort,
+    own_address,
+    parse_address,
+    parse_listen,
+)
+from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.tls import handshake_problem, server_credentials
+from fedhp.errors import FedhpError
+
+PRESENT = ("ready", "behind", "suspended", "draining")
+MOST_PEERS = 32  # to which this machine connects
+DIALS_AT_ONCE = 8
+MOST_NAMES = 8  # in one line
+
+
+@dataclass(frozen=True, slots=True)
+class ReachTest:
+    """What is tested: this machine, and the coordinator that knows the others."""
+
+    target: operator.Target
+    listen: str | None  # None: a worker listens already
+    advertise: str | None  # None: found out from `listen` and the way to the coordinator
+
+
+def check_reach(test: ReachTest, identity: Identity, status: operator.LeaderStatus) -> list[Check]:
+    """Both directions, each with the names of the others."""
+    return asyncio.run(_check_reach(test, identity, status))
+
+
+async def _check_reach(
+    test: ReachTest, identity: Identity, status: operator.LeaderStatus
+) -> list[Check]:
+    members = [
+        member
+        for member in status.reply.members
+        if member.status in PRESENT and member.name != identity.name and member.address
+    ]
+    async with _listening(test.listen, identity) as port:
+        incoming = await _incoming(test, identity, status.leader, port)
+    return [*incoming, *await _outgoing(members, identity)]
+
+
+@asynccontextmanager
+async def _listening(listen: str | None, identity: Identity) -> AsyncIterator[int]:
+    """Accept connections as a worker would, but no calls; the port, 0 if that is not possible."""
+    if listen is None:
+        yield 0
+        return
+    server = grpc.aio.server(options=limits.SERVER_OPTIONS)
+    try:
+        port = server.add_secure_port(listen, server_credentials(identity))
+    except RuntimeError:  # in use: if it is this worker, it answers itself
+        yield 0
+        return
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(grace=None)
+
+
+async def _incoming(
+    test: ReachTest, identity: Identity, leader: operator.CoordinatorAddress, port: int
+) -> list[Check]:
+    address = test.advertise
+    if address is None:
+        assert test.listen is not None
+        listen = parse_listen(test.listen, key="--listen")
+        listen = HostPort(listen.host, port or listen.port)
+        address = str(own_address(listen, towards=parse_address(leader.address, key="address")))
+    try:
+        reply = await operator.dial_back(test.target, address)
+    except operator.CoordinatorTooOld:
+        message = f"the coordinator is too old to test whether others can reach {address}"
+        return [Check("reached by", "warning", message, "update fedhp on the coordinator")]
+    except FedhpError as error:
+        fix = error.fix or (
+            "give the address that others can use: --advertise HOST:PORT; behind address "
+            "translation, that of the router, which must forward the port to this machine"
+        )
+        return [Check("reached by", "wrong", error.problem, fix)]
+    return list(_incoming_checks(reply, address))
+
+
+def _incoming_checks(reply: wire.DialBackReply, address: str) -> Iterator[Check]:
+    port = parse_address(reply.address, key="address").port
+    fix = (
+        f"open port {port} in the firewall of this machine for the other workers; behind address "
+        "translation, forward it and add --advertise HOST:PORT"
+    )
+    reached = [result.name or "the coordinator" for result in reply.results if not result.why]
+    if reached:
+        yield Check("reached by", "ok", f"{_names(reached)} can connect to {address}")
+    for result in reply.results:
+        if result.verdict == "untested":
+            message = f"{result.name} could not test whether it reaches {address}: {result.why}"
+            yield Check(f"reached by {result.name}", "warning", message, "try again later")
+        elif result.why and result.name:
+            message = f"{result.name} cannot connect to this machine: {address} {result.why}"
+            yield Check(f"reached by {result.name}", "wrong", message, fix)
+        elif result.why:
+            message = (
+                "no other worker is there to test it, and the coordinator cannot connect to this "
+                f"machine: {address} {result.why}"
+            )
+            yield Check("reached by the coordinator", "warning", message, fix)
+
+
+async def _outgoing(members: list[wire.MemberStatus], identity: Identity) -> list[Check]:
+    free = asyncio.Semaphore(DIALS_AT_ONCE)
+
+    async def problem(member: wire.MemberStatus) -> str:
+        async with free:
+            address = parse_address(member.address, key="address")
+            return await handshake_problem(identity, address, name=member.name)
+
+    tried = members[:MOST_PEERS]
+    problems = await asyncio.gather(*map(problem, tried))
+    reached = [member.name for member, why in zip(tried, problems, strict=True) if not why]
+    checks = []
+    if reached:
+        checks.append(Check("reaches", "ok", f"this machine can connect to {_names(reached)}"))
+    for member, why in zip(tried, problems, strict=True):
+        if why:
+            port = parse_address(member.address, key="address").port
+            checks.append(
+                Check(
+                    f"reaches {member.name}",
+                    "wrong",
+                    f"this machine cannot connect to {member.name}: {member.address} {why}",
+                    f"open port {port} in the firewall of {member.name}'s machine; if others "
+                    f"cannot reach it either, restart {member.name} with --advertise HOST:PORT",
+                )
+            )
+    return checks
+
+
+def _names(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = len(shown) - MOST_NAMES
+    text = ", ".join(shown[:MOST_NAMES])
+    return f"{text} and {more} more" if more > 0 else text

@@ -1,0 +1,173 @@
+"""Silent members and broken links: in the log once, in the status and the metrics by name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from attacks.members import start_attacker
+from faults.in_process import experiment, in_process_federation, run, until
+from fedhp.cluster.coordinator import reachability
+from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
+from fedhp.cluster.coordinator.metrics import Metrics, broken_by_name, snapshot_of
+from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.ops import operator
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.console.cluster import MOST_TROUBLES, trouble_lines
+
+
+def three_members() -> Conductor[wire.RoundReport]:
+    settings = ConductorSettings(workers=3, min_workers=1, suspect_after=5.0, dead_after=20.0)
+    conductor: Conductor[wire.RoundReport] = Conductor(settings, epoch=1)
+    for worker in range(3):
+        address = f"10.0.0.{worker}:7710"
+        conductor.join(f"w{worker}", address, incarnation=1, models=(), now=0.0)
+    return conductor
+
+
+def tell(
+    links: Reachability, conductor: Conductor[wire.RoundReport], why: str, *, round_index: int
+) -> None:
+    """w0 reports on its link to w2; empty: it worked."""
+    report = [wire.LinkReport(worker=2, lost=why), wire.LinkReport(worker=1)]
+    members = conductor.members
+    links.tried(members[0], report, members=members, round_index=round_index)
+
+
+def test_a_link_is_logged_when_it_breaks_and_when_it_works_again(log_lines: list[str]) -> None:
+    links, conductor = Reachability(), three_members()
+    for index in (4, 5, 6):
+        tell(links, conductor, "unreachable", round_index=index)
+    (failure,) = links.broken(round_index=6)
+    assert (failure.worker, failure.peer, failure.why) == (0, 2, "unreachable")
+    assert (failure.since, failure.last, failure.failures) == (4, 6, 3)
+    for index in (7, 8):
+        tell(links, conductor, "", round_index=index)
+    assert not links.broken(round_index=8)
+    broken, works = log_lines
+    assert "w0 gets no model from w2 at 10.0.0.2:7710: unreachable, in round 4" in broken
+    assert "w0 got a model from w2 in round 7; it failed 3 times since round 4" in works
+
+
+@pytest.mark.parametrize("why", sorted(reachability.NOT_BROKEN))
+def test_what_happens_between_machines_that_reach_each_other_breaks_no_link(why: str) -> None:
+    links, conductor = Reachability(), three_members()
+    tell(links, conductor, why, round_index=1)
+    assert len(links) == 0
+
+
+def test_a_member_that_joins_again_or_leaves_starts_over() -> None:
+    links, conductor = Reachability(), three_members()
+    for worker in (0, 2):
+        tell(links, conductor, "deadline", round_index=1)
+        assert len(links) == 1
+        links.forget(worker)
+        assert len(links) == 0
+
+
+def test_a_link_that_was_not_tried_for_long_is_not_shown() -> None:
+    links, conductor = Reachability(), three_members()
+    tell(links, conductor, "unreachable", round_index=1)
+    assert links.broken(round_index=1 + reachability.RECENT_ROUNDS)
+    assert not links.broken(round_index=2 + reachability.RECENT_ROUNDS)
+
+
+def test_a_flapping_link_does_not_fill_the_log(log_lines: list[str]) -> None:
+    links, conductor = Reachability(), three_members()
+    for index in range(200):
+        tell(links, conductor, "unreachable" if index % 2 else "", round_index=index)
+    assert len(log_lines) <= 20
+
+
+def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:
+    links, conductor = Reachability(), three_members()
+    for worker in (0, 1):
+        conductor.beat(conductor.members[worker], "training", 28.0)
+    conductor.beat(conductor.members[2], "training", 10.0)
+    for now in (12.0, 16.0, 17.0):
+        links.watch(conductor, now)
+    conductor.beat(conductor.members[2], "training", 17.5)
+    for now in (18.0, 19.0, 24.0, 30.0, 38.0, 39.0):
+        for worker in (0, 1):
+            conductor.beat(conductor.members[worker], "training", now)
+        links.watch(conductor, now)
+    assert [line.partition(": ")[0] for line in log_lines] == [
+        "no heartbeat of w2 at 10.0.0.2:7710 for 6 s",
+        "w2 sends heartbeats again",
+        "no heartbeat of w2 at 10.0.0.2:7710 for 6 s",
+        "no heartbeat of w2 at 10.0.0.2:7710 for 20 s",
+    ]
+    assert "dead" in log_lines[-1]
+
+
+def test_the_status_and_the_metrics_name_them(certificates: Path, tmp_path: Path) -> None:
+    settings = experiment(
+        rounds=1000, cluster={"gather": 60.0, "suspect_after": 0.5, "dead_after": 60.0}
+    )
+
+    async def scenario() -> None:
+        async with in_process_federation(settings, certificates, tmp_path) as federation:
+            state = await federation.start_coordinator()
+            for name in ("w0", "w2"):
+                federation.start_worker(name)
+            liar = start_attacker(federation, "w1", lost=(0,))
+            await until(lambda: len(state.reachability) == 1)
+            await federation.stop_worker("w2")
+            silent = state.conductor.by_name("w2")
+            assert silent is not None
+            await until(lambda: state.status_of(silent) is MemberStatus.SUSPECT)
+            target = operator.Target(federation.address, certificates)
+            reply = await asyncio.to_thread(operator.status, target)
+            facts = operator.status_json(reply)
+            (member,) = facts["unreachable"]
+            assert (member["name"], member["status"]) == ("w2", "suspect")
+            (link,) = facts["broken_links"]
+            assert (link["worker"], link["peer"], link["why"]) == ("w1", "w0", "deadline")
+            assert link["failures"] >= 1
+            assert link["since_round"] <= link["last_round"]
+            assert facts["broken_link_count"] == 1
+            text = "\n".join(trouble_lines(reply))
+            assert "w2 at 127.0.0.1:1 is suspect, silent for" in text
+            assert "w1 gets no model from w0: it did not come in time (" in text
+            numbers = Metrics()
+            assert federation.coordinator is not None
+            numbers.snapshot = snapshot_of(federation.coordinator)
+            page = generate_latest(numbers.registry).decode()
+            assert 'fedhp_member_up{name="w2"} 0.0' in page
+            assert 'fedhp_member_up{name="w1"} 1.0' in page
+            assert 'fedhp_member_silent_seconds{name="w2"}' in page
+            assert 'fedhp_broken_link_failures{peer="w0",why="deadline",worker="w1"}' in page
+            assert "fedhp_broken_links 1.0" in page
+            liar.lost = ()
+            await until(lambda: len(state.reachability) == 0)
+
+    run(scenario())
+
+
+def test_the_label_of_a_metric_is_never_the_text_of_a_member() -> None:
+    causes = {"unreachable": "unreachable", "refused: ticket": "refused", "9f3a": "other"}
+    for why, label in causes.items():
+        link = wire.BrokenLink(worker=0, peer=1, why=why, failures=3)
+        assert broken_by_name(wire.StatusReply(broken=[link])) == {("0", "1", label): 3}
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    members = [
+        wire.MemberStatus(
+            worker=index, name=f"w{index}", status="left", silent_seconds=limits.FOREVER
+        )
+        for index in range(MOST_TROUBLES + 5)
+    ]
+    links = [wire.BrokenLink(worker=0, peer=1, why="unreachable", since=1, last=1, failures=1)]
+    lines = trouble_lines(wire.StatusReply(members=members, broken=links, broken_links=1500))
+    assert "w0 was not seen since this coordinator leads" in lines[1]
+    assert "  ... and 5 more" in lines
+    assert lines[-2:] == [
+        "  w0 gets no model from w1: cannot reach it (once, in round 1)",
+        "  ... and 1499 more",
+    ]
+    assert trouble_lines(wire.StatusReply()) == []
