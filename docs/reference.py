@@ -52,8 +52,16 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("What an algorithm receives", base, ("Federation", "Observation")),
     ("What an algorithm receives", types, ("Reports",)),
     ("What an algorithm receives", timing, ("Network",)),
-    ("What an algorithm returns", types, ("Plan", "Action", "Decision", "LinkVerdict")),
-    ("Exchanges of a plan", types, ("NeighborMixing", "DirectedMixing", "PeerScoring")),
+    (
+        "What an algorithm returns",
+        types,
+        ("Plan", "Action", "Decision", "LinkVerdict", "Participation", "GroupRole"),
+    ),
+    (
+        "Exchanges of a plan",
+        types,
+        ("NeighborMixing", "DirectedMixing", "PeerScoring", "GroupAverage"),
+    ),
     ("Topologies", types, ("Topology",)),
     (
         "Topologies",

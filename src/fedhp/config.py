@@ -57,6 +57,8 @@ Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+MOST_ROUNDS = 10_000_000  # also of a run with a horizon, which has no number of rounds
+
 PARTITIONS = ("skew", "dirichlet", "shards", "quantity", "iid", "natural")
 
 
@@ -118,6 +120,7 @@ class TrainingConfig(ConfigSection):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     decay_by: Literal["round", "time"] = "round"
     decay_seconds: Positive = 10.0  # virtual time per decay, with decay_by = "time"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of local SGD; never exchanged
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
@@ -129,6 +132,7 @@ class EvaluationConfig(ConfigSection):
     """When and on what the models are tested."""
 
     every: Annotated[int, Field(ge=1)] = 1
+    seconds: Annotated[float, Field(ge=0.001, le=1e9)] | None = None  # virtual time between tests
     images: Annotated[int, Field(ge=1)] | None = None  # none: the whole test set
     choose: Literal["stratified", "first"] = "stratified"
     per_class: bool | None = None  # true: the accuracy of every class as well
@@ -136,6 +140,17 @@ class EvaluationConfig(ConfigSection):
     targets: list[Annotated[float, Field(ge=-1e9, le=1e9)]] = [0.8]
     times: list[Annotated[float, Field(gt=0, le=1e9)]] | None = None  # s; the result at each
     final_mean: Annotated[int, Field(ge=1)] = 3  # final = mean of the last evaluations, this many
+
+    @model_validator(mode="after")
+    def _rounds_or_seconds(self) -> EvaluationConfig:
+        if self.seconds is not None and self.every != 1:
+            raise wrong_setting(
+                "every",
+                f"the value {self.every} has no effect: evaluation.seconds is {self.seconds:g}",
+                allowed="one of evaluation.every (rounds) and evaluation.seconds (virtual time)",
+                fix="remove one of the two",
+            )
+        return self
 
 
 class DeviceConfig(ConfigSection):
@@ -156,6 +171,7 @@ class BandwidthConfig(ConfigSection):
     interval: Annotated[float, Field(ge=0.01, le=1e9)] = 10.0  # s of virtual time
     sharing: bool = False  # a worker's bandwidth is divided among its active transfers
     latency: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # s per transfer
+    during_transfer: Literal["fixed", "trace"] = "fixed"  # trace: a link changes as it transfers
 
     @model_validator(mode="after")
     def _order(self) -> BandwidthConfig:
@@ -284,7 +300,8 @@ class Experiment(ConfigSection):
     """A whole experiment; the same seed gives the same results."""
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 30
-    rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 100
+    rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
+    horizon: Annotated[float, Field(gt=0, le=1e9)] | None = None  # s of virtual time, not rounds
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: Annotated[
         str,
@@ -306,6 +323,24 @@ class Experiment(ConfigSection):
     checkpoint: CheckpointConfig = CheckpointConfig()
     until: UntilConfig = UntilConfig()
     compare: CompareConfig = CompareConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _horizon_needs_no_rounds(cls, tables: Any) -> Any:
+        if not isinstance(tables, Mapping) or tables.get("horizon") is None:
+            return tables
+        return {"rounds": MOST_ROUNDS, **tables}
+
+    @model_validator(mode="after")
+    def _rounds_or_horizon(self) -> Experiment:
+        if self.horizon is not None and self.rounds != MOST_ROUNDS:
+            raise wrong_setting(
+                "rounds",
+                f"the value {self.rounds} has no effect: horizon is {self.horizon:g}",
+                allowed="one of rounds and horizon (s of virtual time)",
+                fix="remove one of the two",
+            )
+        return self
 
     @model_validator(mode="after")
     def _accuracy_is_a_share(self) -> Experiment:
@@ -334,6 +369,10 @@ class Experiment(ConfigSection):
 
 COMPONENTS = ("algorithm", "model", "task", "topology")
 PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.partition")
+
+# Settings that are left out of the tables at their defaults: experiments from before them have
+# the same tables, and a worker of the release before can read them.
+ADDED = ("world.bandwidth.during_transfer", "training.momentum")
 
 # Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
@@ -473,7 +512,7 @@ def _is_valid(tree: dict[str, Any]) -> bool:
 
 UNSET: Any = object()  # the value of key=none
 # Settings of built-in components for which none is a value.
-NONE_IS_A_VALUE = ("algorithm.bound", "model.norm")
+NONE_IS_A_VALUE = ("algorithm.bound", "algorithm.compression", "model.norm")
 
 
 def parse_change(override: str) -> tuple[str, Any]:
@@ -515,8 +554,13 @@ def _is_known(key: str) -> bool:
 def to_tables(experiment: Experiment) -> dict[str, Any]:
     """The experiment as plain tables for TOML or JSON; settings that are None are left out."""
     tables = experiment.model_dump(mode="json", exclude_none=True)
-    if not tables["until"]:  # experiments from before this section have the same tables
+    for key in ADDED:
+        if flatten(tables).get(key) == default_at(Experiment, key.split(".")):
+            pop_key(tables, key)
+    if not tables["until"]:
         del tables["until"]
+    if experiment.horizon is not None:
+        del tables["rounds"]
     return tables
 
 
@@ -552,6 +596,15 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# Settings of which an experiment has one or the other: an override replaces the other one.
+_INSTEAD_OF = {
+    "horizon": "rounds",
+    "rounds": "horizon",
+    "evaluation.seconds": "evaluation.every",
+    "evaluation.every": "evaluation.seconds",
+}
+
+
 def _drop_settings_of_other_kinds(
     tree: dict[str, Any], changes: Sequence[tuple[str, Any]], *, source: str
 ) -> list[str]:
@@ -564,6 +617,12 @@ def _drop_settings_of_other_kinds(
     for key, value in changes:
         default = default_at(Experiment, key.split("."))
         old, new = flatten(tree).get(key, default), default if value is UNSET else value
+        if key in _INSTEAD_OF and value is not UNSET:
+            other = _INSTEAD_OF[key]
+            there, content = pop_key(tree, other)
+            if there and content != default_at(Experiment, other.split(".")):
+                where = source or "the experiment"
+                notes.append(f"{key}={new} replaces {other} = {content!r} in {where}")
         if old == new:
             continue
         if isinstance(value, Mapping):

@@ -35,6 +35,16 @@ def unknown(workers: int, sources: IntArray | None = None) -> FloatArray:
     return distance
 
 
+def distances_over(
+    links: IntArray, distance: FloatArray, *, workers: int, sources: IntArray
+) -> FloatArray:
+    """The distances from the sources to all workers, [K, N], by what is known of some links."""
+    known = np.isfinite(distance)
+    return update_distance(
+        unknown(workers, sources), links[known], distance[known], smoothing=1.0, sources=sources
+    )
+
+
 def update_distance(
     old: FloatArray,
     links: IntArray,

@@ -19,28 +19,56 @@ PROBE_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
+class LinkBandwidth:
+    """Bits per second of some links only: what is known grows with them, not with all pairs."""
+
+    links: IntArray  # [L, 2] smaller worker first, sorted
+    bandwidth: FloatArray  # [L]
+
+    def look_up(self, links: IntArray, otherwise: FloatArray, *, workers: int) -> FloatArray:
+        """The bandwidth of these links [E], or the value in `otherwise` [E] where it is unknown."""
+        if not len(self.links):
+            return otherwise
+        known = self.links[:, 0] * workers + self.links[:, 1]
+        wanted = links.min(axis=1) * workers + links.max(axis=1)
+        position = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[position] == wanted, self.bandwidth[position], otherwise)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """The links as monitored at one moment, and whether transfers share bandwidth.
 
-    Bandwidth in bits per second: per worker [N], or per link [N, N] symmetric.
+    Bandwidth in bits per second: per worker [N], or per link [N, N] symmetric. With one per
+    worker, `known` has that of single links, which then counts instead.
     """
 
     bandwidth: FloatArray
     model_bits: float
     sharing: bool = False
     latency: float = 0.0
+    known: LinkBandwidth | None = None
 
-    def link_time(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
-        """Seconds to transfer a model over each link [E]; degrees [N] are the transfers that
-        each worker has at the same time (used only with sharing)."""
+    def link_rate(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
+        """Bits per second of each link [E]; degrees [N] are the transfers that each worker has
+        at the same time (used only with sharing)."""
         a, b = links[:, 0], links[:, 1]
         if self.bandwidth.ndim == 1:
             left, right = self.bandwidth[a], self.bandwidth[b]
+            if self.known is not None:
+                workers = len(self.bandwidth)
+                left = self.known.look_up(links, left, workers=workers)
+                right = self.known.look_up(links, right, workers=workers)
         else:
             left = right = self.bandwidth[a, b]
         if self.sharing and degrees is not None:
             left, right = left / np.maximum(degrees[a], 1), right / np.maximum(degrees[b], 1)
-        time: FloatArray = self.model_bits / np.minimum(left, right) + self.latency
+        rate: FloatArray = np.minimum(left, right)
+        return rate
+
+    def link_time(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
+        """Seconds to transfer a model over each link [E], at the rates of link_rate."""
+        time: FloatArray = self.model_bits / self.link_rate(links, degrees) + self.latency
         return time
 
     def communication_time(self, topology: Topology) -> FloatArray:

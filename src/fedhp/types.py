@@ -71,9 +71,39 @@ class PeerScoring:
     symmetric: bool = False  # average in both directions with symmetric weights
 
 
-# A new way to combine models (a weighted group average, for example) is a new member here
-# and one function in learn/mix.
-Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring
+@dataclass(frozen=True, slots=True)
+class GroupAverage:
+    """The participants add the mean of their changes, with Nesterov momentum, to a consensus.
+
+    One fragment of the model travels over a tree: summed up to the root, then sent back down.
+    """
+
+    participants: IntArray  # [P] rising; empty: nothing is exchanged
+    parents: IntArray  # [P] the worker above each participant in the tree, -1 for the root
+    returning: BoolArray  # [P] those that do not hold the current consensus: leaves of the tree
+    fragment: int = 0  # from 0
+    fragments: int = 1  # contiguous and about equal parts of the model
+    momentum: float = 0.7
+    compression: str = "int8"  # of the messages, or "none"
+
+    @property
+    def root(self) -> int:
+        """The participant at the top of the tree, -1 without participants."""
+        top = self.participants[self.parents < 0]
+        return int(top[0]) if len(top) else -1
+
+    @property
+    def links(self) -> IntArray:
+        """The links of the tree, smaller worker first, sorted, [P - 1, 2]."""
+        below = self.parents >= 0
+        links = np.stack([self.participants[below], self.parents[below]], axis=1)
+        links.sort(axis=1)
+        order = np.lexsort((links[:, 1], links[:, 0]))
+        return np.asarray(links[order], dtype=np.int64)
+
+
+# A new way to combine models is a new member here and one function in learn/.
+Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring | GroupAverage
 
 
 class LinkVerdict(IntEnum):
@@ -88,6 +118,7 @@ class LinkVerdict(IntEnum):
     FIXED = 6  # the algorithm always uses it
     DRAWN = 7  # chosen at random
     SCORED = 8  # the peers were scored on the worker's samples
+    TREE = 9  # it carries the sum of a group average
 
     @property
     def word(self) -> str:
@@ -118,6 +149,9 @@ class StepRule(StrEnum):
     ASYNCHRONOUS = (
         "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
     )
+    GROUP_START = "group: everyone trains until the first deadline, nothing is exchanged"
+    GROUP_OVERLAP = "group: everyone trains during the transfer and on until the deadline"
+    GROUP_WAIT = "group: everyone waits for the transfer, then trains until the deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +175,26 @@ class StepReason:
         return None
 
 
+class GroupRole(StrEnum):
+    """Why a worker takes part in a group average, or not. The record keeps these words."""
+
+    FAST = "fast"  # its link is among the fast ones
+    OVERDUE = "overdue"  # it was left out as often as is allowed
+    ADDED = "added"  # it holds the current consensus, and no other participant does
+    LEFT_OUT = "left_out"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """Who takes part in a group average and why, [N] each."""
+
+    roles: tuple[GroupRole, ...]
+    left_out: IntArray  # averages of this fragment in a row without it, before this round
+    returning: BoolArray  # it takes part, and receives the whole consensus
+    root: int  # -1: nothing is averaged
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The recorded reasons of a plan: a verdict per link considered, and what sets the pace."""
@@ -152,6 +206,7 @@ class Decision:
     distance: FloatArray | None = None  # [E] as the planner estimated it
     pace_setter: int | None = None  # the worker whose time the others match
     facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...
+    participation: Participation | None = None  # of a group average
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +214,8 @@ class Plan:
     """What every worker does in one round.
 
     Either local_steps is given, or a deadline until which every worker trains
-    (local_steps None); the algorithm chooses.
+    (local_steps None); the algorithm chooses. A GroupAverage starts at once, from the models at
+    the start of the round; its deadline counts from the end of the transfer.
     """
 
     exchange: Exchange
@@ -168,6 +224,7 @@ class Plan:
     deadline: float | None = None  # s
     # [N] workers that measure smoothness and gradient variance this round; None: no worker.
     estimate: BoolArray | None = None
+    overlap: bool = False  # of a GroupAverage: everyone trains during the transfer as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +233,9 @@ class Action:
 
     local_steps: int
     partner: int | None  # None: no partner is available
+    # The next steps start at once; the partner is met as soon as no own transfer is on its way.
+    overlap: bool = False
+    compression: str = "none"  # of the exchange, or "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +254,7 @@ class Reports:
     gradient_variance: FloatArray  # [N]
     start_loss: FloatArray  # [N] loss before the first step of round 1
     selected: IntArray  # [N, keep] peers kept by scoring, -1 where none
+    transfer_time: float = np.nan  # s that a group average was on its way; NaN: there was none
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedhp opt": ("fedhp", {}),
     "fedhp fill": ("fedhp", {"deadline": "fill", "waiting_tolerance": 0.05}),
     "fedhp literal": ("fedhp", {"planner": "literal"}),
+    "fedhp_plus": ("fedhp_plus", {}),
+    "fedhp_plus plain": ("fedhp_plus", {"fragments": 1, "compression": "none", "patience": 1}),
     "dpsgd": ("dpsgd", {}),
     "ldsgd": ("ldsgd", {"steps": 4}),
     "adpsgd": ("adpsgd", {}),
@@ -26,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SYNCHRONOUS = [name for name in CASES if not name.startswith("adpsgd")]
 ASYNCHRONOUS = [name for name in CASES if name.startswith("adpsgd")]
-INSIDE_BASE = [name for name in CASES if name.startswith(("fedhp", "pens"))]
+INSIDE_BASE = [name for name in CASES if name.startswith(("fedhp ", "pens"))]
 ROUNDS = 6
 
 
@@ -79,8 +81,8 @@ def report(plan: Plan | None, workers: int, round_index: int) -> Reports:
     selected = np.empty((workers, 0), dtype=np.int64)
     worked = np.ones(workers, dtype=np.bool_)
     if plan is not None:
-        assert plan.local_steps is not None
-        worked = plan.local_steps > 0
+        if plan.local_steps is not None:
+            worked = plan.local_steps > 0
         if isinstance(plan.exchange, NeighborMixing):
             links = plan.exchange.topology.links
         elif isinstance(plan.exchange, PeerScoring):

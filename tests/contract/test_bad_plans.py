@@ -17,6 +17,7 @@ from fedhp.types import (
     Action,
     Decision,
     DirectedMixing,
+    GroupAverage,
     NeighborMixing,
     PeerScoring,
     Plan,
@@ -76,6 +77,13 @@ def ask(answer: Any) -> Any:
     )
 
 
+def group(members: list[int], parents: list[int], **changes: Any) -> dict[str, Any]:
+    """The changes of a plan with a group average."""
+    average = GroupAverage(np.array(members), np.array(parents), np.zeros(len(members), np.bool_))
+    exchange = replace(average, **changes)
+    return {"exchange": exchange, "local_steps": None, "deadline": 1.0}
+
+
 PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": NeighborMixing(RING, "average")}, "unknown weights 'average'"),
     ({"exchange": NeighborMixing(topology_from(9, [[0, 8]]))}, "for 9 workers"),
@@ -98,6 +106,20 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": scoring(samples=1.5)}, "samples of its PeerScoring is 1.5"),
     ({"exchange": scoring(cost_per_candidate=np.nan)}, "cost_per_candidate"),
     ({"exchange": None}, "the exchange of its plan is None"),
+    (group([0, 1, 9], [-1, 0, 0]), "participants of its GroupAverage are [0, 1, 9]"),
+    (group([1, 0], [-1, 1]), "participants of its GroupAverage are [1, 0]"),
+    (group([0, 1], [-1, -1]), "has the roots [0, 1]"),
+    (group([0, 1, 2], [-1, 2, 1]), "worker 1 is below 2"),
+    (group([0, 1], [-1, 3]), "worker 1 is below 3"),
+    (group([0, 1, 2], [-1, 0, 1], returning=np.array([0, 1, 0], np.bool_)), "worker 2 is below 1"),
+    (group([0, 1], [-1, 0], returning=np.array([1, 0], np.bool_)), "the root 0"),
+    (group([0, 1], [-1, 0], returning=np.zeros(3, np.bool_)), "returning of its GroupAverage"),
+    (group([0, 1], [-1, 0], fragment=2, fragments=2), "fragment 2 of 2"),
+    (group([0, 1], [-1, 0], fragment=0.5), "not a whole number"),
+    (group([0, 1], [-1, 0], momentum=1.0), "momentum of its GroupAverage is 1.0"),
+    (group([0, 1], [-1, 0], compression="int4"), "unknown compression 'int4'"),
+    ({**group([0, 1], [-1, 0]), "local_steps": np.ones(N, np.int64)}, "and local_steps"),
+    ({"overlap": True}, "its plan has overlap and a NeighborMixing"),
     ({"local_steps": np.array([1, np.nan, 1, 1])}, "holds nan for worker 1"),
     ({"local_steps": np.array([1, -3, 1, 1])}, "-3 steps for worker 1"),
     ({"local_steps": np.array([1, 1, 1])}, "of the shape"),

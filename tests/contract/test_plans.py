@@ -22,7 +22,15 @@ from contract.rounds import (
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
 from fedhp.graph import directed_weights, mixing_matrix
 from fedhp.timing import Network
-from fedhp.types import DirectedMixing, IntArray, LinkVerdict, NeighborMixing, Plan, Topology
+from fedhp.types import (
+    DirectedMixing,
+    GroupAverage,
+    IntArray,
+    LinkVerdict,
+    NeighborMixing,
+    Plan,
+    Topology,
+)
 
 
 def check_links(links: IntArray, workers: int, available: Any) -> None:
@@ -60,20 +68,38 @@ def check_topology(topology: Topology, weights: str, available: Any) -> None:
         assert matrix[gone, gone] == 1.0
 
 
+def check_group(group: GroupAverage, available: Any) -> None:
+    check_links(group.links, len(available), available)
+    assert available[group.participants].all()
+    if len(group.participants):
+        graph = networkx.Graph(group.links.tolist())
+        graph.add_node(group.root)
+        assert networkx.is_tree(graph)
+        assert sorted(graph) == group.participants.tolist()
+        leaves = group.participants[group.returning]
+        assert not set(leaves.tolist()) & set(group.parents.tolist())
+
+
 def check(plan: Plan, observation: Observation) -> None:
     """A plan that an engine can carry out."""
     available = observation.available
     workers = len(available)
     steps = plan.local_steps
-    assert steps is not None
-    assert steps.shape == (workers,)
-    assert steps.dtype == np.int64
-    assert (steps[available] >= 1).all()
-    assert (steps[~available] == 0).all()
+    if isinstance(plan.exchange, GroupAverage):
+        assert steps is None
+        assert plan.deadline is not None
+    else:
+        assert steps is not None
+        assert steps.shape == (workers,)
+        assert steps.dtype == np.int64
+        assert (steps[available] >= 1).all()
+        assert (steps[~available] == 0).all()
     if isinstance(plan.exchange, NeighborMixing):
         check_topology(plan.exchange.topology, plan.exchange.weights, available)
     elif isinstance(plan.exchange, DirectedMixing):
         check_sources(plan.exchange.sources, workers, available)
+    elif isinstance(plan.exchange, GroupAverage):
+        check_group(plan.exchange, available)
     else:
         check_sources(plan.exchange.candidates, workers, available)
         assert plan.exchange.keep >= 1

@@ -12,7 +12,7 @@ from fedhp.config import Experiment
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted
 
-ALGORITHMS = ["fedhp", "dpsgd", "ldsgd", "adpsgd", "pens"]
+ALGORITHMS = ["fedhp", "fedhp_plus", "dpsgd", "ldsgd", "adpsgd", "pens"]
 
 
 def experiment(algorithm: str = "fedhp", **changes: Any) -> Experiment:
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_bits(algorithm: str, tmp_path: Path) -> No
     assert digest(experiment(algorithm, seed=1), tmp_path / "c") != first
 
 
-@pytest.mark.parametrize("algorithm", ["fedhp", "adpsgd", "pens"])
+@pytest.mark.parametrize("algorithm", ["fedhp", "fedhp_plus", "adpsgd", "pens"])
 def test_one_executor_or_two_gives_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"model": {"name": "small_cnn", "width": 0.25}, "rounds": 4}
     one = experiment(algorithm, executors=1, **changes)

@@ -152,6 +152,7 @@ def losses(prepared: Prepared, late: bool) -> Iterator[tuple[Fragile, Any]]:
     [
         ("fedhp", True, True, False),
         ("fedhp", False, False, True),
+        ("fedhp_plus", True, False, True),
         ("pens", True, False, True),
         ("adpsgd", False, True, True),
     ],

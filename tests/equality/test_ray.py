@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.config import Experiment, parse
+from fedhp.config import Experiment, parse, to_tables
 from fedhp.engine.executor import StateLost
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
@@ -90,6 +90,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
         "adpsgd",
         "pens",
         pytest.param("fedhp", marks=SLOW),  # always: with an actor that is killed
+        pytest.param("fedhp_plus", marks=SLOW),
         pytest.param("dpsgd", marks=SLOW),
         pytest.param("ldsgd", marks=SLOW),
     ],
@@ -101,6 +102,21 @@ def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     assert local == remote
     with RunReader(tmp_path / "ray") as run:
         assert run.meta("moved_bytes") > 0
+
+
+@SLOW
+@NEEDS_RAY
+def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> None:
+    """Velocities, served averages, and transfers that go on while their senders train."""
+    aids = {"overlap": True, "serve": "average", "compression": "int8", "momentum": 0.9}
+    digests = []
+    for engine in ("local", "ray"):
+        settings = experiment("adpsgd", engine)
+        tables = to_tables(settings)
+        tables["algorithm"] = {**tables["algorithm"], **aids}
+        tables["evaluation"] = {**tables["evaluation"], "every": 1, "seconds": 2.5}
+        digests.append(digest(parse(tables), tmp_path / engine))
+    assert digests[0] == digests[1]
 
 
 class Killer:
@@ -152,6 +168,7 @@ class Killer:
         ("fedhp", "train", 3),
         pytest.param("fedhp", "exchange", 2, marks=SLOW),
         pytest.param("fedhp", "keep", 3, marks=SLOW),
+        pytest.param("fedhp_plus", "adopt", 3, marks=SLOW),
         pytest.param("pens", "deliver", 2, marks=SLOW),
         pytest.param("adpsgd", "apply", 5, marks=SLOW),
     ],

@@ -71,7 +71,12 @@ def test_several_shards_are_one_with_symmetric_peers(away: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(
     ("algorithm", "policy"),
-    [("fedhp", {}), ("adpsgd", {}), *((algorithm, LOCAL) for algorithm in ALGORITHMS)],
+    [
+        ("fedhp", {}),
+        ("fedhp_plus", {}),
+        ("adpsgd", {}),
+        *((algorithm, LOCAL) for algorithm in ALGORITHMS),
+    ],
 )
 def test_several_shards_are_one_with_running_statistics(
     algorithm: str, policy: dict[str, Any]

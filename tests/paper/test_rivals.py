@@ -211,12 +211,11 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
         seen = 0
         average = loop._average
 
-        def watched(worker: int, totals: Any) -> None:
+        def watched(worker: int, partner: int, **details: Any) -> None:
             nonlocal seen
             before = engine.shard.models.double()
-            average(worker, totals)
+            average(worker, partner, **details)
             after = engine.shard.models.double()
-            partner = int(loop.table.partner[worker])
             assert torch.equal(after[worker], after[partner])
             others = [i for i in range(5) if i not in (worker, partner)]
             assert torch.equal(after[others], before[others])

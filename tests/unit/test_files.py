@@ -14,6 +14,7 @@ import pytest
 from disks import mounted
 from fedhp.errors import DataError, RunError, StorageFull
 from fedhp.files import (
+    PRIVATE_FILE,
     UNFINISHED,
     check_free_space,
     make_folder,
@@ -55,6 +56,26 @@ def test_permissions(tmp_path: Path, shared: bool) -> None:
     assert mode(tmp_path / "plain") == 0o644
     assert mode(tmp_path / "secret") == 0o600
     assert mode(tmp_path / "folder") == 0o755
+
+
+def test_a_private_folder_and_one_that_is_the_users_own(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        make_folder(tmp_path / "runs" / "new", option="--out", private=True)
+        empty, own = tmp_path / "empty", tmp_path / "own"
+        for folder in (empty, own):
+            folder.mkdir()
+        (own / "notes").touch()
+        (own / "x.new").touch()  # as an earlier process was killed
+        for folder in (empty, own):
+            make_folder(folder, option="--out", private=True)
+        write_file(own / "x", b"", mode=PRIVATE_FILE)
+    finally:
+        os.umask(mask)
+    assert mode(tmp_path / "runs" / "new") == mode(empty) == 0o700
+    assert mode(tmp_path / "runs") == mode(own) == 0o755
+    assert mode(own / "notes") == 0o644
+    assert mode(own / "x") == 0o600
 
 
 def test_all_is_synced_before_it_is_renamed(

@@ -3,7 +3,8 @@
 No tensors, no files, no clock. A user's algorithm is named by its dotted path and runs the same
 way; its settings are the fields (or keyword-only parameters) of its class. Read first: base.py
 (the protocol), then dpsgd.py. fedhp.py plans with pace.py (steps) and search.py (topology), which
-asks walk.py which links may go; walk.py keeps a spanning forest (forest.py).
+asks walk.py which links may go; walk.py keeps a spanning forest (forest.py). fedhp_plus.py chooses
+groups, group_tree.py their trees.
 """
 
 from fedhp.algorithms.base import (

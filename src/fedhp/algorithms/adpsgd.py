@@ -28,11 +28,19 @@ class ADState:
 
 
 class ADPSGD(Settings):
-    """Fixed steps, then a random neighbor."""
+    """Fixed steps, then a random neighbor.
+
+    The last four settings are not part of the method: they are the aids that FedHP+ has, for a
+    fair comparison.
+    """
 
     uses_rounds: ClassVar[bool] = False
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     neighbors: Literal["base", "ring"] = "base"
+    overlap: bool = False  # train during the transfer
+    serve: Literal["model", "average"] = "model"  # average: a moving average of each model
+    compression: Literal["none", "int8"] = "none"  # of the difference between the pair's models
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None  # none: training.momentum
 
     def start(self, federation: Federation) -> ADState:
         """The graph and the steps; nothing changes later."""
@@ -52,10 +60,13 @@ class ADPSGD(Settings):
     ) -> tuple[ADState, Action]:
         """Train, then pick one of the available neighbors."""
         peers = self._peers(state, worker, observation.available)
-        if not len(peers):
-            return state, Action(state.steps, None)
-        rng = generator(state.seed, Purpose.ALGORITHM, 1, worker, turn)
-        return state, Action(state.steps, int(peers[rng.integers(len(peers))]))
+        partner = None
+        if len(peers):
+            rng = generator(state.seed, Purpose.ALGORITHM, 1, worker, turn)
+            partner = int(peers[rng.integers(len(peers))])
+        return state, Action(
+            state.steps, partner, overlap=self.overlap, compression=self.compression
+        )
 
     def _peers(self, state: ADState, worker: int, available: BoolArray) -> IntArray:
         """The available neighbors, ascending."""

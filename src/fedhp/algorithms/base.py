@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedhp import components
 from fedhp.errors import ConfigError
@@ -15,6 +15,7 @@ from fedhp.types import Action, BoolArray, Plan, Reports, StepReason, Topology
 
 ALGORITHMS = {
     "fedhp": "fedhp.algorithms.fedhp:FedHP",
+    "fedhp_plus": "fedhp.algorithms.fedhp_plus:FedHPPlus",
     "dpsgd": "fedhp.algorithms.dpsgd:DPSGD",
     "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
     "ldsgd": "fedhp.algorithms.ldsgd:LDSGD",
@@ -27,7 +28,7 @@ class Federation:
     """What an algorithm knows before the first round."""
 
     workers: int
-    rounds: int
+    rounds: int  # with a horizon: 10,000,000, and observations have share_done
     seed: int
     local_steps: int  # of the algorithms with fixed steps
     base_topology: Topology
@@ -42,6 +43,7 @@ class Observation:
     learning_rate: float
     available: BoolArray  # [N]
     network: Network
+    share_done: float | None = None  # of the horizon; None: the run has a number of rounds
 
 
 @runtime_checkable
@@ -76,6 +78,7 @@ class PastRound:
     learning_rate: float
     rule: StepReason | None
     facts: Mapping[str, float]
+    share_done: float | None = None  # of the new horizon, at the start of the round
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,12 @@ class OtherDecisions(Exception):
         self.hint = hint  # which settings avoid this
 
 
+def expected_rounds(round_index: int, share_done: float) -> int:
+    """How many rounds a run with a horizon will have, if they take as long as those before this
+    one."""
+    return max(1, round((round_index - 1) / share_done))
+
+
 @runtime_checkable
 class Lengthenable(Protocol):
     """An algorithm that uses the number of rounds and can tell whether a run may have more."""
@@ -104,15 +113,34 @@ class Lengthenable(Protocol):
         """The past of a run with more rounds; OtherDecisions if a decision would change."""
 
 
+@runtime_checkable
+class Condensable(Protocol):
+    """An algorithm whose state has parts that follow, nearly, from its other parts.
+
+    A coordinator commits the state after every round: what grows with all pairs of workers is left
+    out there, and estimated again by the coordinator that continues from it.
+    """
+
+    def condense(self, state: Any) -> Any:
+        """The state without these parts; itself where they are not large."""
+
+    def expand(self, state: Any) -> Any:
+        """A state that may have been condensed, whole again."""
+
+
 class Settings(BaseModel):
     """Base of the built-in algorithms, whose settings are their fields.
 
     `uses_rounds`: whether the number of rounds of the experiment is used. If not, a finished run
-    can be extended. An algorithm that does not declare it counts as if it did.
+    can be extended. An algorithm that does not declare it counts as if it did. `learning_rate` is
+    used by the engine; the algorithm sees the rate of a round in its observation.
+    `group_average`: whether its plans have a GroupAverage, for which workers keep more state.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     uses_rounds: ClassVar[bool] = True
+    group_average: ClassVar[bool] = False
+    learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
 
 def load_algorithm(
@@ -130,3 +158,8 @@ def load_algorithm(
             fix="see docs/own-parts.md for the protocol",
         )
     return algorithm
+
+
+def averages_groups(algorithm: object) -> bool:
+    """Whether an algorithm's plans may have a GroupAverage, as its class declares."""
+    return bool(getattr(algorithm, "group_average", False))

@@ -20,12 +20,14 @@ from fedhp.algorithms.base import (
     OtherDecisions,
     PastRound,
     Settings,
+    expected_rounds,
 )
-from fedhp.algorithms.pace import Assignment, fill, literal, opt, raw_pace
+from fedhp.algorithms.pace import Assignment, fill, literal, moving_average, opt, raw_pace
 from fedhp.algorithms.search import SearchResult, search
 from fedhp.distance import (
     absent_distance,
     complete,
+    distances_over,
     farthest_known,
     unknown,
     update_bound,
@@ -49,6 +51,8 @@ from fedhp.types import (
 # Up to this many workers the distances of all pairs are kept, [N, N]; above, only some rows.
 ALL_PAIRS = 2_000
 SAMPLED_SOURCES = 256
+# The distances of pairs are left out of a condensed state if they are as many times the links.
+CONDENSED_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,26 @@ class FedHP(Settings):
             first_raw_pace=nan,
         )
 
+    def condense(self, state: FedHPState) -> FedHPState:
+        """Without the distances of pairs, where there are far more pairs than links."""
+        if state.distance.size < CONDENSED_SHARE * len(state.base_links):
+            return state
+        return replace(state, distance=state.distance[:0])
+
+    def expand(self, state: FedHPState) -> FedHPState:
+        """With the distances of pairs estimated from those of the links."""
+        if len(state.distance) == len(state.sources):
+            return state
+        return replace(
+            state,
+            distance=distances_over(
+                state.base_links,
+                state.link_distance,
+                workers=state.workers,
+                sources=state.sources,
+            ),
+        )
+
     def _sources(self, federation: Federation) -> IntArray:
         """All workers, or a sample drawn once, whose distances are then estimates."""
         workers = federation.workers
@@ -133,6 +157,10 @@ class FedHP(Settings):
         self, state: FedHPState, observation: Observation, reports: Reports
     ) -> tuple[FedHPState, Plan]:
         """One round of Algorithm 2. Round 1 keeps the base topology: every pair is measured."""
+        if observation.share_done and observation.round_index == 2:
+            # Once: raw(h) / raw(1) needs the same number of rounds in both.
+            rounds = expected_rounds(observation.round_index, observation.share_done)
+            state = replace(state, rounds=rounds)
         state = self._learn(state, reports)
         state = replace(state, learning_rate=observation.learning_rate)
         present = observation.available
@@ -200,7 +228,7 @@ class FedHP(Settings):
             state = self._learn_distances(state, reports)
         state = replace(
             state,
-            step_time=_average(state.step_time, reports.step_time, self.smoothing),
+            step_time=moving_average(state.step_time, reports.step_time, self.smoothing),
             distance_bound=float("nan") if bound is None else bound,
             smoothness=_blend(state.smoothness, _median(reports.smoothness), self.smoothing),
             gradient_variance=_blend(
@@ -263,6 +291,8 @@ class FedHP(Settings):
         """The pace's formula has the number of rounds. The deadline `opt` does not use the pace;
         elsewhere it must be the same in every bit."""
         first_raw = rate_before = float("nan")
+        if len(past) > 1 and past[1].share_done:
+            rounds = expected_rounds(past[1].round_index, past[1].share_done)
         facts: dict[int, dict[str, float]] = {}
         for done in past:
             estimates = {
@@ -353,14 +383,8 @@ class FedHP(Settings):
         )
 
 
-def _average(old: FloatArray, new: FloatArray, smoothing: float) -> FloatArray:
-    """Element-wise moving average; where one value is missing, the other is taken."""
-    blended = np.where(np.isnan(old), new, (1 - smoothing) * old + smoothing * new)
-    return np.where(np.isfinite(new), blended, old)
-
-
 def _blend(old: float, new: float, smoothing: float) -> float:
-    return float(_average(np.array(old), np.array(new), smoothing))
+    return float(moving_average(np.array(old), np.array(new), smoothing))
 
 
 def _mean(values: FloatArray) -> float:

@@ -132,3 +132,9 @@ def _assign(
         round_time=float(worker_time.max()),
         rule=rule,
     )
+
+
+def moving_average(old: FloatArray, new: FloatArray, smoothing: float) -> FloatArray:
+    """Element-wise moving average; where one value is missing, the other is taken."""
+    blended = np.where(np.isnan(old), new, (1 - smoothing) * old + smoothing * new)
+    return np.where(np.isfinite(new), blended, old)

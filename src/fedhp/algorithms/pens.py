@@ -81,6 +81,10 @@ class PENS(Settings):
         """Score peers in the first stage, then draw from those that were kept often."""
         state = replace(state, kept=_count(state, reports.selected))
         scoring = observation.round_index <= state.stage_rounds
+        if observation.share_done is not None:
+            scoring = observation.share_done < self.stage_share
+            if scoring:
+                state = replace(state, stage_rounds=observation.round_index)
         available = observation.available
         owner = np.repeat(np.arange(len(available)), np.diff(state.start))  # [2E]
         allowed = available[owner] & available[state.peers]
@@ -121,17 +125,22 @@ class PENS(Settings):
         If one of the second stage does, both stages are as long as before.
         """
         stage_rounds = round(self.stage_share * rounds)
+        horizon = any(done.share_done is not None for done in past)
         for done in past:
             scored = done.rule is not None and done.rule.rule is StepRule.PEERS_SCORED
-            if scored != (done.round_index <= stage_rounds):
+            first_stage = done.round_index <= stage_rounds
+            if done.share_done is not None:
+                first_stage = done.share_done < self.stage_share
+            if scored != first_stage:
+                length = "would last longer" if horizon else f"would have had {stage_rounds} rounds"
                 raise OtherDecisions(
                     f"the first stage of PENS (algorithm.stage_share = {self.stage_share:g} of "
-                    f"the rounds) would have had {stage_rounds} rounds, but round "
+                    f"the {'horizon' if horizon else 'rounds'}) {length}, but round "
                     f"{done.round_index} was already in the second",
                     hint="with algorithm.stage_share = 0 or 1, or before the first stage has "
                     "ended, a run can get more rounds later",
                 )
-        return Lengthened({"stage_rounds": stage_rounds}, {})
+        return Lengthened({} if horizon else {"stage_rounds": stage_rounds}, {})
 
     def _exchange(
         self, state: PENSState, sources: IntArray, *, scoring: bool

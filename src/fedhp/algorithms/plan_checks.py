@@ -18,6 +18,7 @@ from fedhp.types import (
     Action,
     Decision,
     DirectedMixing,
+    GroupAverage,
     LinkVerdict,
     NeighborMixing,
     PeerScoring,
@@ -85,6 +86,13 @@ def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> 
 def _check_plan(plan: Plan, workers: int) -> None:
     _check_work(plan, workers)
     _check_exchange(plan.exchange, workers)
+    group = isinstance(plan.exchange, GroupAverage)
+    if group and plan.local_steps is not None:
+        raise _Unusable("its plan has a GroupAverage and local_steps", "a deadline only")
+    if plan.overlap and not group:
+        raise _Unusable(
+            f"its plan has overlap and {_kind(plan.exchange)}", "overlap with a GroupAverage only"
+        )
     _check_decision(plan.decision, workers)
     if plan.estimate is not None:
         estimate = np.asarray(plan.estimate)
@@ -140,11 +148,73 @@ def _check_exchange(exchange: Any, workers: int) -> None:
             raise _Unusable(
                 f"cost_per_candidate of its PeerScoring is {cost!r}", "a number of at least 0"
             )
+    elif isinstance(exchange, GroupAverage):
+        _check_group(exchange, workers)
     else:
         raise _Unusable(
             f"the exchange of its plan is {_kind(exchange)}",
-            "a NeighborMixing, a DirectedMixing or a PeerScoring",
+            "a NeighborMixing, a DirectedMixing, a PeerScoring or a GroupAverage",
         )
+
+
+def _check_group(group: GroupAverage, workers: int) -> None:
+    for name, kinds in (("participants", "iu"), ("parents", "iu"), ("returning", "b")):
+        wanted = "one-dimensional arrays of equal length: workers, workers, booleans"
+        column = _array(getattr(group, name), name, wanted)
+        if column.shape != (len(group.participants),) or column.dtype.kind not in kinds:
+            raise _Unusable(
+                f"{name} of its GroupAverage is {column.dtype} of the shape {column.shape}", wanted
+            )
+    members = group.participants.tolist()
+    if members != sorted(set(members) & set(range(workers))):
+        raise _Unusable(
+            f"the participants of its GroupAverage are {members}",
+            f"different workers 0 to {workers - 1}, in ascending order",
+        )
+    _check_tree(members, group.parents.tolist(), group.returning.tolist())
+    if not _is_whole(group.fragments) or not _is_whole(group.fragment):
+        raise _Unusable("the fragment of its GroupAverage is not a whole number", "whole numbers")
+    if not 0 <= group.fragment < group.fragments:
+        raise _Unusable(
+            f"its GroupAverage has fragment {group.fragment} of {group.fragments}",
+            f"a fragment from 0 to {group.fragments - 1}",
+        )
+    if not _is_number(group.momentum) or not 0 <= group.momentum < 1:
+        raise _Unusable(
+            f"momentum of its GroupAverage is {group.momentum!r}", "a number from 0 to below 1"
+        )
+    if group.compression not in ("int8", "none"):
+        raise _Unusable(
+            f"its GroupAverage has the unknown compression {group.compression!r}", "int8, none"
+        )
+
+
+def _check_tree(members: list[int], parents: list[int], returning: list[bool]) -> None:
+    """One root, everyone else below it, and nobody below a worker that returns."""
+    above = dict(zip(members, parents, strict=True))
+    roots = [worker for worker, parent in above.items() if parent < 0]
+    if members and len(roots) != 1:
+        raise _Unusable(
+            f"the tree of its GroupAverage has the roots {roots}", "exactly one parent of -1"
+        )
+    back = {worker for worker, returns in zip(members, returning, strict=True) if returns}
+    if back & set(roots):
+        raise _Unusable(
+            f"the root {roots[0]} of its GroupAverage returns", "a root that holds the consensus"
+        )
+    below_root = set(roots)
+    for worker in members:
+        path: dict[int, None] = {}
+        while worker not in below_root:
+            parent = above[worker]
+            if parent not in above or worker in path or parent in back:
+                raise _Unusable(
+                    f"in the tree of its GroupAverage worker {worker} is below {parent}",
+                    "a path to the root over participants that do not return",
+                )
+            path[worker] = None
+            worker = parent
+        below_root |= set(path)
 
 
 def _check_neighbors(exchange: NeighborMixing, workers: int) -> None:
@@ -248,6 +318,8 @@ def _check_action(action: Action, worker: int, workers: int) -> None:
             f"a whole number from 0 to {MOST_STEPS}",
         )
     _check_step_count(int(action.local_steps), worker)
+    if action.compression not in ("none", "int8"):
+        raise _Unusable(f"its compression is {action.compression!r}", "'none' or 'int8'")
     partner = action.partner
     if partner is None:
         return

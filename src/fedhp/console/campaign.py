@@ -43,10 +43,10 @@ def run_with_progress(
         def show(cell: Cell, event: dict[str, Any]) -> None:
             name = name_of(cell)
             rounds, label = cell.experiment.rounds, short_labels.get(cell.label, cell.label)
-            short = name.replace(cell.label, label)
+            short, horizon = name.replace(cell.label, label), cell.experiment.horizon
             with lock:
                 if event["event"] == "started":
-                    display.begin(name, rounds, short=short)
+                    display.begin(name, rounds, short=short, horizon=horizon)
                     return
                 if event["event"] != "round":
                     forecast.end(cell)
@@ -56,10 +56,11 @@ def run_with_progress(
                     left = forecast.seconds_left() if done else None
                     display.end(name, outcome, left, done=done)
                     return
-                forecast.round(cell, event["round"])
+                forecast.round(cell, event["round"], clock=event["clock"])
                 if cell.folder not in started:
                     started.add(cell.folder)
-                    display.begin(name, rounds, done=event["round"] - 1, short=short)
+                    done = event["round"] - 1
+                    display.begin(name, rounds, done=done, short=short, horizon=horizon)
                 display.update(name, event, forecast.seconds_left())
 
         return run_cells(cells, source=source, jobs=jobs, ray=ray, report=show, stop=stop)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fedhp.cluster.ops.operator import unreachable
 from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -30,6 +31,8 @@ from fedhp.terminal import FittingTable, shorten_words
 from fedhp.types import RoundRecord
 
 MOST_WORKER_ROWS = 40  # the other workers are only counted
+SECONDS_PER_DAY = 86_400
+MOST_TROUBLES = 20  # silent workers, and broken links; the others are only counted
 MOST_NOTES = 4  # the latest are shown
 STATUS_STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "suspect": "yellow"}
 
@@ -89,6 +92,59 @@ def status_line(status: wire.StatusReply) -> str:
         f"{_clean(status.state)}{why}: round {status.round} of {status.rounds}{last}, "
         f"epoch {status.epoch}, {workers}"
     )
+
+
+def trouble_lines(status: wire.StatusReply) -> list[str]:
+    """Silent workers, broken links and certificates to renew, with names; none: no lines."""
+    members = {member.worker: member for member in status.members}
+    silent = [_silent_line(member) for member in unreachable(status)]
+    broken = [_broken_line(link, members) for link in status.broken]
+    expiring = [_expiring_line(certificate) for certificate in status.expiring]
+    return [
+        *_section("no heartbeat:", silent, count=len(silent)),
+        *_section("broken links:", broken, count=max(status.broken_links, len(broken))),
+        *_section("certificates to renew:", expiring, count=len(expiring)),
+    ]
+
+
+def _section(title: str, lines: Sequence[str], *, count: int) -> list[str]:
+    if not lines:
+        return []
+    shown = [f"  {line}" for line in lines[:MOST_TROUBLES]]
+    hidden = count - len(shown)
+    return [title, *shown, *([f"  ... and {hidden} more"] if hidden else [])]
+
+
+def _silent_line(member: wire.MemberStatus) -> str:
+    name = f"{_clean(member.name)}{f' at {_clean(member.address)}' if member.address else ''}"
+    if not _is_known(member.silent_seconds):
+        return f"{name} was not seen since this coordinator leads"
+    return f"{name} is {_clean(member.status)}, silent for {member.silent_seconds:.0f} s"
+
+
+def _expiring_line(certificate: wire.ExpiringCertificate) -> str:
+    days = abs(certificate.seconds) / SECONDS_PER_DAY
+    if certificate.seconds < 0:
+        return f"{_clean(certificate.name)}: expired {days:.1f} days ago"
+    return f"{_clean(certificate.name)}: expires in {days:.1f} days"
+
+
+def _broken_line(link: wire.BrokenLink, members: Mapping[int, wire.MemberStatus]) -> str:
+    worker, peer = members.get(link.worker), members.get(link.peer)
+    ends = [
+        f"worker {index}" if member is None else _clean(member.name)
+        for index, member in ((link.worker, worker), (link.peer, peer))
+    ]
+    why = _clean(link.why)
+    if why == "unreachable" and peer is not None:
+        why = f"cannot reach {_clean(peer.address) or 'it'}"
+    elif why == "deadline":
+        why = "it did not come in time"
+    times = "once" if link.failures == 1 else f"{link.failures} times"
+    when = f"in round {link.since}"
+    if link.last != link.since:
+        when = f"since round {link.since}, last in round {link.last}"
+    return f"{ends[0]} gets no model from {ends[1]}: {why} ({times}, {when})"
 
 
 class ClusterView:

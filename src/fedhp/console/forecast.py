@@ -15,6 +15,7 @@ from fedhp.engine.runs.campaign import Cell
 
 # Local steps per round relative to the fixed-step algorithms; only to weigh runs.
 USUAL_WORK = {"fedhp": 1.8, "ldsgd": 0.53, "pens": 1.2}
+USUAL_ROUND = 10.0  # s of virtual time
 USUAL_IMAGES = 10_000  # of a whole test set
 TEST_COST = 1 / 3  # of testing a batch of images, in local steps
 
@@ -25,13 +26,13 @@ class Forecast:
     def __init__(self, cells: Sequence[Cell], *, jobs: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._jobs = jobs
-        self._left = {cell.folder: cell.experiment.rounds for cell in cells}
+        self._left = {cell.folder: _rounds_left(cell, 0, clock=0.0) for cell in cells}
         self._cells = {cell.folder: cell for cell in cells}
         self._measured: dict[str, tuple[float, float]] = {}  # kind -> seconds, work
         self._last: dict[Path, tuple[float, int]] = {}  # run -> its last round, and when it ended
 
-    def round(self, cell: Cell, index: int) -> None:
-        """A round of a run is done."""
+    def round(self, cell: Cell, index: int, *, clock: float = 0.0) -> None:
+        """A round of a run is done, at this virtual time."""
         now = self._clock()
         if cell.folder in self._last:
             before, last_index = self._last[cell.folder]
@@ -39,7 +40,7 @@ class Forecast:
             done = (index - last_index) * round_work(cell)
             self._measured[cost_kind(cell)] = (seconds + now - before, work + done)
         self._last[cell.folder] = (now, index)
-        self._left[cell.folder] = cell.experiment.rounds - index
+        self._left[cell.folder] = _rounds_left(cell, index, clock=clock)
 
     def end(self, cell: Cell) -> None:
         """A run has ended, complete or not."""
@@ -59,6 +60,15 @@ class Forecast:
             total += rounds * round_work(cell) * rate
         busy = sum(rounds > 0 for rounds in self._left.values())
         return total / max(1, min(self._jobs, busy))
+
+
+def _rounds_left(cell: Cell, index: int, *, clock: float) -> float:
+    """Rounds until the end; with a horizon, if they take as long as those so far."""
+    horizon = cell.experiment.horizon
+    if horizon is None:
+        return cell.experiment.rounds - index
+    length = clock / index if index and clock else USUAL_ROUND
+    return max(0.0, horizon - clock) / length
 
 
 def round_work(cell: Cell) -> float:

@@ -53,17 +53,30 @@ class RunState:
     waiting: float | None = None
     steps: float | None = None
     last_printed: int = -1  # the round of its last plain line
+    horizon: float | None = None  # s of virtual time, for a run without a number of rounds
+    first_share: float | None = None  # share done when the display began; None: not known yet
+
+    @property
+    def share(self) -> float:
+        """The share of the run that is done."""
+        if self.horizon is None:
+            return min(1.0, self.round / max(1, self.rounds))
+        return min(1.0, (self.clock or 0.0) / self.horizon)
 
     def update(self, event: dict[str, Any]) -> None:
         """Take over the numbers of a round."""
         self.round, self.clock = event["round"], event["clock"]
+        if self.first_share is None and self.first:  # a resumed run: its time is known only now
+            self.first_share = self.share
         self.waiting, self.steps = event["waiting"], event["steps"]
         self.metric = event.get("metric", self.metric)
         if event["accuracy"] is not None:
             self.value = event["accuracy"]
 
     def time_left(self, now: float) -> str:
-        """How long the rounds that are left take if they take as long as those so far."""
+        """How long the rest takes if it takes as long as what was done so far."""
+        if self.horizon is not None:
+            return self._time_to_horizon(now)
         done = self.round - self.first
         if self.round >= self.rounds:
             return "0 s"
@@ -71,8 +84,17 @@ class RunState:
             return UNKNOWN
         return duration((now - self.began) / done * (self.rounds - self.round))
 
+    def _time_to_horizon(self, now: float) -> str:
+        if self.share >= 1:
+            return "0 s"
+        if self.first_share is None or self.share <= self.first_share:
+            return UNKNOWN
+        return duration((now - self.began) / (self.share - self.first_share) * (1 - self.share))
+
     def counter(self) -> str:
-        """The round, with room for the last one."""
+        """The round, with room for the last one; with a horizon, the virtual time."""
+        if self.horizon is not None:
+            return f"{self.clock or 0.0:.0f}/{self.horizon:g} s"
         return f"{self.round:>{len(str(self.rounds))}}/{self.rounds}"
 
     def numbers(self) -> list[str]:
@@ -122,7 +144,8 @@ class ProgressLines:
     def _lines(self, width: int, *, ascii_only: bool) -> list[str]:
         metrics = {run.metric for run in self._runs}
         metric = shorten(metrics.pop(), LONGEST_METRIC) if len(metrics) == 1 else "test"
-        counters = ["round", *(run.counter() for run in self._runs)]
+        by_time = any(run.horizon is not None for run in self._runs)
+        counters = ["time" if by_time else "round", *(run.counter() for run in self._runs)]
         left = ["left", *(run.time_left(self._now) for run in self._runs)]
         numbers = list(
             zip(
@@ -194,6 +217,8 @@ def _layout(
 def _bar(run: RunState, width: int, *, ascii_only: bool) -> str:
     done, rest = ("#", "-") if ascii_only else ("━", "─")
     full = width * run.round // max(1, run.rounds)
+    if run.horizon is not None:
+        full = int(width * run.share)
     return done * full + rest * (width - full)
 
 
@@ -201,13 +226,19 @@ class RunProgress:
     """The display of a single run."""
 
     def __init__(
-        self, label: str, rounds: int, *, done: int = 0, console: Console | None = None
+        self,
+        label: str,
+        rounds: int,
+        *,
+        done: int = 0,
+        horizon: float | None = None,
+        console: Console | None = None,
     ) -> None:
         self._campaign = CampaignProgress(console=console)
-        self._label, self._rounds, self._done = label, rounds, done
+        self._label, self._rounds, self._done, self._horizon = label, rounds, done, horizon
 
     def __enter__(self) -> RunProgress:
-        self._campaign.begin(self._label, self._rounds, done=self._done)
+        self._campaign.begin(self._label, self._rounds, done=self._done, horizon=self._horizon)
         self._campaign.__enter__()
         return self
 
@@ -264,22 +295,36 @@ class CampaignProgress:
             runs = list(self._runs.values())
             return ProgressLines(runs, now=self._clock(), summary=self._summary())
 
-    def begin(self, label: str, rounds: int, *, done: int = 0, short: str = "") -> None:
+    def begin(
+        self,
+        label: str,
+        rounds: int,
+        *,
+        done: int = 0,
+        short: str = "",
+        horizon: float | None = None,
+    ) -> None:
         """A run starts, or resumes after `done` rounds; `short` is its name where room is scarce.
 
         If it began before, its time left counts from now.
         """
         with self._lock:
             short = short if cell_len(short) <= cell_len(label) else ""
-            self._runs[label] = RunState(label, rounds, done, self._clock(), short, round=done)
+            run = RunState(label, rounds, done, self._clock(), short, round=done, horizon=horizon)
+            run.first_share = None if done else 0.0
+            self._runs[label] = run
 
     def update(self, label: str, event: dict[str, Any], seconds_left: float | None = None) -> None:
         """A round of a run is done; all runs together need `seconds_left` more."""
         with self._lock:
             run = self._runs[label]
+            before = run.share
             run.update(event)
             self._seconds_left = seconds_left
-            if not self._is_live and run.round % max(1, run.rounds // 5) == 0:
+            fifth = run.round % max(1, run.rounds // 5) == 0
+            if run.horizon is not None:
+                fifth = int(5 * run.share) > int(5 * before)
+            if not self._is_live and fifth:
                 self._print_run(run)
 
     def end(
@@ -334,7 +379,9 @@ class CampaignProgress:
         value, clock, waiting, steps = run.numbers()
         left = run.time_left(self._clock())
         parts = [f"round {run.round}/{run.rounds}"]
-        if left != UNKNOWN and run.round < run.rounds:
+        if run.horizon is not None:
+            parts = [f"round {run.round}, {run.counter()}"]
+        if left != UNKNOWN and run.share < 1:
             parts.append(f"{left} left")
         if run.clock is not None:
             parts += [f"{run.metric} {value}", f"clock {clock}", f"waiting {waiting}"]

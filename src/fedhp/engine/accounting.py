@@ -8,24 +8,42 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedhp.algorithms import Observation
+from fedhp.algorithms.group_tree import (
+    group_time,
+    link_bytes,
+    link_times,
+    streaming_time,
+    tree_latency,
+)
+from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Exchanged, Training
 from fedhp.errors import Diverged, RunError
-from fedhp.timing import PROBE_BATCHES, Network, learning_rate, slowest_link, timing
+from fedhp.timing import (
+    PROBE_BATCHES,
+    ROUNDING,
+    Network,
+    learning_rate,
+    slowest_link,
+    timing,
+)
 from fedhp.types import (
+    BoolArray,
     FloatArray,
+    GroupAverage,
     IntArray,
     PeerScoring,
     Plan,
     Reports,
     RoundRecord,
+    Timing,
 )
 from fedhp.world import World
 
@@ -49,13 +67,23 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRound:
+    """A round with a group average: the transfer, and then the time until the deadline."""
+
+    transfer_time: float  # s, on the true network
+    during_transfer: IntArray  # [N] steps that end before the average arrives
+    carried: FloatArray  # [N] s already spent on the step that is unfinished at the round's end
+
+
+@dataclass(frozen=True, slots=True)
 class RoundPlan:
     """What was decided for a round."""
 
     state: Any  # of the algorithm, after its plan
     plan: Plan
     observation: Observation
-    local_steps: IntArray  # [N]
+    local_steps: IntArray  # [N] of the whole round
+    group: GroupRound | None = None  # of a group average
 
     @property
     def round_index(self) -> int:
@@ -63,11 +91,11 @@ class RoundPlan:
         return self.observation.round_index
 
 
-def rate_at(experiment: Experiment, round_index: int, clock: float) -> float:
+def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
     """The learning rate of a round."""
-    training = experiment.training
+    training = context.experiment.training
     return learning_rate(
-        training.learning_rate,
+        context.learning_rate,
         training.decay,
         round_index=round_index,
         clock=clock,
@@ -97,6 +125,65 @@ def first_reports(step_time: FloatArray) -> Reports:
     )
 
 
+def group_round(
+    world: World, plan: Plan, observation: Observation, carried: FloatArray
+) -> tuple[IntArray, GroupRound]:
+    """The steps [N] of a round with a group average. carried [N] are the seconds that were spent
+    on unfinished steps when the round began."""
+    exchange, deadline, start = plan.exchange, plan.deadline, observation.clock
+    assert isinstance(exchange, GroupAverage)
+    assert deadline is not None
+    transfer_time = _group_transfer_time(world, exchange, start)
+    idle = 0.0 if plan.overlap else transfer_time
+    steps = np.zeros(world.workers, dtype=np.int64)
+    during, left = steps.copy(), np.zeros(world.workers)
+    for worker in np.flatnonzero(observation.available).tolist():
+        ends = _step_ends(
+            world, worker, observation, until=transfer_time - idle + deadline + carried[worker]
+        )
+        ends -= carried[worker]
+        # A step that ends within rounding of the deadline counts.
+        steps[worker] = np.searchsorted(ends, transfer_time - idle + deadline + ROUNDING)
+        during[worker] = np.searchsorted(ends, transfer_time - idle + ROUNDING)
+        done = ends[steps[worker] - 1] if steps[worker] else -carried[worker]
+        left[worker] = max(0.0, transfer_time - idle + deadline - done)
+    if not plan.overlap:
+        during = np.zeros_like(during)
+    return steps, GroupRound(transfer_time, during, left)
+
+
+def _group_transfer_time(world: World, group: GroupAverage, start: float) -> float:
+    """Seconds of a group's transfer that starts now, on the true network."""
+    if not world.follows_trace or len(group.participants) < 2:
+        return group_time(group, world.network(start))
+    # The share of the transfer that is done per second, on the links of each moment.
+    seconds = world.transfer_time(
+        1.0,
+        lambda network: np.array([1 / streaming_time(group, network)]),
+        starts=np.array([start]),
+    )
+    return float(seconds[0]) + tree_latency(group, world.latency)
+
+
+def _step_ends(world: World, worker: int, observation: Observation, *, until: float) -> FloatArray:
+    """When each step of a worker ends, in seconds of work, one more than fits at least."""
+    count = 16
+    while True:
+        ends = np.cumsum(
+            world.step_times(worker, observation.round_index, steps=count, time=observation.clock)
+        )
+        if ends[-1] > until + 1:
+            return np.asarray(ends)
+        if count > MOST_STEPS:
+            raise RunError(
+                f"round {observation.round_index}: worker {worker} would take more than "
+                f"{MOST_STEPS:,} steps in {until:.3g} s",
+                allowed=f"at most {MOST_STEPS:,} steps per worker and round",
+                fix="raise the step time of its device, or lower world.model_megabits",
+            )
+        count *= 2
+
+
 def account(
     context: PlanningContext,
     planned: RoundPlan,
@@ -116,16 +203,23 @@ def account(
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
-    links = exchanged.links
-    transfers = np.bincount(links.ravel(), minlength=workers)
-    link_time = network.link_time(links, transfers)
-    communication = (
-        _slowest_pull(workers, links, link_time)
-        if exchanged.directed
-        else slowest_link(workers, links, link_time)
-    )
-    times = timing(stepping + extra, communication, observation.available)
+    links, decision = exchanged.links, plan.decision
     directions = 1 if exchanged.directed else 2
+    sizes = np.full(len(links), directions * context.model_bytes, dtype=np.int64)
+    if planned.group is None:
+        transfers = np.bincount(links.ravel(), minlength=workers)
+        link_time = world.link_time(links, transfers, clock=start, ready=stepping)
+        slowest = _slowest_pull if exchanged.directed else slowest_link
+        communication = slowest(workers, links, link_time)
+        times = timing(stepping + extra, communication, observation.available)
+    else:
+        assert isinstance(plan.exchange, GroupAverage)
+        link_time = link_times(plan.exchange, network)
+        sizes = link_bytes(plan.exchange, network.model_bits)
+        times = _group_timing(plan, planned.group, observation.available)
+        if len(plan.exchange.participants):
+            facts = {**decision.facts, "transfer_time": planned.group.transfer_time}
+            decision = replace(decision, facts=facts)
     return RoundRecord(
         round_index=observation.round_index,
         clock=start + times.round_time,
@@ -135,9 +229,9 @@ def account(
         timing=times,
         links=links,
         link_time=link_time,
-        link_bytes=np.full(len(links), directions * context.model_bytes, dtype=np.int64),
+        link_bytes=sizes,
         link_distance=exchanged.distance,
-        decision=plan.decision,
+        decision=decision,
         train_loss=training.loss,
         update_norm=training.update_norm,
         smoothness=estimates.smoothness if estimates else missing,
@@ -164,11 +258,35 @@ def reports_of(
         gradient_variance=record.gradient_variance,
         start_loss=estimates.start_loss if first and estimates else missing,
         selected=exchanged.selected,
+        transfer_time=record.decision.facts.get("transfer_time", np.nan),
     )
 
 
+def together(planned: RoundPlan, first: Training, second: Training) -> Training:
+    """Local training before and after a group average; the second norm is that of both."""
+    assert planned.group is not None
+    before, total = planned.group.during_transfer, planned.local_steps
+    share = (total - before) / np.maximum(total, 1)
+    loss = first.loss + (second.loss - first.loss) * share
+    loss = np.where(before == 0, second.loss, np.where(before == total, first.loss, loss))
+    return Training(loss, np.where(total > 0, second.update_norm, np.nan))
+
+
+def _group_timing(plan: Plan, group: GroupRound, present: BoolArray) -> Timing:
+    """Everyone trains for the whole round. Without overlap, participants communicate first, and
+    the others wait meanwhile."""
+    assert isinstance(plan.exchange, GroupAverage)
+    assert plan.deadline is not None
+    round_time = group.transfer_time + plan.deadline
+    training = round_time if plan.overlap else plan.deadline
+    communication = np.zeros(len(present))
+    communication[plan.exchange.participants] = round_time - training
+    times = timing(np.full(len(present), training), communication, present)
+    return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
+
+
 def mean_bandwidth(network: Network) -> FloatArray:
-    """Bytes per second of every worker; its mean over links where they differ, [N]."""
+    """Bytes per second of every worker; its mean over (known) links where they differ, [N]."""
     bandwidth = network.bandwidth
     if bandwidth.ndim == 2:
         others = ~np.eye(len(bandwidth), dtype=np.bool_)
@@ -178,6 +296,11 @@ def mean_bandwidth(network: Network) -> FloatArray:
                 for row, mask in zip(bandwidth, others, strict=True)
             ]
         )
+    elif network.known is not None:
+        ends, twice = network.known.links.T.ravel(), np.tile(network.known.bandwidth, 2)
+        count = np.bincount(ends, minlength=len(bandwidth))
+        total = np.bincount(ends, weights=twice, minlength=len(bandwidth))
+        bandwidth = np.where(count > 0, total / np.maximum(count, 1), bandwidth)
     return np.asarray(bandwidth / 8)
 
 
@@ -222,6 +345,6 @@ def check_evaluation(record: RoundRecord) -> None:
             f"round {record.round_index}: the test of {whose} gave no finite number; "
             "rounds before it are kept",
             allowed="a metric that is a finite number for every model",
-            fix=f"lower training.learning_rate (it was {record.learning_rate:g} in this round), "
+            fix=f"lower the learning rate (it was {record.learning_rate:g} in this round), "
             "or correct the metric of your own task",
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
+from fedhp.algorithms.adpsgd import ADPSGD
+from fedhp.algorithms.base import Settings
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
@@ -26,6 +29,43 @@ class PlanningContext:
     def model_bytes(self) -> int:
         """Bytes counted for one transfer, by the world's size of the model."""
         return round(self.world.model_bits / 8)
+
+    @property
+    def learning_rate(self) -> float:
+        """The first learning rate: the algorithm's own, or that of the experiment."""
+        own = self.algorithm.learning_rate if isinstance(self.algorithm, Settings) else None
+        return self.experiment.training.learning_rate if own is None else own
+
+    def share_done(self, clock: float) -> float | None:
+        """The share of the horizon that has passed; None for a run with a number of rounds."""
+        horizon = self.experiment.horizon
+        return None if horizon is None else clock / horizon
+
+
+def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
+    """The momentum of local SGD: AD-PSGD's own, or that of the experiment."""
+    own = algorithm.momentum if isinstance(algorithm, ADPSGD) else None
+    return experiment.training.momentum if own is None else own
+
+
+def serving_of(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm
+) -> Literal["", "mixed", "average"]:
+    """What an asynchronous worker serves and is tested on, if that is not its current model.
+
+    Tests by virtual time meet it between two exchanges: it serves the model of the last one.
+    """
+    if isinstance(algorithm, ADPSGD) and algorithm.serve == "average":
+        return "average"
+    by_time = experiment.evaluation.seconds is not None
+    return "mixed" if by_time and not isinstance(algorithm, Algorithm) else ""
+
+
+def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> tuple[str, ...]:
+    """What a worker keeps in addition to its model, in the same size, as checkpoints name it."""
+    velocity = ("velocity",) if momentum_of(experiment, algorithm) else ()
+    served = ("served",) if serving_of(experiment, algorithm) else ()
+    return (*velocity, *served)
 
 
 def planning_context(

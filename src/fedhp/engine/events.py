@@ -1,8 +1,9 @@
 """The round loop of asynchronous algorithms: events instead of a barrier (AD-PSGD).
 
 Snapshot, train, add the change to the current model, transfer to a partner, both average on
-arrival: no locks, no waiting. A "round" is N averaging events. Every worker has exactly one
-event ahead of it, so the event heap is two columns of a table of workers.
+arrival: no locks, no waiting. A "round" is N averaging events, or one interval of
+evaluation.seconds. Every worker has exactly one event ahead of it, so the event heap is two
+columns of a table of workers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from fedhp.algorithms import AsyncAlgorithm, Observation
 from fedhp.algorithms.plan_checks import next_action
 from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
-from fedhp.engine.context import PlanningContext
+from fedhp.engine.context import PlanningContext, serving_of
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -26,6 +27,7 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import with_results
 from fedhp.engine.until import StopCondition
+from fedhp.learn.quantize import INT8_BLOCK
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
@@ -41,6 +43,9 @@ from fedhp.types import (
 )
 
 COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
+# One byte for a number of four, and one scale of four bytes for each block of numbers.
+INT8_SIZE = 1 / 4 + 1 / INT8_BLOCK
+SERVED_SHARE = 0.1  # of the elapsed time that a served average covers
 RULE = StepReason(StepRule.ASYNCHRONOUS)
 
 
@@ -63,6 +68,39 @@ class EventTable:
         return EventTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
+@dataclass(slots=True)
+class SideTable:
+    """What a worker's event does not say: how its exchange goes, a transfer that it does not wait
+    for, and when it last served its model. One row per worker."""
+
+    overlap: BoolArray  # [N] of the turn
+    int8: BoolArray  # [N] of the turn
+    due: FloatArray  # [N] arrival of the transfer that is on its way while the worker trains
+    partner: IntArray  # [N] of that transfer
+    duration: FloatArray  # [N] of that transfer, s
+    coded: BoolArray  # [N] whether that transfer is compressed to int8
+    following: IntArray  # [N] the partner to meet as soon as it has arrived; -1: nobody yet
+    served: FloatArray  # [N] virtual time at which the served model last moved
+
+    @classmethod
+    def of(cls, workers: int) -> SideTable:
+        """Nothing is on its way."""
+        return cls(
+            overlap=np.zeros(workers, dtype=np.bool_),
+            int8=np.zeros(workers, dtype=np.bool_),
+            due=np.full(workers, np.inf),
+            partner=np.full(workers, -1, dtype=np.int64),
+            duration=np.zeros(workers),
+            coded=np.zeros(workers, dtype=np.bool_),
+            following=np.full(workers, -1, dtype=np.int64),
+            served=np.zeros(workers),
+        )
+
+    def copy(self) -> SideTable:
+        """An independent copy."""
+        return SideTable(*(getattr(self, field.name).copy() for field in fields(self)))
+
+
 class _RoundTotals:
     """What happened in the current round."""
 
@@ -72,7 +110,8 @@ class _RoundTotals:
         self.compute = np.zeros(workers)
         self.communication = np.zeros(workers)
         self.norm = np.full(workers, np.nan)
-        self.links: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        # Time, distance and bytes of every exchange of a pair.
+        self.links: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
 
 
 class EventLoop:
@@ -94,6 +133,9 @@ class EventLoop:
         self.experiment = context.experiment
         self.stop_condition = StopCondition(context.experiment, tested=tester is not None)
         self.workers = n = self.experiment.workers
+        self.seconds = self.experiment.evaluation.seconds
+        # Of a round: without limit where it has a fixed length.
+        self.most_events = n if self.seconds is None else np.inf
         self.round_index = 0
         self.clock = 0.0
         self.state: Any = self.algorithm.start(context.federation)
@@ -108,6 +150,8 @@ class EventLoop:
             untrained=np.zeros(n, dtype=np.bool_),
             loss=np.full(n, np.nan),
         )
+        self.side = SideTable.of(n)
+        self.serving = serving_of(self.experiment, context.algorithm)
         executor.keep()
         self._round_end = self._capture()
 
@@ -126,20 +170,24 @@ class EventLoop:
             yield record
 
     def _round(self) -> RoundRecord:
-        """N averaging events, then the tests."""
+        """N averaging events, or those of one interval between tests; then the tests."""
         watch = Stopwatch()
         started, totals = self.clock, _RoundTotals(self.workers)
         bandwidth = mean_bandwidth(self.world.network(started))
-        rate = rate_at(self.experiment, self.round_index + 1, started)
+        rate = rate_at(self.context, self.round_index + 1, started)
         last = -1
+        end = np.inf if self.seconds is None else self.seconds * (self.round_index + 1)
         with watch.phase("train"):
-            while totals.events < self.workers:
+            while totals.events < self.most_events and self._next_event() <= end:
                 last = self._step(totals)
+        if self.seconds is not None:
+            self.clock = end
         self.round_index += 1
         record = self._record(totals, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
         check_clock(record, self.experiment)
         record = self._tested(record)
-        self._begin(last)
+        if last >= 0:
+            self._begin(last)
         self._wake()
         return record
 
@@ -150,29 +198,54 @@ class EventLoop:
         last, tested = self.stop_condition.is_last(record), record
         if last:
             self.tester.end_at(record.round_index)
-        if self.tester.is_tested(record.round_index):
+        if self.tester.is_tested(record):
             tested = with_results(record, self.tester.start_tests(record.round_index))
             if not last and self.stop_condition.is_last(tested):
                 self.tester.end_at(record.round_index)
                 tested = with_results(record, self.tester.start_tests(record.round_index))
         return tested
 
+    def _next_event(self) -> float:
+        return float(min(self.table.due.min(), self.side.due.min()))
+
     def _step(self, totals: _RoundTotals) -> int:
-        """Handle the next event; the worker that ended a turn with it, or -1."""
-        table = self.table
-        worker = int(np.argmin(table.due))
+        """Handle the next event; the worker that begins its next turn in the next round, or -1."""
+        table, side = self.table, self.side
+        worker, sender = int(np.argmin(table.due)), int(np.argmin(side.due))
+        if side.due[sender] < table.due[worker]:
+            self._arrive(sender, totals)
+            return -1
         self.clock = float(table.due[worker])
         if table.phase[worker] == COMPUTING:
             self._finish_training(worker, totals)
             if table.partner[worker] >= 0:
-                self._send(worker)
+                if not side.overlap[worker]:
+                    self._send(worker)
+                else:
+                    side.following[worker] = table.partner[worker]
+                    if np.isinf(side.due[worker]):
+                        self._send_aside(worker)
+                    self._begin(worker)
                 return -1
         else:
-            self._average(worker, totals)
+            partner, time = int(table.partner[worker]), float(table.duration[worker])
+            self._average(worker, partner, time=time, int8=bool(side.int8[worker]), totals=totals)
         totals.events += 1
-        if totals.events < self.workers:
+        if totals.events < self.most_events:
             self._begin(worker)
+            return -1
         return worker
+
+    def _arrive(self, sender: int, totals: _RoundTotals) -> None:
+        """A transfer arrives whose sender has been training meanwhile."""
+        side = self.side
+        self.clock = float(side.due[sender])
+        partner, time = int(side.partner[sender]), float(side.duration[sender])
+        side.due[sender] = np.inf
+        self._average(sender, partner, time=time, int8=bool(side.coded[sender]), totals=totals)
+        totals.events += 1
+        if side.following[sender] >= 0:  # steps were done meanwhile
+            self._send_aside(sender)
 
     def _begin(self, worker: int) -> None:
         """Take a snapshot and start a turn, if the worker is available."""
@@ -183,9 +256,14 @@ class EventLoop:
             return
         table.turn[worker] += 1
         turn = int(table.turn[worker])
-        rate = rate_at(self.experiment, round_index, self.clock)
+        rate = rate_at(self.context, round_index, self.clock)
         observation = Observation(
-            round_index, self.clock, rate, available, self.world.network(self.clock)
+            round_index,
+            self.clock,
+            rate,
+            available,
+            self.world.network(self.clock),
+            self.context.share_done(self.clock),
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=turn
@@ -198,6 +276,8 @@ class EventLoop:
         table.duration[worker] = times.sum()
         table.due[worker] = self.clock + float(times.sum())
         table.untrained[worker] = True
+        self.side.overlap[worker] = action.overlap
+        self.side.int8[worker] = action.compression == "int8"
         self.executor.snapshot(worker)
 
     def _wake(self) -> None:
@@ -240,25 +320,64 @@ class EventLoop:
         )
 
     def _send(self, worker: int) -> None:
-        """Start the transfer to the partner; shared links are divided as of now."""
+        """Start the transfer to the partner, and wait for it."""
         table = self.table
-        pair = np.array([[worker, int(table.partner[worker])]], dtype=np.int64)
         table.phase[worker] = TRANSFERRING
-        active = np.flatnonzero(table.phase == TRANSFERRING)
-        ends = np.concatenate([active, table.partner[active]])
-        transfers = np.bincount(ends, minlength=self.workers)
-        time = float(self.world.network(self.clock).link_time(pair, transfers)[0])
+        time = self._transfer_time(worker, int(table.partner[worker]))
         table.duration[worker] = time
         table.due[worker] = self.clock + time
 
-    def _average(self, worker: int, totals: _RoundTotals) -> None:
+    def _send_aside(self, worker: int) -> None:
+        """Start the transfer to the partner of the last steps, while the next ones run."""
+        side = self.side
+        partner = int(side.following[worker])
+        side.partner[worker], side.following[worker] = partner, -1
+        side.coded[worker] = side.int8[worker]
+        side.due[worker] = self.clock  # it takes part of shared links from now on
+        time = self._transfer_time(worker, partner)
+        side.duration[worker] = time
+        side.due[worker] = self.clock + time
+
+    def _transfer_time(self, worker: int, partner: int) -> float:
+        """Of a transfer that starts now; shared links are divided as of now."""
+        table, side = self.table, self.side
+        pair = np.array([[worker, partner]], dtype=np.int64)
+        waited = np.flatnonzero(table.phase == TRANSFERRING)
+        aside = np.flatnonzero(np.isfinite(side.due))
+        ends = np.concatenate([waited, table.partner[waited], aside, side.partner[aside]])
+        transfers = np.bincount(ends, minlength=self.workers)
+        times = self.world.link_time(
+            pair,
+            transfers,
+            clock=self.clock,
+            ready=np.zeros(self.workers),
+            size=INT8_SIZE if side.int8[worker] else 1.0,
+        )
+        return float(times[0])
+
+    def _average(
+        self, worker: int, partner: int, *, time: float, int8: bool, totals: _RoundTotals
+    ) -> None:
         """On arrival both take the mean of their current models: the mean of all stays."""
-        partner = int(self.table.partner[worker])
-        distance = self.executor.average(worker, partner)
-        time = float(self.table.duration[worker])
+        compression = "int8" if int8 else "none"
+        distance = self.executor.average(worker, partner, compression=compression)
         totals.communication[worker] += time
+        size = INT8_SIZE if int8 else 1.0
+        sent = 2 * round(size * self.context.model_bytes)
         key = (min(worker, partner), max(worker, partner))
-        totals.links.setdefault(key, []).append((time, distance))
+        totals.links.setdefault(key, []).append((time, distance, sent))
+        if self.serving:
+            for end in (worker, partner):
+                self._serve(end)
+
+    def _serve(self, worker: int) -> None:
+        """The mixed model, or its moving average over a tenth of the elapsed time."""
+        factor = 1.0
+        if self.serving == "average":
+            passed = self.clock - float(self.side.served[worker])
+            factor = float(-np.expm1(-passed / (SERVED_SHARE * self.clock)))
+        self.executor.serve(worker, factor)
+        self.side.served[worker] = self.clock
 
     def _record(
         self,
@@ -274,8 +393,7 @@ class EventLoop:
         pairs = sorted(totals.links)
         links = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         events = [totals.links[pair] for pair in pairs]
-        times = np.array([np.mean([time for time, _ in transfers]) for transfers in events])
-        size = 2 * self.context.model_bytes
+        times = np.array([np.mean([time for time, _, _ in transfers]) for transfers in events])
         worked = totals.steps > 0
         with np.errstate(invalid="ignore"):
             step_time = np.where(worked, totals.compute / np.maximum(totals.steps, 1), np.nan)
@@ -295,7 +413,9 @@ class EventLoop:
             ),
             links=links,
             link_time=times,
-            link_bytes=np.array([size * len(transfers) for transfers in events], dtype=np.int64),
+            link_bytes=np.array(
+                [sum(sent for _, _, sent in transfers) for transfers in events], dtype=np.int64
+            ),
             link_distance=np.array([transfers[-1][1] for transfers in events]),
             decision=Decision(
                 links=links,
@@ -315,10 +435,11 @@ class EventLoop:
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
         table_arrays, _ = pack("table", self.table.copy())
+        side_arrays, _ = pack("side", self.side.copy())
         state_arrays, state_scalars = pack("state", self.state)
         return Checkpoint(
             round_index=self.round_index,
-            arrays={**table_arrays, **state_arrays},
+            arrays={**table_arrays, **side_arrays, **state_arrays},
             scalars={"clock": self.clock, **state_scalars},
         )
 
@@ -334,6 +455,9 @@ class EventLoop:
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
+        self.side = SideTable.of(self.workers)
+        if "side.due" in saved.arrays:  # not in the checkpoints of earlier versions
+            self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
         self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -18,9 +18,11 @@ from fedhp.types import (
     Evaluation,
     Exchange,
     FloatArray,
+    GroupAverage,
     IntArray,
     NeighborMixing,
     PeerScoring,
+    RoundRecord,
 )
 
 Result = TypeVar("Result", covariant=True)
@@ -70,6 +72,7 @@ class LocalTraining:
     key: int
     steps: int
     learning_rate: float
+    phase: int = 0  # 1: after the exchange of the same round, with other batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class ModelTester(Protocol):
     def end_at(self, round_index: int) -> None:
         """This round is the last one: it is tested as such."""
 
-    def is_tested(self, round_index: int) -> bool:
+    def is_tested(self, record: RoundRecord) -> bool:
         """Whether the models are tested after this round."""
 
     def start_tests(self, round_index: int) -> Pending[Evaluations]:
@@ -136,6 +139,12 @@ class RoundExecutor(Protocol):
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
+
+    def train_on(
+        self, local_steps: IntArray, *, round_index: int, learning_rate: float
+    ) -> Training:
+        """After a group average: more local steps of the same round, from the mixed models. The
+        norms are those of all local steps of the round."""
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""
@@ -156,8 +165,14 @@ class EventExecutor(Protocol):
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
 
-    def average(self, worker: int, partner: int) -> float:
-        """Set both models to their mean; the distance between them before."""
+    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
+        """Set both models to their mean; the distance between them before.
+
+        With int8, each moves by half of the difference as 8-bit numbers carry it.
+        """
+
+    def serve(self, worker: int, factor: float) -> None:
+        """Move the model that a worker serves towards its current one by this share of the way."""
 
     def keep(self) -> None:
         """Keep the state as of now, models in flight included: it is that of a round's end."""
@@ -173,6 +188,8 @@ def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
     """
     if isinstance(exchange, NeighborMixing):
         return exchange.topology.links
+    if isinstance(exchange, GroupAverage):
+        return exchange.links
     if not isinstance(exchange, PeerScoring):
         return pairs(exchange.sources)
     links = pairs(exchange.candidates)
@@ -201,5 +218,5 @@ def check_finite(
         raise Diverged(
             f"round {round_index}: the model of worker {bad[0]} diverged "
             f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower training.learning_rate (it was {learning_rate:g} in this round)",
+            fix=f"lower the learning rate (it was {learning_rate:g} in this round)",
         )

@@ -20,16 +20,33 @@ from fedhp.engine.accounting import (
     account,
     calibration,
     check_clock,
+    group_round,
     rate_at,
     reports_of,
+    together,
 )
 from fedhp.engine.context import PlanningContext
-from fedhp.engine.executor import Estimates, Exchanged, ModelTester, RoundExecutor, ShardLost
+from fedhp.engine.executor import (
+    Estimates,
+    Exchanged,
+    ModelTester,
+    RoundExecutor,
+    ShardLost,
+    Training,
+)
 from fedhp.engine.testing import RoundTests
 from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
-from fedhp.types import BoolArray, IntArray, Plan, Reports, RoundRecord
+from fedhp.types import (
+    BoolArray,
+    FloatArray,
+    GroupAverage,
+    IntArray,
+    Plan,
+    Reports,
+    RoundRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,7 @@ class Progress:
     started: float  # clock at its start
     algorithm_state: Any
     reports: Reports
+    carried: FloatArray  # [N] s spent on steps that a group average left unfinished
 
 
 class RoundLoop:
@@ -67,6 +85,7 @@ class RoundLoop:
             started=0.0,
             algorithm_state=self.algorithm.start(context.federation),
             reports=calibration(self.world),
+            carried=np.zeros(self.experiment.workers),
         )
 
     def rounds(self) -> Iterator[RoundRecord]:
@@ -83,7 +102,9 @@ class RoundLoop:
                     planned = self._plan()
                 with watch.phase("train"):
                     training = self.executor.train(
-                        planned.local_steps,
+                        planned.local_steps
+                        if planned.group is None
+                        else planned.group.during_transfer,
                         round_index=planned.round_index,
                         learning_rate=planned.observation.learning_rate,
                     )
@@ -95,6 +116,9 @@ class RoundLoop:
                     exchanged = self.executor.exchange(
                         planned.plan.exchange, round_index=planned.round_index
                     )
+                if planned.group is not None:
+                    with watch.phase("train"):
+                        training = self._train_on(planned, training)
                 with watch.phase("account"):
                     record = account(
                         self.context,
@@ -139,15 +163,29 @@ class RoundLoop:
         observation = Observation(
             round_index=round_index,
             clock=last.clock,
-            learning_rate=rate_at(self.experiment, round_index, last.clock),
+            learning_rate=rate_at(self.context, round_index, last.clock),
             available=self.world.available(round_index),
             network=self.world.network(last.started if late else last.clock),
+            share_done=self.context.share_done(last.clock),
         )
         state, plan = next_plan(
             self.algorithm, last.algorithm_state, observation=observation, reports=last.reports
         )
+        if isinstance(plan.exchange, GroupAverage):
+            local_steps, group = group_round(self.world, plan, observation, last.carried)
+            return RoundPlan(state, plan, observation, local_steps, group)
         local_steps = self._local_steps(plan, round_index, observation.available)
         return RoundPlan(state, plan, observation, local_steps)
+
+    def _train_on(self, planned: RoundPlan, first: Training) -> Training:
+        """The steps after a group average, until the deadline."""
+        assert planned.group is not None
+        second = self.executor.train_on(
+            planned.local_steps - planned.group.during_transfer,
+            round_index=planned.round_index,
+            learning_rate=planned.observation.learning_rate,
+        )
+        return together(planned, first, second)
 
     def _local_steps(self, plan: Plan, round_index: int, available: BoolArray) -> IntArray:
         """Step counts as planned, or as many as fit the plan's deadline."""
@@ -184,6 +222,9 @@ class RoundLoop:
             started=self.progress.clock,
             algorithm_state=planned.state,
             reports=reports_of(record, estimates=estimates, exchanged=exchanged),
+            carried=np.zeros(self.experiment.workers)
+            if planned.group is None
+            else planned.group.carried,
         )
 
     def change_state(self, fields: Mapping[str, Any]) -> None:
@@ -198,7 +239,7 @@ class RoundLoop:
         report_arrays, report_scalars = pack("reports", progress.reports)
         return Checkpoint(
             round_index=progress.round_index,
-            arrays={**state_arrays, **report_arrays},
+            arrays={**state_arrays, **report_arrays, "carried": progress.carried},
             scalars={
                 "clock": progress.clock,
                 "started": progress.started,
@@ -216,4 +257,6 @@ class RoundLoop:
             started=saved.scalars["started"],
             algorithm_state=unpack("state", kind, saved.arrays, saved.scalars),
             reports=unpack("reports", Reports, saved.arrays, saved.scalars),
+            # Not in the checkpoints of earlier versions.
+            carried=saved.arrays.get("carried", np.zeros(self.experiment.workers)),
         )

@@ -43,14 +43,20 @@ def plan_memory(
     model_size: int,
     data_bytes: int,
     asynchronous: bool,
+    extra_state: int = 0,
+    group_average: bool = False,
     executors: int,
     source: str = "",
 ) -> Memory:
-    """The memory the run needs; one that cannot fit is refused with the figure and a fix."""
+    """The memory the run needs; one that cannot fit is refused with the figure and a fix.
+
+    extra_state counts what workers keep in the size of a model: it is there twice, since a round
+    can be given up.
+    """
     workers = experiment.workers
     links = count_links(experiment)
-    matrices = 5 if asynchronous else 3
-    models = 4 * model_size * workers * matrices
+    matrices = 5 if asynchronous else 7 if group_average else 3
+    models = 4 * model_size * workers * (matrices + 2 * extra_state)
     pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
     tracked = min(workers, 2_000 if workers <= 2_000 else 256)
     rest = int(

@@ -14,9 +14,17 @@ from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms.base import averages_groups
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
-from fedhp.engine.context import PlanningContext, federation_of, world_of
+from fedhp.engine.context import (
+    PlanningContext,
+    extra_state,
+    federation_of,
+    momentum_of,
+    serving_of,
+    world_of,
+)
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.evaluate import choose_images, hold_back
@@ -108,6 +116,8 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         model_size=size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
+        extra_state=len(extra_state(experiment, algorithm)),
+        group_average=averages_groups(algorithm),
         executors=_executors(experiment, device),
         source=source,
     )
@@ -116,6 +126,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     )
     initial = initial_model(task, experiment.seed)
     layout = layout_of(initial, batch_norm=experiment.training.batch_norm)
+    _check_fragments(algorithm, layout, source)
     stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
@@ -159,6 +170,9 @@ class ShardSpec:
     scratch: Path | None  # models are memory-mapped in this folder
     per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
+    momentum: float = 0.0  # of local SGD: 0 keeps no velocities
+    group_average: bool = False  # workers keep what group averages need
+    serves: bool = False  # workers keep the models that are tested apart from the current ones
 
 
 def shard_spec_of(
@@ -196,7 +210,22 @@ def shard_spec_of(
         scratch=scratch,
         per_class=bool(experiment.evaluation.per_class),
         held_back=tuple(held_back),
+        momentum=momentum_of(experiment, prepared.algorithm),
+        group_average=averages_groups(prepared.algorithm),
+        serves=serving_of(experiment, prepared.algorithm) != "",
     )
+
+
+def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:
+    fragments = getattr(algorithm, "fragments", 1)
+    if averages_groups(algorithm) and isinstance(fragments, int) and fragments > layout.mixed:
+        raise ConfigError(
+            f"{fragments} fragments, but only {layout.mixed} numbers of the model are exchanged",
+            key="algorithm.fragments",
+            source=source,
+            allowed=f"1 to {layout.mixed}",
+            fix="lower algorithm.fragments",
+        )
 
 
 def _own(dataset: Dataset, parts: list[IntArray]) -> tuple[list[IntArray], Dataset]:

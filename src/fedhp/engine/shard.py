@@ -22,6 +22,14 @@ from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
 from fedhp.engine.threads import ShardThreads
 from fedhp.learn.evaluate import ModelScore, score, score_outputs, score_peers
+from fedhp.learn.group_state import (
+    GROUP_STATE,
+    Columns,
+    Contributions,
+    GroupState,
+    GroupUpdate,
+    RootRows,
+)
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
 from fedhp.learn.params import matrix, row_of, rows_of
@@ -62,7 +70,19 @@ class Shard:
         self.samples = Samples.on(spec.dataset.train_inputs, spec.dataset.train_targets, device)
         self.test_set = Samples.on(spec.dataset.test_inputs, spec.dataset.test_targets, device)
         self.test_part = Samples(*self.test_set.take(torch.from_numpy(spec.test).to(device)))
+        # What is tested, where that is not the current model.
+        self.served = matrix(count, row.to(device), folder) if spec.serves else None
+        # Momentum stays with the worker. A synchronous round moves a copy, which `advance` keeps.
+        self.velocity: Tensor | None = None
+        self.after_velocity: Tensor | None = None
+        if spec.momentum:
+            self.velocity = matrix(count, torch.zeros(layout.trainable, device=device), folder)
         self._foreign: dict[int, Tensor] = {}
+        self.group = (
+            GroupState(count, row.to(device), layout, folder) if spec.group_average else None
+        )
+        self._new_consensus: dict[int, Tensor] = {}  # by row, of this round's group average
+        self._fragment = Columns(0, 0, 0)
         self._threads = ShardThreads(spec, self.samples.inputs[:1].expand(4, *spec.dataset.shape))
 
     def close(self) -> None:
@@ -75,15 +95,16 @@ class Shard:
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
     ) -> tuple[FloatArray, FloatArray]:
         """Every worker's local steps, from `models` into `after`: mean losses, update norms."""
-        self._foreign = {}
+        self._foreign, self._new_consensus = {}, {}
         self.after.copy_(self.models)
         self.after_counters.copy_(self.counters)
+        self._copy_velocity()
         trainings = {
             row: LocalTraining(round_index, int(local_steps[row]), learning_rate)
             for row in np.argsort(-local_steps, kind="stable").tolist()
             if local_steps[row] > 0
         }
-        losses = self._train(trainings)
+        losses = self._train(trainings, self.after, self.after_velocity)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
         norms = update_norms(self.models, self.after, self.spec.layout.trainable)
         return loss, np.where(local_steps > 0, norms, np.nan)
@@ -164,10 +185,66 @@ class Shard:
         check(self.stop)
         return measured
 
+    # --- a group average: contribute, adopt, train on ---------------------------------------
+
+    def contributions(self, workers: IntArray, columns: Columns) -> Contributions:
+        """What these workers bring into a group average: their models at the start of the round."""
+        assert self.group is not None
+        rows = [self._row_index[worker] for worker in workers.tolist()]
+        return self.group.contributions(self.models, rows, columns)
+
+    def root_rows(self, worker: int, columns: Columns) -> RootRows:
+        """What a worker knows as the root of a group average."""
+        assert self.group is not None
+        return self.group.root_rows(self._row_index[worker], columns)
+
+    def adopt(self, update: GroupUpdate | None, columns: Columns) -> None:
+        """mixed = the new consensus + what was learned during the transfer, for the participants.
+
+        Everyone else, and every other column, continues from `after`.
+        """
+        assert self.group is not None
+        self.mixed.copy_(self.after)
+        self.group.give_up()
+        if update is not None:
+            self._fragment = columns
+            self._new_consensus = self.group.prepare(update, columns)
+            trained = columns.trained
+            plain = torch.from_numpy(np.array(update.plain)).to(self.mixed)
+            for row, consensus in self._new_consensus.items():
+                learned = self.after[row, trained] - self.models[row, trained]
+                self.mixed[row, trained] = consensus + learned
+                self.mixed[row, columns.plain] = plain
+        check(self.stop)
+
+    def train_on(
+        self, local_steps: IntArray, *, round_index: int, learning_rate: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """More local steps, on `mixed`: mean losses, and norms of all local steps of the round."""
+        trainings = {
+            row: LocalTraining(round_index, int(local_steps[row]), learning_rate, phase=1)
+            for row in np.argsort(-local_steps, kind="stable").tolist()
+            if local_steps[row] > 0
+        }
+        losses = self._train(trainings, self.mixed, self.after_velocity)
+        loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
+        norms, trainable = [], self.spec.layout.trainable
+        for row in range(len(self.workers)):
+            change = self.mixed[row, :trainable] - self.models[row, :trainable]
+            if row in self._new_consensus:
+                trained = self._fragment.trained
+                change[trained] = self.mixed[row, trained] - self._new_consensus[row]
+            norms.append(float(torch.linalg.vector_norm(change)))
+        return loss, np.array(norms)
+
     def advance(self) -> None:
         """The mixed models become the models of the next round."""
+        if self.group is not None:
+            self.group.commit()
         self.models, self.mixed = self.mixed, self.models
         self.counters, self.after_counters = self.after_counters, self.counters
+        if self.after_velocity is not None:
+            self.velocity, self.after_velocity = self.after_velocity, self.velocity
 
     # --- an asynchronous algorithm: one worker at a time; `after` holds what is in flight ---
 
@@ -179,7 +256,7 @@ class Shard:
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train these snapshots; what is in flight is then the change that training made."""
         start = self.after[list(trainings)]
-        losses = self._train(trainings)
+        losses = self._train(trainings, self.after, self.velocity)
         for index, row in enumerate(trainings):
             self.after[row] -= start[index]
         return losses
@@ -204,14 +281,27 @@ class Shard:
         mine.copy_((mine + theirs) * 0.5)
         return apart
 
+    def shift(self, row: int, change: NDArray[np.float32]) -> None:
+        """Add a change to the part of a worker's current model that travels."""
+        mine = self.models[row, : self.spec.layout.mixed]
+        mine += torch.from_numpy(change).to(mine.device)
+
+    def serve(self, row: int, factor: float) -> None:
+        """Move the served model towards the current one; with the factor 1, all the way."""
+        assert self.served is not None
+        if factor == 1.0:
+            self.served[row] = self.models[row]
+        else:
+            self.served[row] += factor * (self.models[row] - self.served[row])
+
     # --- tests, and what a checkpoint holds ------------------------------------------------
 
     def sum_models(self, total: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Add this shard's models, by rising worker, to a float64 total [D]."""
+        """Add this shard's served models, by rising worker, to a float64 total [D]."""
         start = torch.zeros(self.models.shape[1], dtype=torch.float64, device=self.models.device)
         if total is not None:
             start.copy_(torch.from_numpy(np.array(total)))
-        return np.asarray(add_rows(start, self.models).cpu().numpy())
+        return np.asarray(add_rows(start, self._served()).cpu().numpy())
 
     def evaluate(
         self,
@@ -232,7 +322,7 @@ class Shard:
     ) -> Pending[list[ModelScore]]:
         """Start `evaluate` on the threads; the models must not change before it is done."""
         test = self.test_set if whole else self.test_part
-        rows = rows_of(self.models) if everyone else []
+        rows = rows_of(self._served()) if everyone else []
         counters = self.counters.clone()
         if mean is not None:
             rows.append(torch.from_numpy(np.array(mean)).to(self.models.device))
@@ -287,6 +377,12 @@ class Shard:
         if in_flight:
             arrays["in_flight"] = self.after.cpu().numpy()
             arrays["flight_counters"] = self.after_counters.cpu().numpy()
+        if self.velocity is not None:
+            arrays["velocity"] = self.velocity.cpu().numpy()
+        if self.group is not None:
+            arrays.update({name: getattr(self.group, name).cpu().numpy() for name in GROUP_STATE})
+        if self.served is not None:
+            arrays["served"] = self.served.cpu().numpy()
         return arrays
 
     def load(self, state: Arrays) -> None:
@@ -297,35 +393,70 @@ class Shard:
             "in_flight": self.after,
             "flight_counters": self.after_counters,
         }
+        if self.velocity is not None:
+            targets["velocity"] = self.velocity
+        if self.group is not None:
+            self.group.give_up()
+            targets.update({name: getattr(self.group, name) for name in GROUP_STATE})
+        if self.served is not None:
+            targets["served"] = self.served
         for name, array in state.items():
             targets[name].copy_(torch.from_numpy(np.array(array)))
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _train(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
-        """Train rows of `after` in place, those with most steps first. Mean losses by row."""
+    def _copy_velocity(self) -> None:
+        """Let a round move a copy of the velocities."""
+        if self.velocity is None:
+            return
+        if self.after_velocity is None:
+            self.after_velocity = matrix(
+                len(self.workers), self.velocity[0].clone(), self.spec.scratch
+            )
+        self.after_velocity.copy_(self.velocity)
+
+    def _served(self) -> Tensor:
+        """The models to test: the current ones, or those that workers serve instead; with group
+        averages, the consensus that each holds."""
+        if self.group is not None:
+            return self.group.served(self.models)
+        return self.models if self.served is None else self.served
+
+    def _train(
+        self, trainings: dict[int, LocalTraining], target: Tensor, velocity: Tensor | None
+    ) -> dict[int, float]:
+        """Train rows of `target` in place, those with most steps first. Mean losses by row.
+
+        The rows of velocity, where there is momentum, change in place as well.
+        """
         if self.stack is None:
-            views = rows_of(self.after)
+            views = rows_of(target)
+            moving = None if velocity is None else rows_of(velocity)
             losses = self._threads.run(
-                lambda row: self._train_one(row, trainings[row], views), trainings
+                lambda row: self._train_one(
+                    row, trainings[row], views, None if moving is None else moving[row]
+                ),
+                trainings,
             )
         else:
-            size = self.stack.chunk(self.after.device)
+            size = self.stack.chunk(target.device)
             rows = sorted(trainings, key=lambda row: (-trainings[row].steps, row))
             count = -(-len(rows) // size) if rows else 0
             # Dealt out like cards, so that every chunk has long and short trainings.
             chunks = [rows[start::count] for start in range(count)]
             parts = self._threads.feed(
-                lambda drawn: self._train_stacked(drawn[0], trainings, drawn[1]),
+                lambda drawn: self._train_stacked(drawn[0], trainings, drawn[1], target, velocity),
                 ((chunk, self._batches(chunk, trainings)) for chunk in chunks),
             )
             losses = {row: loss for part in parts for row, loss in part.items()}
         check(self.stop)
         return losses
 
-    def _train_one(self, row: int, training: LocalTraining, views: list[Tensor]) -> float:
-        batches = self._draw(Purpose.BATCHES, row, training.key, training.steps)
-        noise = self._noise(Purpose.BATCHES, row, training.key)
+    def _train_one(
+        self, row: int, training: LocalTraining, views: list[Tensor], velocity: Tensor | None
+    ) -> float:
+        batches = self._training_batches(row, training)
+        noise = self._noise(Purpose.BATCHES, row, *_batch_keys(training))
         with self._threads.replica() as replica, noise:
             replica.bind(views[row], self.after_counters[row])
             return train(
@@ -335,25 +466,34 @@ class Shard:
                 batches=batches,
                 learning_rate=training.learning_rate,
                 stop=self.stop,
+                momentum=self.spec.momentum,
+                velocity=velocity,
             )
 
     def _batches(self, rows: list[int], trainings: dict[int, LocalTraining]) -> list[Tensor]:
-        return [
-            self._draw(Purpose.BATCHES, row, trainings[row].key, trainings[row].steps)
-            for row in rows
-        ]
+        return [self._training_batches(row, trainings[row]) for row in rows]
+
+    def _training_batches(self, row: int, training: LocalTraining) -> Tensor:
+        return self._draw(Purpose.BATCHES, row, *_batch_keys(training), batches=training.steps)
 
     def _train_stacked(
-        self, rows: list[int], trainings: dict[int, LocalTraining], batches: list[Tensor]
+        self,
+        rows: list[int],
+        trainings: dict[int, LocalTraining],
+        batches: list[Tensor],
+        target: Tensor,
+        velocity: Tensor | None,
     ) -> dict[int, float]:
         assert self.stack is not None
         losses = self.stack.train(
-            self.after,
+            target,
             rows,
             self.samples,
             batches=batches,
             rates=torch.tensor([trainings[row].learning_rate for row in rows]),
             stop=self.stop,
+            momentum=self.spec.momentum,
+            velocity=velocity,
         )
         return dict(zip(rows, losses.tolist(), strict=True))
 
@@ -364,7 +504,9 @@ class Shard:
         for start in range(0, len(rows), size):
             check(self.stop)
             chunk = rows[start : start + size]
-            probes = [self._draw(Purpose.PROBE, row, round_index, PROBE_BATCHES) for row in chunk]
+            probes = [
+                self._draw(Purpose.PROBE, row, round_index, batches=PROBE_BATCHES) for row in chunk
+            ]
             measured = self.stack.estimate(
                 self.models[chunk], self.after[chunk], self.samples, probe=torch.stack(probes)
             )
@@ -381,30 +523,30 @@ class Shard:
                     self.samples,
                     before=(self.models[row], self.counters[row]),
                     after=(self.after[row], self.after_counters[row]),
-                    probe=self._draw(Purpose.PROBE, row, round_index, PROBE_BATCHES),
+                    probe=self._draw(Purpose.PROBE, row, round_index, batches=PROBE_BATCHES),
                     stop=self.stop,
                 )
 
         return self._threads.run(job, rows)
 
     @contextlib.contextmanager
-    def _noise(self, purpose: Purpose, row: int, key: int) -> Iterator[None]:
+    def _noise(self, purpose: Purpose, row: int, *keys: int) -> Iterator[None]:
         """A module that draws random numbers (dropout) gets its own, per worker and round."""
         if not self.spec.stochastic:
             yield
             return
         with torch.random.fork_rng():
             worker = self.workers[row]
-            seed = number(self.spec.seed, Purpose.MODULE_NOISE, purpose, worker, key)
+            seed = number(self.spec.seed, Purpose.MODULE_NOISE, purpose, worker, *keys)
             torch.default_generator.manual_seed(seed)
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(seed)
             yield
 
-    def _draw(self, purpose: Purpose, row: int, key: int, batches: int) -> Tensor:
+    def _draw(self, purpose: Purpose, row: int, *keys: int, batches: int) -> Tensor:
         """Random minibatches of a worker's own samples, [batches, batch]."""
         part = self.spec.parts[row]
-        rng = generator(self.spec.seed, purpose, self.workers[row], key)
+        rng = generator(self.spec.seed, purpose, self.workers[row], *keys)
         return self._to(part[rng.integers(len(part), size=(batches, self.spec.batch_size))])
 
     def _to(self, indices: IntArray) -> Tensor:
@@ -422,3 +564,8 @@ class Shard:
         travels, stays = self._row(peer), self.after[row, self.spec.layout.mixed :]
         counters = self.after_counters[row].clone()
         return (torch.cat([travels, stays]) if len(stays) else travels), counters
+
+
+def _batch_keys(training: LocalTraining) -> tuple[int, ...]:
+    """What a worker's batches depend on; the first phase of a round has no number of its own."""
+    return (training.key, training.phase) if training.phase else (training.key,)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedhp.algorithms.base import averages_groups
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
@@ -27,17 +28,24 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
+from fedhp.engine.until import is_due
+from fedhp.errors import RunError
 from fedhp.graph import directed_weights, mixing_weights, topology_from
 from fedhp.learn.evaluate import ModelScore
+from fedhp.learn.group import fragment_columns, group_step
+from fedhp.learn.group_state import Columns, GroupUpdate
+from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
 from fedhp.record.tensors import Arrays
 from fedhp.types import (
     BoolArray,
     Evaluation,
     Exchange,
     FloatArray,
+    GroupAverage,
     IntArray,
     NeighborMixing,
     PeerScoring,
+    RoundRecord,
 )
 
 P = ParamSpec("P")
@@ -153,6 +161,9 @@ class ShardedExecutor:
         """Move models, measure distances on the links, then mix into the next models."""
         none = np.empty((self.workers, 0), dtype=np.int64)
         links = travelled(exchange)
+        if isinstance(exchange, GroupAverage):
+            self._average_group(exchange)
+            return Exchanged(links, False, np.full(len(links), np.nan), none)
         if isinstance(exchange, NeighborMixing):
             self._deliver(np.concatenate([links, links[:, ::-1]]))
             weights = mixing_weights(exchange.topology, exchange.weights)
@@ -169,6 +180,101 @@ class ShardedExecutor:
             links = travelled(exchange, selected)
             weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
         return self._mix(links, weights, directed=True, selected=selected)
+
+    def train_on(
+        self, local_steps: IntArray, *, round_index: int, learning_rate: float
+    ) -> Training:
+        """After a group average: more local steps of the same round, from the mixed models."""
+        trained = _results(
+            self.shards.submit(
+                index,
+                Shard.train_on,
+                local_steps[group],
+                round_index=round_index,
+                learning_rate=learning_rate,
+            )
+            for index, group in enumerate(self.shards.groups)
+        )
+        training = Training(
+            self._gather([losses for losses, _ in trained]),
+            self._gather([norms for _, norms in trained]),
+        )
+        check_finite(
+            training.loss,
+            training.update_norm,
+            worked=local_steps > 0,
+            round_index=round_index,
+            learning_rate=learning_rate,
+        )
+        return training
+
+    def _average_group(self, exchange: GroupAverage) -> None:
+        """The sum over the tree is made here, from the participants' rows, in the tree's order: it
+        has the same bits however many shards there are."""
+        if not averages_groups(self.prepared.algorithm):
+            raise RunError(
+                "the algorithm plans a GroupAverage, but its class does not say so",
+                allowed="GroupAverage in the plans of a class with group_average = True",
+                fix="set group_average = True in the class of your algorithm",
+            )
+        layout, participants = self.prepared.layout, exchange.participants
+        start, stop = fragment_columns(layout.mixed, exchange.fragment, exchange.fragments)
+        columns = Columns.of(start, stop, trainable=layout.trainable)
+        updates: list[GroupUpdate | None] = [None] * len(self.shards.groups)
+        if len(participants):
+            updates = self._group_updates(exchange, columns)
+        _results(
+            self.shards.submit(index, Shard.adopt, update, columns)
+            for index, update in enumerate(updates)
+        )
+
+    def _group_updates(self, exchange: GroupAverage, columns: Columns) -> list[GroupUpdate | None]:
+        """What each shard's participants get."""
+        participants = exchange.participants
+        shard_of = self._shard_of[participants]
+        inside = [np.flatnonzero(shard_of == index) for index in range(len(self.shards.groups))]
+        pending = {
+            index: self.shards.submit(index, Shard.contributions, participants[members], columns)
+            for index, members in enumerate(inside)
+            if len(members)
+        }
+        root_shard, _ = self._find(exchange.root)
+        known = self.shards.submit(root_shard, Shard.root_rows, exchange.root, columns).result()
+        parts = {index: part.result() for index, part in pending.items()}
+        order = np.argsort(np.concatenate([inside[index] for index in parts]))
+
+        def by_participant(name: str) -> NDArray[np.float32]:
+            rows = np.concatenate([getattr(part, name) for part in parts.values()])
+            return np.asarray(rows[order])
+
+        step = group_step(
+            exchange,
+            changes=by_participant("changes"),
+            residuals=by_participant("residuals"),
+            plain=by_participant("plain"),
+            consensus=known.consensus,
+            momentum=known.momentum,
+            root_residual=known.root_residual,
+        )
+        if len(self.shards.groups) > 1:
+            self.shards.moved += 4 * len(participants) * (columns.stop - columns.start) * 2
+        updates: list[GroupUpdate | None] = []
+        for index, members in enumerate(inside):
+            rows = self._position[participants[members]].tolist()
+            has_root = index == root_shard
+            update = GroupUpdate(
+                rows=rows,
+                returning=exchange.returning[members],
+                residuals=step.residuals[members],
+                root=int(self._position[exchange.root]) if has_root else None,
+                change=step.change,
+                consensus=step.consensus,
+                root_residual=step.root_residual,
+                plain=step.plain,
+                factor=exchange.momentum,
+            )
+            updates.append(update if rows else None)
+        return updates
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""
@@ -202,16 +308,28 @@ class ShardedExecutor:
         shard, position = self._find(worker)
         return self.shards.submit(shard, Shard.apply, position).result()
 
-    def average(self, worker: int, partner: int) -> float:
-        """Set both models to their mean; the distance between them before."""
+    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
+        """Set both models to their mean, or move them by the coded half of their difference; the
+        distance between them before."""
         shard, position = self._find(worker)
         other_shard, other_position = self._find(partner)
         mine = self.shards.submit(shard, Shard.model, position).result()
         theirs = self.shards.submit(other_shard, Shard.model, other_position).result()
         if shard != other_shard:
             self.shards.moved += mine.nbytes + theirs.nbytes
+        if compression != "none":
+            difference = theirs - mine
+            half = np.float32(0.5) * from_int8_blocks(*to_int8_blocks(difference))
+            self.shards.submit(other_shard, Shard.shift, other_position, -half).result()
+            self.shards.submit(shard, Shard.shift, position, half).result()
+            return float(np.linalg.norm(difference[: self.prepared.layout.trainable]))
         self.shards.submit(other_shard, Shard.average, other_position, mine).result()
         return self.shards.submit(shard, Shard.average, position, theirs).result()
+
+    def serve(self, worker: int, factor: float) -> None:
+        """Move the model that a worker serves towards its current one by this share of the way."""
+        shard, position = self._find(worker)
+        self.shards.submit(shard, Shard.serve, position, factor).result()
 
     def keep(self) -> None:
         """Keep the state as of now, models in flight included: it is that of a round's end."""
@@ -228,10 +346,15 @@ class ShardedExecutor:
         """This round is the last one: it is tested as such."""
         self._last_round = round_index
 
-    def is_tested(self, round_index: int) -> bool:
-        """Whether the models are tested: every so many rounds, and after the last."""
-        every = self.prepared.experiment.evaluation.every
-        return round_index % every == 0 or round_index == self._last_round
+    def is_tested(self, record: RoundRecord) -> bool:
+        """Whether the models are tested: every so many rounds or seconds, and after the last."""
+        due = is_due(
+            self.prepared.experiment.evaluation,
+            record.round_index,
+            started=record.clock - record.timing.round_time,
+            clock=record.clock,
+        )
+        return due or record.round_index == self._last_round
 
     def start_tests(self, round_index: int) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""

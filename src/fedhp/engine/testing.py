@@ -92,5 +92,5 @@ class RoundTests:
         return (
             self._tester is not None
             and self._record is not None
-            and self._tester.is_tested(self._record.round_index)
+            and self._tester.is_tested(self._record)
         )

@@ -63,9 +63,10 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     observation = Observation(
         round_index=1,
         clock=0.0,
-        learning_rate=rate_at(context.experiment, 1, 0.0),
+        learning_rate=rate_at(context, 1, 0.0),
         available=world.available(1),
         network=world.network(0.0),
+        share_done=context.share_done(0.0),
     )
     state = algorithm.start(context.federation)
     if isinstance(algorithm, Algorithm):

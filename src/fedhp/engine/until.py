@@ -1,16 +1,32 @@
-"""When a run ends: after its rounds, or after the first round that reaches `until`."""
+"""When a run ends (its rounds, its horizon, or `until`), and after which rounds it is tested."""
 
 from __future__ import annotations
 
-from fedhp.config import Experiment, UntilConfig
+from fedhp.config import EvaluationConfig, Experiment, UntilConfig
 from fedhp.types import RoundRecord
 
 
+def is_due(evaluation: EvaluationConfig, round_index: int, *, started: float, clock: float) -> bool:
+    """Whether a round that lasted from `started` to `clock` is tested, though it is not the last:
+    every so many rounds, or at the first end of a round at or after each multiple of `seconds`."""
+    seconds = evaluation.seconds
+    if seconds is None:
+        return round_index % evaluation.every == 0
+    return _multiples(clock, seconds) > _multiples(started, seconds)
+
+
+def _multiples(clock: float, seconds: float) -> int:
+    """How many multiples of these seconds have passed; a clock may be a rounding error early."""
+    return int(clock / seconds * (1 + 1e-12) + 1e-9)
+
+
 class StopCondition:
-    """The last round of a run, as far as it is known. Without tests `until` does not count."""
+    """The last round of a run, as far as it is known. Without tests, `until` and the horizon do not
+    count: a replay has the rounds of its record."""
 
     def __init__(self, experiment: Experiment, *, tested: bool) -> None:
         self._until = experiment.until if tested else UntilConfig()
+        self._horizon = experiment.horizon if tested else None
         self._round, self.bytes_sent = 0, 0
         self.last_round = experiment.rounds
         self.reason = ""  # which condition was reached; empty: none
@@ -39,6 +55,8 @@ class StopCondition:
 
     def _check(self, round_index: int, clock: float, accuracy: float | None) -> None:
         until = self._until
+        if self._horizon is not None and clock >= self._horizon:
+            self.last_round = min(self.last_round, round_index)
         if until.accuracy is not None and accuracy is not None and accuracy >= until.accuracy:
             self.reason = f"until.accuracy = {until.accuracy:g} is reached ({accuracy:.4g})"
         elif until.clock is not None and clock >= until.clock:

@@ -5,7 +5,7 @@ Algorithm 1, lines 3-5: the local steps, the smoothness L_i and the gradient var
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,17 @@ def train(
     batches: Tensor,
     learning_rate: float,
     stop: Callable[[], bool],
+    momentum: float = 0.0,
+    velocity: Tensor | None = None,
 ) -> float:
-    """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none)."""
+    """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none).
+
+    With momentum, velocity [trainable columns] is the worker's own and changes in place:
+    v = momentum v + gradient, x -= learning_rate v.
+    """
     replica.module.train()
     weights = [tensor.data for tensor in replica.trained]
+    velocities = [] if velocity is None else replica.views(velocity)
     total = torch.zeros((), device=samples.inputs.device)
     for batch in batches:
         check(stop)
@@ -71,13 +78,31 @@ def train(
         torch.autograd.backward(loss)
         total += loss.detach()
         gradients = [tensor.grad for tensor in replica.trained]
-        if any(gradient is None for gradient in gradients):  # a parameter the loss does not reach
+        if velocities:
+            _follow(weights, velocities, gradients, learning_rate, momentum)
+        elif any(gradient is None for gradient in gradients):  # a parameter the loss does not reach
             used = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
             torch._foreach_add_([w for w, _ in used], [g for _, g in used], alpha=-learning_rate)
         else:
             torch._foreach_add_(weights, gradients, alpha=-learning_rate)  # type: ignore[arg-type]
         replica.clear()
     return float(total) / len(batches) if len(batches) else float("nan")
+
+
+def _follow(
+    weights: list[Tensor],
+    velocities: list[Tensor],
+    gradients: Sequence[Tensor | None],
+    learning_rate: float,
+    momentum: float,
+) -> None:
+    """A step of SGD with momentum. A parameter that the loss does not reach keeps its velocity."""
+    parts = zip(weights, velocities, gradients, strict=True)
+    reached = [(weight, moving, slope) for weight, moving, slope in parts if slope is not None]
+    moving = [velocity for _, velocity, _ in reached]
+    torch._foreach_mul_(moving, momentum)
+    torch._foreach_add_(moving, [slope for _, _, slope in reached])
+    torch._foreach_add_([weight for weight, _, _ in reached], moving, alpha=-learning_rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,11 @@ class Replica:
         for tensor, slot in zip(self._counters, self.layout.counters, strict=True):
             tensor.data = counters[slot.start : slot.stop].view(slot.shape)
 
+    def views(self, row: Tensor) -> list[Tensor]:
+        """A row of the trainable columns, as tensors of the shapes of the trained parameters."""
+        slots = self.layout.slots[: len(self.trained)]
+        return [row[slot.start : slot.stop].view(slot.shape) for slot in slots]
+
     def gradient(self) -> Tensor:
         """The gradient of the trainable columns as one vector."""
         return torch.cat(

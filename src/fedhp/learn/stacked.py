@@ -57,16 +57,20 @@ class DenseStack:
         batches: list[Tensor],
         rates: Tensor,
         stop: Callable[[], bool],
+        momentum: float = 0.0,
+        velocity: Tensor | None = None,
     ) -> Tensor:
-        """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses."""
+        """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses.
+
+        With momentum, velocity has a row for every row, and changes in place as in learn/local.
+        """
         check(stop)
         order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
         steps = [len(batches[index]) for index in order]
         picks = nn.utils.rnn.pad_sequence([batches[index] for index in order])
         active = np.searchsorted(-np.array(steps), -np.arange(len(picks))).tolist()
         slots = [slot for layer in self.layers for slot in layer]
-        total = _compiled()(
-            rows,
+        arguments = (
             torch.tensor([chosen[index] for index in order], device=rows.device),
             [(slot.start, slot.stop) for slot in slots],
             [slot.shape if len(slot.shape) == 2 else (*slot.shape, 1) for slot in slots],
@@ -76,6 +80,10 @@ class DenseStack:
             rates[order].to(rows),
             active,
         )
+        if velocity is None:
+            total = _compiled(_train)(rows, *arguments)
+        else:
+            total = _compiled(_train_with_momentum)(rows, velocity, momentum, *arguments)
         losses = torch.empty_like(total)
         losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
@@ -208,6 +216,56 @@ def _train(
     return total.squeeze(1)
 
 
+def _train_with_momentum(
+    rows: Tensor,
+    velocity: Tensor,
+    momentum: float,
+    chosen: Tensor,
+    spans: list[tuple[int, int]],
+    shapes: list[tuple[int, int]],
+    images: Tensor,
+    labels: Tensor,
+    picks: Tensor,
+    rates: Tensor,
+    active: list[int],
+) -> Tensor:
+    """`_train` with v = momentum v + gradient, x -= rate v."""
+    layers: list[Tensor] = []
+    moving: list[Tensor] = []
+    for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
+        layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+        moving.append(velocity[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+    targets = labels[picks].unsqueeze(2)
+    total = torch.zeros([len(chosen), 1], device=rows.device)
+    size = picks.shape[2]
+    factors = (-rates).view(-1, 1, 1)
+    buffer = torch.empty([layers[0].shape[0] * size, images.shape[1]], device=images.device)
+    for step, count in enumerate(active):
+        flat = buffer[: count * size]
+        torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
+        now = [layer[:count] for layer in layers]
+        speed = [part[:count] for part in moving]
+        weights, biases = now[0::2], now[1::2]
+        inputs = flat.view(count, size, -1).transpose(1, 2)
+        activations, logs, error = _forward(inputs, targets[step, :count], weights, biases)
+        total[:count] -= logs.sum(dim=2)
+        error /= size
+        for above in range(len(weights)):
+            index = len(weights) - 1 - above
+            below = activations[index]
+            # The error below is computed before the weights change.
+            passed = _below(weights[index], error, below) if index > 0 else error
+            speed[2 * index].baddbmm_(error, below.transpose(1, 2), beta=momentum)
+            speed[2 * index + 1].mul_(momentum).add_(error.sum(dim=2, keepdim=True))
+            error = passed
+        for layer, part in zip(now, speed):  # noqa: B905
+            layer.addcmul_(part, factors[:count])
+    for span, layer, part in zip(spans, layers, moving):  # noqa: B905
+        rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
+        velocity[:, span[0] : span[1]].index_copy_(0, chosen, part.flatten(1))
+    return total.squeeze(1)
+
+
 def _forward(
     inputs: Tensor, targets: Tensor, weights: list[Tensor], biases: list[Tensor]
 ) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -230,14 +288,14 @@ def _below(weight: Tensor, error: Tensor, activation: Tensor) -> Tensor:
 
 
 @functools.cache
-def _compiled() -> Callable[..., Tensor]:
-    """`_train`, compiled if this torch can: the same kernels in the same order."""
+def _compiled(train: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A training loop, compiled if this torch can: the same kernels in the same order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is an old part of torch
         try:
-            script = torch.jit.script(_train)
+            script = torch.jit.script(train)
         except (RuntimeError, AttributeError, OSError):  # OSError: the source is missing
-            return _train
+            return train
 
     def run(*arguments: object) -> Tensor:
         # Its optimizer gains nothing here, and would cost the first rounds a tenth of a second.

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedhp.errors import RunError
 from fedhp.files import write_parts
 from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
@@ -75,3 +78,12 @@ def _damaged(path: Path, reason: str) -> RunError:
         allowed="a checkpoint that fedhp wrote, unchanged",
         fix="delete that file: with --resume the run starts over and gives the same numbers",
     )
+
+
+def served_models(saved: Checkpoint) -> NDArray[np.float32]:
+    """The models that are tested and exported, [N, D]: with group averages, the consensus that each
+    worker holds, and the worker's own values where nothing is exchanged."""
+    models, consensus = saved.arrays["models"], saved.arrays.get("consensus")
+    if consensus is None:  # AD-PSGD may serve another model than its current one
+        return saved.arrays.get("served", models)
+    return np.concatenate([consensus, models[:, consensus.shape[1] :]], axis=1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedhp.errors import RunError
-from fedhp.files import storage_errors
+from fedhp.errors import FolderInUse
+from fedhp.files import restrict, storage_errors
 
 LOCK_FILE = "lock"
 LOCK_PATIENCE = 3.0  # s: a job whose parent was just killed needs a moment to notice and let go
@@ -17,8 +17,9 @@ LOCK_PATIENCE = 3.0  # s: a job whose parent was just killed needs a moment to n
 class FolderLock:
     """Hold a run folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, private: bool = False) -> None:
         self._folder = folder
+        self._private = private
         # Any thread may release it. A soft lock would outlive a process that is killed.
         self._lock = FileLock(
             folder / LOCK_FILE, timeout=LOCK_PATIENCE, thread_local=False, fallback_to_soft=False
@@ -29,8 +30,10 @@ class FolderLock:
             self._folder.stat()  # the library would make a folder that is missing
             try:
                 self._lock.acquire()
+                if self._private:
+                    restrict(self._folder / LOCK_FILE)
             except Timeout:
-                raise RunError(
+                raise FolderInUse(
                     f"{self._folder}: another process is working on this run",
                     allowed="one process per run folder",
                     fix="wait for it to end, or choose another --out",

@@ -18,7 +18,7 @@ from fedhp.errors import RunError
 from fedhp.files import storage_errors, write_parts
 from fedhp.learn.params import Layout, Slot, layout_of
 from fedhp.learn.task import initial_model, make_task
-from fedhp.record.checkpoint import Checkpoint
+from fedhp.record.checkpoint import Checkpoint, served_models
 from fedhp.record.tensors import tensor_parts
 
 
@@ -36,7 +36,7 @@ class RunModels:
             lambda: load_data(self._experiment.data, source=source),
             source=source,
         )
-        self._rows = saved.arrays["models"]
+        self._rows = served_models(saved)
         self._counters = saved.arrays["counters"]
         self.round_index = saved.round_index
         self.workers = len(self._rows)

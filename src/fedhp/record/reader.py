@@ -12,7 +12,7 @@ import numpy as np
 
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
-from fedhp.record.checkpoint import read_checkpoint
+from fedhp.record.checkpoint import read_checkpoint, served_models
 from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray, LinkVerdict
@@ -74,8 +74,8 @@ class RunReader:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
-        final_evaluations, final_worker_evaluations, test_metrics, worker_test_metrics,
-        class_test_metrics, own_test_metrics, wall.
+        final_evaluations, final_worker_evaluations, participation, test_metrics,
+        worker_test_metrics, class_test_metrics, own_test_metrics, wall.
         A single round can be read, or all from a first round on.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
@@ -123,9 +123,12 @@ class RunReader:
         return values
 
     def models(self) -> FloatArray | None:
-        """Every worker's model as of the last checkpoint, [N, parameters]; None before it."""
+        """Every worker's model as of the last checkpoint, [N, parameters]; None before it.
+
+        With group averages (FedHP+) it is the consensus that the worker holds, which is tested.
+        """
         saved = read_checkpoint(self.folder, mapped=True)
-        return None if saved is None else np.array(saved.arrays["models"])
+        return None if saved is None else np.array(served_models(saved))
 
     def model(self, worker: int) -> nn.Module:
         """A worker's model as of the last checkpoint: a new torch module with its weights."""
@@ -226,7 +229,7 @@ def _plain(value: Any) -> Any:
 
 
 def summarize(run: RunReader) -> RunSummary:
-    """Final = mean of the last `final_tests` tests; time to target = clock of the first there."""
+    """Final = mean of the last `final_tests` tests; time to target as in `time_to`."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
@@ -250,7 +253,10 @@ def summarize(run: RunReader) -> RunSummary:
         mean_local_steps=mean(rounds["mean_local_steps"]),
         bytes_sent=sum(rounds["bytes_sent"]),
         time_to_target={
-            target_key(target): time_to(target, tests) for target in evaluation["targets"]
+            target_key(target): time_to(
+                target, tests["clock"], tests["accuracy"], interpolated=interpolates(run)
+            )
+            for target in evaluation["targets"]
         },
         digest=run.digest(),
         worst_worker_accuracy=min(by_worker, default=None),
@@ -307,11 +313,22 @@ def target_key(target: float) -> str:
     return short if float(short) == target else repr(float(target))
 
 
-def time_to(target: float, tests: Columns) -> float | None:
-    """Virtual time of the first evaluation that reaches the target."""
-    for clock, accuracy in zip(tests["clock"], tests["accuracy"], strict=True):
-        if accuracy >= target:
-            return float(clock)
+def interpolates(run: RunReader) -> bool:
+    """Whether the times to a target of this run are interpolated: if it is tested by the clock."""
+    return run.meta("experiment")["evaluation"].get("seconds") is not None
+
+
+def time_to(
+    target: float, clock: Sequence[float], values: Sequence[float], *, interpolated: bool = False
+) -> float | None:
+    """Virtual time of the first test that reaches the target; interpolated, the time at which the
+    line from the test before crosses it."""
+    for index, (time, value) in enumerate(zip(clock, values, strict=True)):
+        if value >= target:
+            if not (interpolated and index):
+                return float(time)
+            before, lower = clock[index - 1], values[index - 1]
+            return float(before + (time - before) * (target - lower) / (value - lower))
     return None
 
 

@@ -100,6 +100,17 @@ METRIC_SCHEMA = {
 ) WITHOUT ROWID""",
 }
 
+# Added later as well, and part of the result where they have rows: who took part in a group average
+# and why (GroupRole); left_out counts the averages of the fragment in a row without the worker.
+GROUP_SCHEMA = {
+    "participation": """(
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, role TEXT NOT NULL, left_out INTEGER NOT NULL,
+  returns INTEGER NOT NULL, root INTEGER NOT NULL,
+  PRIMARY KEY (round, worker)
+) WITHOUT ROWID""",
+}
+ADDED_SCHEMA = {**METRIC_SCHEMA, **GROUP_SCHEMA}
+
 # The tables of the result, in the order in which the digest reads them.
 RESULT_TABLES = (
     "rounds",
@@ -114,7 +125,8 @@ RESULT_TABLES = (
 )
 # Not in the digest, so that it stays that of the versions without them.
 METRIC_TABLES = tuple(METRIC_SCHEMA)
-ROUND_TABLES = (*RESULT_TABLES, *METRIC_TABLES, "wall")
+GROUP_TABLES = tuple(GROUP_SCHEMA)
+ROUND_TABLES = (*RESULT_TABLES, *GROUP_TABLES, *METRIC_TABLES, "wall")
 KEYS = {
     "meta": "key",
     "rounds": "round",
@@ -130,6 +142,7 @@ KEYS = {
     "worker_test_metrics": "round, whole, worker",
     "class_test_metrics": "round, whole, class",
     "own_test_metrics": "round, worker",
+    "participation": "round, worker",
     "wall": "round, phase",
 }
 NUMBERS_DIGEST = "numbers_digest"  # the description's key for the digest without the models
@@ -157,7 +170,7 @@ class Store:
             connection = _connect(path, "rwc")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(RECORD_SCHEMA)
-            _add_metric_tables(connection)
+            _add_later_tables(connection)
         store = cls(connection, path)
         store.set_meta("version", RECORD_VERSION)
         return store
@@ -184,7 +197,7 @@ class Store:
                 fix="read it with the version of fedhp that wrote it",
             )
         with _clear_errors(path):
-            _add_metric_tables(connection, temporary=not write)
+            _add_later_tables(connection, temporary=not write)
         return store
 
     def close(self) -> None:
@@ -293,21 +306,22 @@ class Store:
         self,
         meta: Mapping[str, Any],
         *,
-        test_every: int | None,
+        irregular: Sequence[int] | None,
         facts: Mapping[int, Mapping[str, float]],
     ) -> None:
         """Let a run continue under this description, with these facts by round instead.
 
-        Deletes the tests that were made only because it had ended. Without test_every the run has
-        ended under the new settings too, and keeps them.
+        Deletes the irregular tests, of rounds that were tested only because the run had ended. With
+        None the run has ended under the new settings too, and keeps them.
         """
         with _clear_errors(self.path), self._transaction():
-            if test_every is not None:
+            if irregular is not None:
                 for table in ("final_evaluations", "final_worker_evaluations"):
                     self._connection.execute(f"DELETE FROM {table}")
                 for table in ("evaluations", "worker_evaluations", *METRIC_TABLES):
-                    irregular = f"DELETE FROM {table} WHERE round % ? != 0"
-                    self._connection.execute(irregular, (test_every,))
+                    self._connection.executemany(
+                        f"DELETE FROM {table} WHERE round = ?", [(index,) for index in irregular]
+                    )
                     if table in METRIC_TABLES and "whole" in METRIC_SCHEMA[table]:
                         self._connection.execute(f"DELETE FROM {table} WHERE whole = 1")
             self._connection.executemany(
@@ -379,6 +393,12 @@ class Store:
             digest.update(table.encode())
             for rows in self.blocks(table):
                 hash_rows(digest, rows)
+        for table in GROUP_TABLES:
+            header, *blocks = self.blocks(table)
+            if blocks:  # else it is the digest of the versions without the table
+                digest.update(table.encode())
+                for rows in (header, *blocks):
+                    hash_rows(digest, rows)
         return digest.hexdigest()
 
     def _select(
@@ -484,6 +504,15 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
             tested.accuracy[known].tolist(),
         ]
     columns.update(_metric_columns(record))
+    group = decision.participation
+    if group is not None:
+        columns["participation"] = [
+            range(workers),
+            [str(role) for role in group.roles],
+            group.left_out.tolist(),
+            group.returning.astype(np.int64).tolist(),
+            (np.arange(workers) == group.root).astype(np.int64).tolist(),
+        ]
     return columns
 
 
@@ -547,7 +576,7 @@ def description(experiment: Experiment, *, label: str, asynchronous: bool) -> di
         "experiment": to_tables(experiment),
         "algorithm": experiment.algorithm.name,
         "seed": experiment.seed,
-        "rounds": experiment.rounds,
+        "rounds": None if experiment.horizon else experiment.rounds,
         "workers": experiment.workers,
         "asynchronous": asynchronous,
     }
@@ -565,13 +594,13 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _add_metric_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:
-    """Create the metric tables that are missing; in memory where the file is only read."""
+def _add_later_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:
+    """Create the added tables that are missing; in memory where the file is only read."""
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     present = {name for (name,) in rows.fetchall()}
-    for table in (name for name in METRIC_TABLES if name not in present):
+    for table in (name for name in ADDED_SCHEMA if name not in present):
         kind = "TEMP TABLE" if temporary else "TABLE"
-        connection.execute(f"CREATE {kind} IF NOT EXISTS {table} {METRIC_SCHEMA[table]}")
+        connection.execute(f"CREATE {kind} IF NOT EXISTS {table} {ADDED_SCHEMA[table]}")
 
 
 @contextlib.contextmanager

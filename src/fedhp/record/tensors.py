@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,6 +177,8 @@ def unpack(prefix: str, kind: type[T], arrays: Arrays, scalars: dict[str, Any]) 
             values[field.name] = arrays[key]
         elif key in scalars:
             values[field.name] = scalars[key]
+        elif field.default is not MISSING:  # added after the checkpoint was written
+            values[field.name] = field.default
         else:
             raise RunError(
                 f"the checkpoint lacks {key}",

@@ -18,6 +18,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
     decay = "round" if training["decay_by"] == "round" else f"{training['decay_seconds']:g} s"
+    rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
     facts = [
         ("algorithm", _part(experiment["algorithm"])),
         ("label", run.meta("label")),
@@ -32,7 +33,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ),
         (
             "training",
-            f"learning rate {training['learning_rate']:g} x {training['decay']:g} per {decay}, "
+            f"learning rate {rate:g} x {training['decay']:g} per {decay}, "
             f"batch {training['batch_size']}, {count(training['local_steps'], 'local step')} "
             f"if the algorithm does not choose",
         ),
@@ -60,7 +61,11 @@ def _model(experiment: Mapping[str, Any]) -> str:
 
 def _status(run: RunReader) -> str:
     done, planned, status = run.rounds_done, run.meta("rounds"), run.status
-    text = f"{status}, {done} of {count(planned, 'round')}"
+    text = f"{status}, {done} of {count(planned or 0, 'round')}"
+    if planned is None:
+        clock = run.array("rounds", "clock")[-1] if done else 0.0
+        horizon = run.meta("experiment")["horizon"]
+        text = f"{status}, {count(done, 'round')}, {clock:.6g} of {horizon:g} s of virtual time"
     if status == "interrupted" and run.meta("status") == "running":
         resume = "" if run.meta("network") else " --resume"
         again = f"the same command with --out {shlex.quote(str(run.folder))}{resume}"
@@ -94,8 +99,10 @@ def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
 
 
 def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:
-    every = evaluation["every"]
+    every, seconds = evaluation["every"], evaluation.get("seconds")
     often = "every round" if every == 1 else f"every {every} rounds"
+    if seconds is not None:
+        often = f"every {seconds:g} s of virtual time"
     images = f" on {evaluation['images']} test samples" if evaluation.get("images") else ""
     targets = ", ".join(target_name(target, metric) for target in evaluation["targets"])
     times = ", ".join(time_name(time) for time in evaluation.get("times") or ())

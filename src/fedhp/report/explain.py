@@ -23,7 +23,7 @@ from fedhp.report.formatting import (
     sentence,
 )
 from fedhp.report.rounds import Link, RoundView, WorkerRound, bridges_of, check_round, read_round
-from fedhp.types import LinkVerdict, StepRule
+from fedhp.types import GroupRole, LinkVerdict, StepRule
 
 PLANNED = (
     LinkVerdict.CUT,
@@ -43,13 +43,18 @@ class Paragraph:
     text: str
 
 
+def _title(view: RoundView) -> str:
+    return f"Round {view.round_index}" + (f" of {view.num_rounds}" if view.num_rounds else "")
+
+
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
     """What happened in this round and why."""
     view = read_round(run, round_index)
     paragraphs = [
-        Paragraph(f"Round {view.round_index} of {view.num_rounds}", _overview(view)),
+        Paragraph(_title(view), _overview(view)),
         Paragraph("Steps", _steps(view)),
         Paragraph("Pace", _pace(view)),
+        Paragraph("Group", _group(view)),
         Paragraph("Links", _links(view) + _selection(view)),
         Paragraph("Distance", _distance(view)),
         Paragraph("Waiting", _waiting(view)),
@@ -118,7 +123,7 @@ def _steps(view: RoundView) -> str:
             f"several rounds{away}."
         )
     single = [worker.name for worker in view.workers if worker.local_steps == 1]
-    if "deadline" in view.facts and single:
+    if "deadline" in view.facts and single and not view.group:
         sentences.append(f"Only one step fits for {listed(single, most=NAMED_LINKS)}.")
     return " ".join(sentences)
 
@@ -175,6 +180,18 @@ def _rule_words(view: RoundView) -> str:
             return (
                 "Asynchronous: each worker trains when it is ready, then averages with one random "
                 "neighbor."
+            )
+        case StepRule.GROUP_START:
+            return f"Everyone trains for {seconds(deadline)}; nothing is exchanged yet."
+        case StepRule.GROUP_OVERLAP:
+            return (
+                f"Everyone trains during the transfer, and then for {seconds(deadline)} until the "
+                f"deadline. An unfinished step is continued in the next round."
+            )
+        case StepRule.GROUP_WAIT:
+            return (
+                f"Everyone waits for the transfer, then trains for {seconds(deadline)} until the "
+                f"deadline. An unfinished step is continued in the next round."
             )
 
 
@@ -239,6 +256,50 @@ def _objective(view: RoundView, now: float, base: float) -> str:
     )
 
 
+def _group(view: RoundView) -> str:
+    """Who took part in a group average and why, and how long it took."""
+    members = [member for member in view.group if member.takes_part]
+    if not members:
+        return ""
+    fragment, parts = view.facts.get("fragment") or 0.0, view.facts.get("fragments") or 1.0
+    what = f"Fragment {fragment + 1:.0f} of {parts:.0f} of the model" if parts > 1 else "The model"
+    present = sum(member.role is not GroupRole.AWAY for member in view.group)
+    sentences = [f"{what} is averaged among {len(members)} of {count(present, 'worker')}."]
+    for role, reason in (
+        (GroupRole.FAST, "Chosen for their fast links"),
+        (GroupRole.OVERDUE, "Overdue, because they were left out as often as is allowed"),
+        (GroupRole.ADDED, "Added, because no other participant holds the current consensus"),
+    ):
+        sentences += _named(reason, [str(m.worker) for m in members if m.role is role])
+    root = next(member.worker for member in members if member.root)
+    sentences.append(f"The root is worker {root}, which has taken part for longest.")
+    sentences += _named(
+        "Returning, so they receive the whole consensus",
+        [str(member.worker) for member in members if member.returning],
+    )
+    left_out = [member for member in view.group if member.role is GroupRole.LEFT_OUT]
+    sentences += _named(
+        "Left out because of their slow links, with how often in a row, this round included",
+        [f"{member.worker} ({member.left_out + 1})" for member in left_out],
+    )
+    planned, took = view.facts.get("planned_transfer_time"), view.facts.get("transfer_time")
+    sentences.append(
+        f"The transfer was predicted to take {seconds(planned)} and took {seconds(took)}; these "
+        f"participants give the least time per participant, {seconds(view.facts.get('objective'))}."
+    )
+    smoothed = view.facts.get("smoothed_transfer_time")
+    sentences.append(
+        f"Deadline: {seconds(view.facts.get('deadline'))}, by the smoothed transfer time of "
+        f"{seconds(smoothed)}."
+    )
+    return " ".join(sentences)
+
+
+def _named(reason: str, names: list[str]) -> list[str]:
+    """A sentence with names, if there are any."""
+    return [f"{reason}: {listed(names, most=2 * NAMED_LINKS)}."] if names else []
+
+
 def _links(view: RoundView) -> str:
     if _is_planned(view):
         return _planned_links(view)
@@ -255,6 +316,12 @@ def _links(view: RoundView) -> str:
         )
     if view.directed:
         return f"{count(view.links_used, 'model')} were pulled from chosen peers. {slowest}"
+    if verdicts == {LinkVerdict.TREE}:
+        root = next((member.worker for member in view.group if member.root), None)
+        return (
+            f"The sum goes over a tree of {count(view.links_used, 'link')} to worker {root}, and "
+            f"the result back. {slowest}"
+        )
     if verdicts == {LinkVerdict.FIXED}:
         return f"The topology is fixed: {count(view.links_used, 'link')}. {slowest}"
     return f"{count(view.links_used, 'link')} in use. {slowest}"
@@ -368,6 +435,8 @@ def _distance(view: RoundView) -> str:
 def _waiting(view: RoundView) -> str:
     if view.asynchronous:
         return "Nobody waits: there is no barrier."
+    if view.group and not view.mean_waiting_time:
+        return "Nobody waits: everyone trains all the time."
     if len(view.workers) < 2:
         return ""
     longest = max(view.workers, key=lambda worker: worker.waiting_time)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
-from fedhp.record.reader import RunReader, RunSummary
+from fedhp.record.reader import RunReader, RunSummary, interpolates
 from fedhp.record.statistics import interval
 from fedhp.report.formatting import count, label_base, label_name, listed
 from fedhp.report.labels import names_for, stored_names
@@ -238,6 +238,7 @@ class RunCurves:
     values: FloatArray  # [K] mean of the workers' test results
     steps: dict[str, float]  # mean local steps per round, by device kind
     step_time: dict[str, float]  # mean seconds per step, by device kind
+    interpolated: bool = False  # whether times to a target lie between evaluations
 
     @property
     def finished(self) -> bool:
@@ -347,6 +348,7 @@ def read_curves(folder: Path) -> RunCurves:
             values=np.array(tests["accuracy"], dtype=np.float64),
             steps=kind_means(np.where(present, steps, np.nan), devices),
             step_time=kind_means(run.array("workers", "step_time"), devices),
+            interpolated=interpolates(run),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
 from fedhp.report.formatting import worker_name
-from fedhp.types import LinkVerdict, StepReason
+from fedhp.types import GroupRole, LinkVerdict, StepReason
 
 
 def check_round(run: RunReader, round_index: int | None) -> int:
@@ -80,11 +80,27 @@ class VerdictCount:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A worker in a round with a group average; its row of the participation table."""
+
+    worker: int
+    role: GroupRole
+    left_out: int  # averages of the fragment in a row without it, before this round
+    returning: bool
+    root: bool
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether its model is part of the average."""
+        return self.role not in (GroupRole.LEFT_OUT, GroupRole.AWAY)
+
+
+@dataclass(frozen=True, slots=True)
 class RoundView:
     """One round as the record has it."""
 
     round_index: int
-    num_rounds: int
+    num_rounds: int | None  # None: the run has a horizon
     label: str
     seed: int
     metric: str
@@ -112,6 +128,7 @@ class RoundView:
     verdicts: dict[LinkVerdict, VerdictCount]  # of all links
     links: list[Link]  # all, or a selection with the slowest of every worker and verdict
     network: bool  # a run on machines: time is real, and nobody sees all models
+    group: list[GroupMember]  # every worker, in a round with a group average
 
     @property
     def complete(self) -> bool:
@@ -211,6 +228,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         },
         links=_links(run.table("links", round_index=index)),
         network=bool(run.meta("network")),
+        group=_group(run.table("participation", round_index=index)),
     )
 
 
@@ -272,6 +290,16 @@ def _workers(
             values = {name: table[name][row] for name in names}
             present.append(WorkerRound(worker=worker, device=devices[worker], **values))
     return present, away
+
+
+def _group(table: Columns) -> list[GroupMember]:
+    rows = zip(
+        *(table[name] for name in ("worker", "role", "left_out", "returns", "root")), strict=True
+    )
+    return [
+        GroupMember(worker, GroupRole(role), left_out, bool(returning), bool(root))
+        for worker, role, left_out, returning, root in rows
+    ]
 
 
 def _links(table: Columns) -> list[Link]:

@@ -6,6 +6,8 @@ bandwidth is low + (high - low) * Phi(z), constant within a grid interval.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 from scipy.special import ndtr
 
@@ -15,7 +17,7 @@ from fedhp.types import FloatArray
 
 BITS = {"Mb/s": 1e6, "MB/s": 8e6}
 _SEED_INTERVALS = 64  # grid intervals that share a generator: part of every result
-_MOST_REMEMBERED = 2 * _SEED_INTERVALS  # grid intervals remembered at most
+_MOST_REMEMBERED = 4096  # grid intervals remembered at most: a transfer may look far ahead
 _MEMORY = 16e6  # bytes of remembered intervals, where one interval is not larger
 
 
@@ -49,6 +51,13 @@ class Bandwidth:
             self._last = (interval, values)
         return self._last[1]
 
+    def next_change(self, time: float) -> float:
+        """When the next interval begins."""
+        following = int(time / self._config.interval) + 1
+        while following * self._config.interval <= time:  # the division may round down
+            following += 1
+        return following * self._config.interval
+
     def _values(self, interval: int) -> FloatArray:
         uniform = ndtr(self._z(interval))
         low, high = self._config.low * self._unit, self._config.high * self._unit
@@ -81,8 +90,8 @@ class Bandwidth:
             z *= np.sqrt(1 - correlation**2)
             z += correlation * previous
         self._drawn, self._recent[number] = number, z
-        for old in list(self._recent):
-            if len(self._recent) <= self._memory:
-                break
-            if old not in self._asked and old != number:
-                del self._recent[old]
+        if len(self._recent) > self._memory:
+            # The oldest first; of these few, at most three are still needed.
+            for old in list(islice(self._recent, 4)):
+                if old not in self._asked and old != number and len(self._recent) > self._memory:
+                    del self._recent[old]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,15 @@ class Trace:
         for (a, b), series in self.bandwidth.items():
             matrix[a, b] = matrix[b, a] = series.at(time) * unit_bits
         return matrix
+
+    def next_change(self, time: float) -> float:
+        """When the next bandwidth is recorded; infinity after the last."""
+        following = [
+            series.times[index]
+            for series in self.bandwidth.values()
+            if (index := bisect_right(series.times, time)) < len(series.times)
+        ]
+        return min(following, default=inf)
 
     def step_time_at(self, worker: int, time: float) -> float:
         """Seconds per step."""

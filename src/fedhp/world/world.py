@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedhp.world.availability import Availability, build_availability
 from fedhp.world.devices import Devices, build_devices
 from fedhp.world.network import BITS, Bandwidth
 from fedhp.world.trace import Trace, read_trace
+from fedhp.world.transfers import Rate, transfer_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class World:
     unit_bits: float
     sharing: bool
     latency: float
+    follows_trace: bool = False  # whether a link changes during a transfer
 
     def available(self, round_index: int) -> BoolArray:
         """Which workers are available in this round, [N]."""
@@ -40,6 +42,54 @@ class World:
         else:
             bandwidth = self.bandwidth.at(time)
         return Network(bandwidth, self.model_bits, sharing=self.sharing, latency=self.latency)
+
+    def next_change(self, time: float) -> float:
+        """When the links change next."""
+        if self.trace is not None and self.trace.bandwidth:
+            return self.trace.next_change(time)
+        return self.bandwidth.next_change(time)
+
+    def transfer_time(self, bits: float, rate: Rate, *, starts: FloatArray) -> FloatArray:
+        """Seconds from the start of each transfer [T] to the arrival of its bits, without latency.
+
+        rate gives the bits per second of every transfer on the links of one moment. If links do
+        not follow the trace, each transfer keeps the rate of its start.
+        """
+        if self.follows_trace:
+            return transfer_seconds(
+                bits, rate, starts=starts, network=self.network, next_change=self.next_change
+            )
+        seconds = np.empty(len(starts))
+        for start in np.unique(starts).tolist():
+            now = starts == start
+            seconds[now] = bits / rate(self.network(start))[now]
+        return seconds
+
+    def link_time(
+        self,
+        links: IntArray,
+        transfers: IntArray,
+        *,
+        clock: float,
+        ready: FloatArray,
+        size: float = 1.0,
+    ) -> FloatArray:
+        """Seconds to transfer a model over each link [E] in the round that started at this clock.
+
+        size is the share of the model's bits that travel (compressed: less than 1), and transfers
+        [N] are those that share a worker's bandwidth (with sharing). Fixed links are those of the
+        clock; otherwise a transfer starts when both ends are ready, [N] seconds after the clock.
+        """
+        if not self.follows_trace:
+            network = self.network(clock)
+            return replace(network, model_bits=size * self.model_bits).link_time(links, transfers)
+        starts = clock + np.maximum(ready[links[:, 0]], ready[links[:, 1]])
+        seconds = self.transfer_time(
+            size * self.model_bits,
+            lambda network: network.link_rate(links, transfers),
+            starts=starts,
+        )
+        return seconds + self.latency
 
     def step_times(self, worker: int, round_index: int, *, steps: int, time: float) -> FloatArray:
         """How long each of a worker's steps takes, s. Round 0 is the calibration."""
@@ -88,4 +138,5 @@ def build_world(
         unit_bits=BITS[config.bandwidth.unit],
         sharing=config.bandwidth.sharing,
         latency=config.bandwidth.latency,
+        follows_trace=config.bandwidth.during_transfer == "trace",
     )

@@ -79,3 +79,13 @@ def test_words() -> None:
     assert duration(3900) == "1 h 05 min"
     assert duration(600) == "10 min"
     assert duration(45) == "45 s"
+
+
+def test_with_a_horizon_rounds_take_as_long_as_those_so_far() -> None:
+    clock = Clock()
+    one = Cell("one", 0, parse({"horizon": 100.0}), Path("one"))
+    forecast = Forecast([one], jobs=1, clock=clock)
+    forecast.round(one, 1, clock=5.0)
+    clock.now = 2.0
+    forecast.round(one, 2, clock=10.0)
+    assert forecast.seconds_left() == pytest.approx(2.0 * 18)

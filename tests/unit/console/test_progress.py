@@ -255,3 +255,28 @@ def test_a_live_display_ends_while_runs_end() -> None:
             display._live.refresh()
         thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+def test_a_run_with_a_horizon_shows_its_virtual_time() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    console = Console(width=100, file=out, force_terminal=True, color_system=None)
+    display = CampaignProgress(1, console=console, clock=lambda: now[0])
+    display.begin("dpsgd seed 0", 10_000_000, horizon=400.0)
+    now[0] = 30.0
+    display.update("dpsgd seed 0", event(7, clock=100.4))
+    console.print(display.lines())
+    heading, line, _ = out.getvalue().splitlines()
+    assert heading.split()[1] == "time"
+    assert re.search(r"━+─+ +100/400 s +90 s", line), line
+    plain = io.StringIO()
+    with CampaignProgress(1, console=Console(file=plain, width=100)) as lines:
+        lines.begin("dpsgd seed 0", 10_000_000, horizon=400.0)
+        for index, clock in enumerate((10.0, 70.0, 85.0, 170.0, 401.0), start=1):
+            lines.update("dpsgd seed 0", event(index, clock=clock))
+    shown = [line for line in plain.getvalue().splitlines() if "accuracy" in line]
+    assert [re.findall(r"round (\d), (\d+)/400 s", line) for line in shown] == [
+        [("3", "85")],
+        [("4", "170")],
+        [("5", "401")],
+    ]

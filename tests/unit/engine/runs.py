@@ -22,6 +22,7 @@ from paper.tiny import BASE
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedhp": {"max_steps": 3},
+    "fedhp_plus": {"first_deadline": 0.1},
     "dpsgd": {},
     "ldsgd": {},
     "pens": {"stage_share": 0.5},

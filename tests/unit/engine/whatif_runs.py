@@ -12,6 +12,8 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {
     "fedhp": ("fedhp", {}),
     "fill": ("fedhp", {"deadline": "fill", "probe_workers": 2, "distance_smoothing": 0.3}),
     "literal": ("fedhp", {"planner": "literal", "bound": "gradient", "bound_scale": 1.0}),
+    "plus": ("fedhp_plus", {}),
+    "plus-waiting": ("fedhp_plus", {"overlap": False, "compression": "none", "patience": 1}),
     "dpsgd": ("dpsgd", {}),
     "ldsgd": ("ldsgd", {}),
     "adpsgd": ("adpsgd", {}),

@@ -19,6 +19,8 @@ class Runs:
     adpsgd: Path
     ldsgd: Path
     pens: Path
+    plus: Path
+    plus_waiting: Path  # without overlap
     fill: Path
     literal: Path
     away: Path  # worker 2 is away in rounds 2 to 4
@@ -48,6 +50,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         adpsgd=make_run(top / "adpsgd", "adpsgd"),
         ldsgd=make_run(top / "ldsgd", "ldsgd"),
         pens=make_run(top / "pens", "pens", settings={"peers": 3, "keep": 2, "stage_share": 0.5}),
+        plus=make_run(top / "plus", "fedhp_plus"),
+        plus_waiting=make_run(
+            top / "plus-waiting", "fedhp_plus", settings={"overlap": False}, rounds=3
+        ),
         fill=make_run(
             top / "fill", "fedhp", label="fedhp:deadline=fill", settings={"deadline": "fill"}
         ),

@@ -205,6 +205,14 @@ def test_pens_scores_first_and_pulls_later(runs: Runs) -> None:
     assert f"{count} models were pulled" in later
 
 
+def test_a_group_that_waits_says_so(runs: Runs) -> None:
+    text = said(runs.plus_waiting, 3)
+    assert "Everyone waits for the transfer" in text["Steps"]
+    assert "The transfer was predicted to take" in text["Group"]
+    assert "Nobody waits" not in text["Waiting"]
+    assert "Nobody waits" in said(runs.plus, 3)["Waiting"]
+
+
 def test_literal_planner_and_fill_say_their_rule(runs: Runs) -> None:
     first, later = said(runs.literal, 1)["Steps"], said(runs.literal, 4)["Steps"]
     assert "with 10 steps (the start value)" in first
@@ -224,7 +232,7 @@ def test_a_recorded_rule_is_read_back(runs: Runs) -> None:
         reason = StepReason(rule, used)
         assert "{" not in str(reason)
         assert StepReason.parse(str(reason)) == reason
-    every = (*runs.comparison, runs.fill, runs.literal)
+    every = (*runs.comparison, runs.plus, runs.plus_waiting, runs.fill, runs.literal)
     texts = {text for folder in every for (text,) in query(folder, "SELECT rule FROM rounds")}
     found = [StepReason.parse(text) for text in texts]
     assert {reason.rule for reason in found if reason} >= {*StepRule} - {StepRule.FILL_PACE}

@@ -25,6 +25,7 @@ TABLES = [
     "worker_evaluations",
     "final_evaluations",
     "final_worker_evaluations",
+    "participation",
     "test_metrics",
     "worker_test_metrics",
     "class_test_metrics",

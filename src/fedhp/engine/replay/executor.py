@@ -21,6 +21,7 @@ from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.types import (
     BoolArray,
     Exchange,
+    GroupAverage,
     IntArray,
     NeighborMixing,
     PeerScoring,
@@ -42,6 +43,7 @@ class ReplayExecutor:
     ) -> None:
         self.context = context
         self.kept = kept  # PENS: how often each worker kept each peer, [2E]
+        self.drew_peers = False  # PENS: whether a round was in its second stage
         self.links_asked = self.links_measured = 0  # whose distance the planner got
         self._measured = measured
         self._distances = distances
@@ -72,13 +74,24 @@ class ReplayExecutor:
         selected = np.empty((self._measured.workers, 0), dtype=np.int64)
         if isinstance(exchange, PeerScoring):
             selected = self._select(exchange, round_index)
+        else:
+            self.drew_peers = True
         links = travelled(exchange, selected)
         if isinstance(exchange, PeerScoring) and exchange.symmetric and self.kept is not None:
             links, _ = self._measured.transfers(round_index)
+        if isinstance(exchange, GroupAverage):  # no planner of groups sees distances
+            return Exchanged(links, False, np.full(len(links), np.nan), selected)
         distance, measured = self._distances.of(links, round_index)
         self.links_asked += len(links)
         self.links_measured += int(measured.sum())
         return Exchanged(links, not isinstance(exchange, NeighborMixing), distance, selected)
+
+    def train_on(
+        self, local_steps: IntArray, *, round_index: int, learning_rate: float
+    ) -> Training:
+        """The losses and norms of the record are those of the whole round."""
+        at = round_index - 1
+        return Training(self._measured.train_loss[at], self._measured.update_norm[at])
 
     def _select(self, exchange: PeerScoring, round_index: int) -> IntArray:
         """Who is kept. Candidates come in random order: the first are a choice by chance."""
@@ -112,9 +125,12 @@ class ReplayEventExecutor:
         """Any number will do."""
         return 0.0
 
-    def average(self, worker: int, partner: int) -> float:
+    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """No distance is known."""
         return float("nan")
+
+    def serve(self, worker: int, factor: float) -> None:
+        """There are no models."""
 
     def keep(self) -> None:
         """There are no models."""

@@ -19,6 +19,7 @@ from fedhp import components
 from fedhp.algorithms import AsyncAlgorithm
 from fedhp.algorithms.dpsgd import DPSGD
 from fedhp.algorithms.fedhp import FedHP
+from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, log_notes, parse, to_tables
@@ -51,9 +52,11 @@ REFUSED = {
     "model": _TRAINS,
     "task": _TRAINS,
     "training": _TRAINS,
+    "algorithm.learning_rate": _TRAINS,
     "seed": "another seed is another world with other models, which are not in the record",
     "workers": "the record has no measurements of other workers",
     "rounds": "a replay has the rounds of the record",
+    "horizon": "a replay has the rounds of the record",
     "evaluation": "nothing is trained, so there is nothing to test",
     "device": _NO_EFFECT,
     "engine": _NO_EFFECT,
@@ -252,7 +255,8 @@ def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Exper
 
 
 def _check_key(key: str, *, source: str) -> None:
-    why, fix = REFUSED.get(key.partition(".")[0], ""), "remove it, or start a new run with it"
+    why = REFUSED.get(key) or REFUSED.get(key.partition(".")[0], "")
+    fix = "remove it, or start a new run with it"
     if key == "training.local_steps":
         return
     if key in ("algorithm", "algorithm.name"):
@@ -276,7 +280,7 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
     entries = [entry for text in planners for entry in split_algorithms(text) or [text]]
     variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(entries or PLANNERS)]
     for variant in variants:
-        for key in variant.overrides:
+        for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
             _check_key(key, source=_option(variant.label))
     name = base.algorithm.name
     for override in overrides if planners else ():
@@ -365,11 +369,10 @@ def _outcome(
 def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
     """What a planner was given that would have been different in a run with it."""
     algorithm = executor.context.algorithm
-    if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD):
-        return  # they plan by the clock and the seed alone
+    if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD | FedHPPlus):
+        return  # they plan by the clock, the world and the seed alone
     if isinstance(algorithm, PENS):
-        scoring_rounds = round(algorithm.stage_share * executor.context.federation.rounds)
-        if executor.kept is None and (algorithm.symmetric or measured.rounds > scoring_rounds):
+        if executor.kept is None and (algorithm.symmetric or executor.drew_peers):
             yield "its scores are not on record: peers are kept as if by chance"
         return
     share = executor.links_measured / max(1, executor.links_asked)

@@ -23,7 +23,7 @@ from fedhp.config import Experiment, check_targets, log_notes, parse, source_of,
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
-from fedhp.engine.runs.variants import parse_variant, tables_of
+from fedhp.engine.runs.variants import parse_variant, tables_of, with_colons
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE, parse_override
@@ -57,7 +57,8 @@ def plan_cells(
     notes: list[str] = []
     base = parse(tables, overrides, source=source, folder=folder, notes=notes)
     check_targets(base, source=source_of("evaluation.targets", overrides, source))
-    labels = list(base.compare.algorithms if algorithms is None else algorithms)
+    entries = base.compare.algorithms if algorithms is None else algorithms
+    labels = [with_colons(entry) for entry in entries]
     numbers = list(base.compare.seeds if seeds is None else seeds)
     for name, values, given in (("algorithms", labels, algorithms), ("seeds", numbers, seeds)):
         folders = [folder_name(str(value)) for value in values]

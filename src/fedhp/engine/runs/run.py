@@ -21,8 +21,15 @@ import tomli_w
 import torch
 
 from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import Lengthenable, Lengthened, OtherDecisions, PastRound
+from fedhp.algorithms.base import (
+    Lengthenable,
+    Lengthened,
+    OtherDecisions,
+    PastRound,
+    averages_groups,
+)
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
+from fedhp.engine.context import extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
@@ -32,9 +39,10 @@ from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
-from fedhp.engine.until import StopCondition
+from fedhp.engine.until import StopCondition, is_due
 from fedhp.errors import Diverged, Interrupted, RunError
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
+from fedhp.learn.group_state import GROUP_STATE
 from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
@@ -59,7 +67,7 @@ class Run:
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds the experiment has."""
+        """How many rounds the experiment has at most."""
         return self.prepared.experiment.rounds
 
     def rounds_done(self) -> int:
@@ -93,7 +101,7 @@ class Run:
                     store.set_meta("seconds", before + time.monotonic() - started)
                     store.set_meta("status", "interrupted")
                     raise Interrupted(
-                        f"stopped after round {done} of {self.num_rounds}; saved in {self.folder}",
+                        f"stopped after round {done}{self._goal(store)}; saved in {self.folder}",
                         fix="run the same command with --resume",
                     ) from None
                 except Diverged as error:
@@ -109,6 +117,14 @@ class Run:
             store.seal()
             store.set_meta("status", "finished")
             store.leave_wal_mode()
+
+    def _goal(self, store: Store) -> str:
+        """What the last round is one of, in words."""
+        horizon = self.prepared.experiment.horizon
+        if horizon is None:
+            return f" of {self.num_rounds}"
+        clock = store.columns("rounds", names=("clock",))["clock"]
+        return f", at {clock[-1] if clock else 0.0:.6g} of {horizon:g} s of virtual time"
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Store, ShardedExecutor]]:
@@ -232,7 +248,13 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
     """Resume from a checkpoint."""
-    names = SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE
+    names: tuple[str, ...] = (
+        SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE
+    )
+    prepared = executor.prepared
+    names += extra_state(prepared.experiment, prepared.algorithm)
+    if averages_groups(prepared.algorithm):
+        names += GROUP_STATE
     executor.load({name: saved.arrays[name] for name in names})
     loop.restore(saved)
 
@@ -326,9 +348,16 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     """Refuse when the disk clearly cannot hold the run."""
     experiment = prepared.experiment
     matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
+    matrices += 2 * len(extra_state(experiment, prepared.algorithm))
+    if averages_groups(prepared.algorithm):
+        matrices += 2 * len(GROUP_STATE)
     checkpoint = 4 * prepared.layout.width * experiment.workers * matrices
     links = len(prepared.federation.base_topology.links)
-    records = experiment.rounds * round_bytes(experiment.workers, links)
+    rounds = experiment.rounds
+    if experiment.horizon is not None:  # rounds at least as long as the slowest worker's steps
+        slowest = float(prepared.world.devices.mean.max())
+        rounds = int(experiment.horizon / (experiment.training.local_steps * slowest))
+    records = rounds * round_bytes(experiment.workers, links)
     mapped = prepared.memory.models if prepared.memory.mapped else 0
     check_free_space(
         f"--out {folder}",
@@ -363,6 +392,7 @@ def _description(prepared: Prepared, label: str) -> dict[str, Any]:
         **description(prepared.experiment, label=label, asynchronous=asynchronous),
         "devices": list(prepared.world.devices.names),
         "metric": prepared.task.metric_name,
+        "learning_rate": prepared.learning_rate,
         "parameters": prepared.facts.parameters,
         "model_bytes": prepared.model_bytes,
         "samples": [len(part) for part in prepared.parts],
@@ -380,8 +410,9 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
         )
     changed = differences(recorded, to_tables(experiment))
     if changed and all(_extends(*change) for change in changed):
-        if experiment.rounds > recorded["rounds"]:
-            _check_extendable(experiment, folder, rounds=recorded["rounds"])
+        for key, old, new in changed:
+            if key in LENGTHS:
+                _check_extendable(experiment, folder, key=key, old=old, new=new)
     elif changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -392,6 +423,8 @@ def check_unchanged(experiment: Experiment, folder: Path) -> None:
         )
 
 
+LENGTHS = ("rounds", "horizon")  # a run has one or the other, and can get more of it
+
 # Settings of tables only: a run that has them otherwise is the same run.
 REPORTED = ("evaluation.targets", "evaluation.times", "evaluation.final_mean")
 
@@ -399,19 +432,21 @@ REPORTED = ("evaluation.targets", "evaluation.times", "evaluation.final_mean")
 def may_change_on_resume(key: str) -> bool:
     """Whether a run can be resumed with another value of this setting, at least some values."""
     section = key.split(".")[0]
-    return key == "rounds" or key in REPORTED or section in ("until", *FREE_ON_RESUME)
+    return key in (*LENGTHS, *REPORTED) or section in ("until", *FREE_ON_RESUME)
 
 
 def _extends(key: str, old: Any, new: Any) -> bool:
     """Whether a changed setting only lets a run continue for longer, or is reported otherwise."""
     if key in REPORTED:
         return True
-    if key == "rounds":
-        return bool(new > old)
+    if key in LENGTHS:
+        return old is not None and new is not None and bool(new > old)
     return key.startswith("until") and (new is None or (old is not None and new > old))
 
 
-def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> None:
+def _check_extendable(
+    experiment: Experiment, folder: Path, *, key: str, old: float, new: float
+) -> None:
     """Refuse more rounds where earlier decisions would have been different with them."""
     part = experiment.algorithm
     try:
@@ -419,10 +454,10 @@ def _check_extendable(experiment: Experiment, folder: Path, *, rounds: int) -> N
             _lengthened(load_algorithm(part.name, part.settings), experiment, store)
     except OtherDecisions as error:
         raise RunError(
-            f"{folder}: rounds is {experiment.rounds}, but the run was started with {rounds}, and "
-            f"with {experiment.rounds} rounds earlier decisions would have been different: {error}",
-            allowed=f"rounds = {rounds}, or more rounds where no earlier decision depends on them",
-            fix=f"start a new run of {experiment.rounds} rounds with another --out ({error.hint})",
+            f"{folder}: {key} is {new}, but the run was started with {old}, and "
+            f"with {key} = {new} earlier decisions would have been different: {error}",
+            allowed=f"{key} = {old}, or more where no earlier decision depends on it",
+            fix=f"start a new run with {key} = {new} and another --out ({error.hint})",
         ) from None
 
 
@@ -436,22 +471,45 @@ def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Leng
             hint="if it does not, set uses_rounds = False in its class",
         )
     return algorithm.lengthen(
-        _past_rounds(store),
+        _past_rounds(store, experiment.horizon),
         workers=experiment.workers,
         rounds=experiment.rounds,
         local_steps=experiment.training.local_steps,
     )
 
 
-def _past_rounds(store: Store) -> list[PastRound]:
+def _past_rounds(store: Store, horizon: float | None) -> list[PastRound]:
     rounds, table = store.columns("rounds"), store.columns("facts")
     facts: dict[int, dict[str, float]] = {}
     for index, name, value in zip(table["round"], table["name"], table["value"], strict=True):
         facts.setdefault(index, {})[name] = float("nan") if value is None else value
+    starts = [0.0, *rounds["clock"][:-1]]
     return [
-        PastRound(index, rate, StepReason.parse(rule), facts.get(index, {}))
-        for index, rate, rule in zip(
-            rounds["round"], rounds["learning_rate"], rounds["rule"], strict=True
+        PastRound(
+            index,
+            rate,
+            StepReason.parse(rule),
+            facts.get(index, {}),
+            share_done=None if horizon is None else start / horizon,
+        )
+        for index, rate, rule, start in zip(
+            rounds["round"], rounds["learning_rate"], rounds["rule"], starts, strict=True
+        )
+    ]
+
+
+def _irregular_tests(store: Store, experiment: Experiment) -> list[int]:
+    """The rounds that were tested only because the run ended with them."""
+    rounds = store.columns("rounds", names=("round", "clock"))
+    clocks = dict(zip(rounds["round"], rounds["clock"], strict=True))
+    return [
+        index
+        for index in store.columns("evaluations", names=("round",))["round"]
+        if not is_due(
+            experiment.evaluation,
+            index,
+            started=clocks.get(index - 1, 0.0),
+            clock=clocks[index],
         )
     ]
 
@@ -459,23 +517,25 @@ def _past_rounds(store: Store) -> list[PastRound]:
 def _extend(experiment: Experiment, folder: Path) -> None:
     """Let a run that was started with fewer rounds go on, as if these had been asked for."""
     tables = to_tables(experiment)
-    if not any(_extends(*change) for change in differences(_meta(folder, "experiment"), tables)):
+    changed = differences(_meta(folder, "experiment"), tables)
+    if not any(_extends(*change) for change in changed):
         return
     with FolderLock(folder), run_storage_errors(folder):
         with closing(Store.open(folder, write=True)) as store:
             condition = StopCondition(experiment, tested=True)
             _continue_after(condition, store)
             ended = store.last_round() >= condition.last_round
-            meta = {"experiment": tables, "rounds": experiment.rounds, "status": "interrupted"}
+            meta: dict[str, Any] = {"experiment": tables, "status": "interrupted"}
+            if experiment.horizon is None:
+                meta["rounds"] = experiment.rounds
             facts: Mapping[int, Mapping[str, float]] = {}
-            if experiment.rounds > store.meta("rounds"):
+            if any(key in LENGTHS for key, _, _ in changed):
                 part = experiment.algorithm
                 algorithm = load_algorithm(part.name, part.settings)
                 facts = _lengthened(algorithm, experiment, store).facts
                 meta[LENGTHENED] = True
-            store.extend(
-                meta, test_every=None if ended else experiment.evaluation.every, facts=facts
-            )
+            irregular = None if ended else _irregular_tests(store, experiment)
+            store.extend(meta, irregular=irregular, facts=facts)
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
 

@@ -22,7 +22,11 @@ class Variant:
 
 
 def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "") -> Variant:
-    """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm."""
+    """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm.
+
+    A comma before a key=value does the same as the colon.
+    """
+    text = with_colons(text)
     first, *rest = text.strip().split(":")
     if rest and "=" not in rest[0] and first not in ALGORITHMS:  # package.module:Class
         first, rest = f"{first}:{rest[0]}", rest[1:]
@@ -55,7 +59,10 @@ def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "
 
 
 def split_algorithms(text: str) -> list[str]:
-    """The entries of --algorithms, separated by commas, except inside brackets."""
+    """The entries of --algorithms, separated by commas, except inside brackets.
+
+    A key=value is another setting of the entry before it: "adpsgd:steps=100,learning_rate=0.4".
+    """
     entries, depth, current = [], 0, ""
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -64,7 +71,19 @@ def split_algorithms(text: str) -> list[str]:
             current = ""
         else:
             current += letter
-    return [entry.strip() for entry in [*entries, current] if entry.strip()]
+    joined: list[str] = []
+    for entry in (part.strip() for part in [*entries, current]):
+        if joined and "=" in entry.partition(":")[0]:
+            joined[-1] += f":{entry}"
+        elif entry:
+            joined.append(entry)
+    return joined
+
+
+def with_colons(text: str) -> str:
+    """An entry as it is written in labels: "adpsgd:steps=100:learning_rate=0.4"."""
+    entries = split_algorithms(text)
+    return entries[0] if len(entries) == 1 else text
 
 
 def tables_of(

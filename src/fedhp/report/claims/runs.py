@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
+from fedhp.record.reader import time_to as first_time
 from fedhp.report.formatting import label_name, target_name
 from fedhp.report.groups import RunCurves, read_curves
 
@@ -182,9 +181,10 @@ def waiting_time(run: RunCurves) -> float | None:
 
 
 def time_to(run: RunCurves, target: float) -> float | None:
-    """Virtual time of the first evaluation that reaches the target."""
-    reached = np.flatnonzero(run.values >= target)
-    return float(run.clock[reached[0]]) if reached.size else None
+    """Virtual time at which the run reaches the target, as in its summary."""
+    return first_time(
+        target, run.clock.tolist(), run.values.tolist(), interpolated=run.interpolated
+    )
 
 
 def time_to_own_final(run: RunCurves) -> float | None:

@@ -97,6 +97,7 @@ CONTENTS = {
     "final_worker_evaluations": "the same, worker by worker",
     "test_metrics": "the loss of the tests; whole = 1: on the whole test set",
     "worker_test_metrics": "the same, worker by worker",
+    "participation": "who took part in a group average and why, with FedHP+",
     "own_test_metrics": "every worker on the samples it held back, if data.own_test is set",
     "class_test_metrics": "the accuracy of every class, if evaluation.per_class is set",
     "wall": "real seconds per phase",

@@ -1,0 +1,193 @@
+"""The tree of a group average: its shape, how long a fragment takes over it, and its bytes.
+
+The fragment travels in CHUNKS pieces, up to the root and back down at the same time: the slowest
+link sets the pace, and the pieces need two more of their times per level of the tree.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp.timing import Network
+from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray
+
+CHUNKS = 128
+INT8_SHARE = 1 / 4 + 1 / 256  # one byte per value, and a scale of 32 bits per 256 values
+HALF_SHARE = 1 / 2
+FAN_OUT = 2  # children of a worker whose transfers do not share its bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree over some workers, in the order in which they were added; the root is the first."""
+
+    workers: IntArray  # [P]
+    parents: IntArray  # [P] worker numbers, -1 for the root
+
+
+def fastest_first(network: Network, available: BoolArray) -> IntArray:
+    """The available workers by falling bandwidth; with bandwidth per link in Prim's order: the
+    ends of the fastest link, then always the worker with the fastest link to those before."""
+    workers = np.flatnonzero(available)
+    if network.bandwidth.ndim == 1 or len(workers) < 2:
+        speed = network.bandwidth if network.bandwidth.ndim == 1 else np.zeros(len(available))
+        return workers[np.argsort(-speed[workers], kind="stable")]
+    speeds = network.bandwidth[np.ix_(workers, workers)].copy()
+    np.fill_diagonal(speeds, -np.inf)
+    start = int(np.argmax(speeds.max(axis=1)))
+    return workers[_prim(speeds, start)[0]]
+
+
+def build_tree(
+    network: Network, *, root: int, others: Sequence[int], leaves: Sequence[int]
+) -> Tree:
+    """A tree with this root. `others` and `leaves` are in the order of fastest_first; nobody is
+    added below a leaf."""
+    if network.bandwidth.ndim == 2:
+        return _by_link(network, root, others, leaves)
+    members = [root, *others, *leaves]
+    bandwidth = network.bandwidth[members].tolist()
+    least = min(bandwidth)
+    depth, degree, parents = [0], [0], [-1]
+
+    def preference(position: int) -> tuple[float, float, int]:
+        """The least is the best place for the next worker."""
+        if not network.sharing:
+            return float(degree[position] // FAN_OUT), float(depth[position]), position
+        share = bandwidth[position] / (degree[position] + 1)
+        if share >= 2 * least:
+            return 0.0, float(depth[position]), position
+        return 1.0, -share, position
+
+    places = [preference(0)]
+    for position in range(1, len(members)):
+        _, _, above = heapq.heappop(places)
+        degree[above] += 1
+        parents.append(members[above])
+        depth.append(depth[above] + 1)
+        # The link to its parent counts where links share the bandwidth.
+        degree.append(1 if network.sharing else 0)
+        heapq.heappush(places, preference(above))
+        if position <= len(others):
+            heapq.heappush(places, preference(position))
+    return Tree(np.array(members, dtype=np.int64), np.array(parents, dtype=np.int64))
+
+
+def _by_link(network: Network, root: int, others: Sequence[int], leaves: Sequence[int]) -> Tree:
+    """The tree whose slowest link is as fast as possible; leaves hang on their fastest link."""
+    inner = np.array([root, *others], dtype=np.int64)
+    speeds = network.bandwidth[np.ix_(inner, inner)].copy()
+    np.fill_diagonal(speeds, -np.inf)
+    order, above = _prim(speeds, 0)
+    workers = [*inner[order].tolist(), *leaves]
+    parents = [-1, *inner[above[1:]].tolist()]
+    parents += [int(inner[np.argmax(network.bandwidth[leaf, inner])]) for leaf in leaves]
+    return Tree(np.array(workers, dtype=np.int64), np.array(parents, dtype=np.int64))
+
+
+def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
+    """The order in which a maximum spanning tree grows, and the one above each in that order."""
+    count = len(speeds)
+    best, above = speeds[start].copy(), np.full(count, start)
+    best[start] = -np.inf
+    added = np.zeros(count, dtype=np.bool_)
+    added[start] = True
+    order, parents = [start], [start]
+    for _ in range(count - 1):
+        chosen = int(np.argmax(np.where(added, -np.inf, best)))
+        added[chosen] = True
+        order.append(chosen)
+        parents.append(int(above[chosen]))
+        faster = speeds[chosen] > best
+        best, above = np.where(faster, speeds[chosen], best), np.where(faster, chosen, above)
+    return np.array(order, dtype=np.int64), np.array(parents, dtype=np.int64)
+
+
+def message_bits(group: GroupAverage, model_bits: float) -> tuple[float, float]:
+    """Bits of a fragment: in a message of the tree, and whole for a worker that returns."""
+    fragment = model_bits / group.fragments
+    if group.compression == "none":
+        return fragment, fragment
+    return fragment * INT8_SHARE, fragment * HALF_SHARE
+
+
+def group_time(group: GroupAverage, network: Network) -> float:
+    """Seconds until the last participant has the new consensus."""
+    return streaming_time(group, network) + tree_latency(group, network.latency)
+
+
+def streaming_time(group: GroupAverage, network: Network) -> float:
+    """The part of group_time that the bandwidth sets; 0 where nothing travels."""
+    if len(group.participants) < 2:
+        return 0.0
+    slowest = float(_link_seconds(group, network).max())
+    return slowest * (1 + 2 * tree_depth(group) / CHUNKS)
+
+
+def tree_latency(group: GroupAverage, latency: float) -> float:
+    """The part of group_time that does not depend on the bandwidth: one latency per hop."""
+    return 2 * tree_depth(group) * latency if len(group.participants) else 0.0
+
+
+def link_times(group: GroupAverage, network: Network) -> FloatArray:
+    """Seconds that each link of group.links needs for its messages, [E]."""
+    seconds = _link_seconds(group, network) + network.latency
+    return np.asarray(seconds[_link_order(group)])
+
+
+def link_bytes(group: GroupAverage, model_bits: float) -> IntArray:
+    """Bytes over each link of group.links, up and down together, [E]."""
+    message, whole = message_bits(group, model_bits)
+    below = group.parents >= 0
+    down = np.where(group.returning[below], whole, message)
+    sizes = round(message / 8) + np.rint(down / 8).astype(np.int64)
+    return np.asarray(sizes[_link_order(group)])
+
+
+def tree_depth(group: GroupAverage) -> int:
+    """Links between the root and the farthest participant."""
+    above = dict(zip(group.participants.tolist(), group.parents.tolist(), strict=True))
+    depth: dict[int, int] = {-1: -1}
+    for worker in above:
+        path = []
+        while worker not in depth:
+            path.append(worker)
+            worker = above[worker]
+        for node in reversed(path):
+            depth[node] = depth[above[node]] + 1
+    return max(depth.values())
+
+
+def _link_seconds(group: GroupAverage, network: Network) -> FloatArray:
+    """Seconds of each participant's link to its parent, the root left out; without latency."""
+    message, whole = message_bits(group, network.model_bits)
+    below = group.parents >= 0
+    child, parent = group.participants[below], group.parents[below]
+    down = np.where(group.returning[below], whole, message)
+    workers = len(network.bandwidth)
+    if network.sharing:
+        # What each worker sends and receives goes over its bandwidth, in both directions at once.
+        sent = np.bincount(child, minlength=workers) * message
+        sent += np.bincount(parent, weights=down, minlength=workers)
+        received = np.bincount(parent, minlength=workers) * message
+        received += np.bincount(child, weights=down, minlength=workers)
+        load = np.maximum(sent, received)
+        lower, upper = load[child], load[parent]
+    else:
+        lower = upper = np.maximum(down, message)
+    if network.bandwidth.ndim == 1:
+        by_child, by_parent = lower / network.bandwidth[child], upper / network.bandwidth[parent]
+        return np.asarray(np.maximum(by_child, by_parent))
+    return np.asarray(np.maximum(lower, upper) / network.bandwidth[child, parent])
+
+
+def _link_order(group: GroupAverage) -> IntArray:
+    """How the links, by their lower end, are sorted in group.links."""
+    below = group.parents >= 0
+    ends = np.stack([group.participants[below], group.parents[below]], axis=1)
+    ends.sort(axis=1)
+    return np.lexsort((ends[:, 1], ends[:, 0]))
