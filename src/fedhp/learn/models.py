@@ -76,6 +76,7 @@ def alexnet(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.M
     hidden = _scaled(1024, width)
     height, side = (math.ceil(size / 2) // 8 for size in (height, side))
     return _network(
+        output_gain=0.1,  # with 1 it diverges at learning rate 0.1
         conv1=nn.Conv2d(channels, one, 11, stride=2, padding=5),
         pool1=nn.MaxPool2d(2),
         relu1=nn.ReLU(),
@@ -198,13 +199,13 @@ class _ChannelsLast(nn.Module):
         return images.contiguous(memory_format=torch.channels_last)
 
 
-def _network(**layers: nn.Module) -> nn.Sequential:
+def _network(*, output_gain: float = 1.0, **layers: nn.Module) -> nn.Sequential:
     """The layers in order, initialised for plain SGD at learning rate 0.1.
 
     He initialisation doubles the variance to compensate for the half that ReLU removes.
     A max-pool before the ReLU already compensates; doubling as well lets the
-    activations grow with every pool, and AlexNet then diverges at 0.1. The small output
-    layer starts the loss at log(classes).
+    activations grow with every pool, and AlexNet then diverges at 0.1. No ReLU follows the
+    output layer: its weights have a standard deviation of output_gain / sqrt(inputs).
     """
     names = list(layers)
     for name, following in zip(names, [*names[1:], ""], strict=True):
@@ -213,7 +214,7 @@ def _network(**layers: nn.Module) -> nn.Sequential:
             continue
         gain = 1.0 if following.startswith("pool") else math.sqrt(2)
         if name == "output":
-            gain = 0.1
+            gain = output_gain
         nn.init.normal_(layer.weight, std=gain / math.sqrt(layer.weight[0].numel()))
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
