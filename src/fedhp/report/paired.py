@@ -17,7 +17,7 @@ from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.claims.runs import difference
 from fedhp.report.formatting import ACCURACY, count, number, sentence, target_name
-from fedhp.report.groups import FAVOURITE, FINISHED
+from fedhp.report.groups import FAVOURITES, FINISHED
 
 Value: TypeAlias = Callable[[RunSummary], float | None]
 PairedVerdict: TypeAlias = Literal["faster", "slower", "better", "worse", "cannot tell"]
@@ -71,8 +71,8 @@ def compare_all(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
 
 
 def reference_label(labels: Sequence[str]) -> str:
-    """The label that the others are compared with: FedHP, or the first."""
-    return FAVOURITE if FAVOURITE in labels else labels[0]
+    """The label that the others are compared with: FedHP+, FedHP, or the first."""
+    return next((label for label in FAVOURITES if label in labels), labels[0])
 
 
 def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
