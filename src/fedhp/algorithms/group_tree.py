@@ -17,7 +17,6 @@ from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray
 
 CHUNKS = 128
 INT8_SHARE = 1 / 4 + 1 / 256  # one byte per value, and a scale of 32 bits per 256 values
-HALF_SHARE = 1 / 2
 FAN_OUT = 2  # children of a worker whose transfers do not share its bandwidth
 
 
@@ -109,10 +108,8 @@ def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
 
 def message_bits(group: GroupAverage, model_bits: float) -> tuple[float, float]:
     """Bits of a fragment: in a message of the tree, and whole for a worker that returns."""
-    fragment = model_bits / group.fragments
-    if group.compression == "none":
-        return fragment, fragment
-    return fragment * INT8_SHARE, fragment * HALF_SHARE
+    bits = model_bits / group.fragments * (1 if group.compression == "none" else INT8_SHARE)
+    return bits, bits
 
 
 def group_time(group: GroupAverage, network: Network) -> float:
