@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 20
 # In a narrow terminal; how the headers begin.
-DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "waiting", "round")
+DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "sent", "waiting", "round")
 WORKER_DROPPED_FIRST = (
     *("step\n(s)", "compute\n(s)", "loss", "test\nloss", "link\n(s)", "links", "done\n(s)"),
 )
@@ -66,7 +66,8 @@ class Column:
     scale: float = 1.0
     decimals: int | None = None  # None: by the column's largest value
     write: Callable[[float], str] | None = None  # instead of decimals
-    target: str = ""  # its key, if this is the time to one: may be missing, not reached
+    target: str = ""  # its key, if this is the time to one
+    goal: bool = False  # of a target: missing if that was not reached
     time: str = ""  # its key, if this is the result at one: missing if the run ended before
 
 
@@ -191,6 +192,9 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     def time_to(target: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.time_to_target.get(target)
 
+    def bytes_to(target: str) -> Callable[[RunSummary], float | None]:
+        return lambda run: run.bytes_to_target.get(target)
+
     def result_at(time: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.accuracy_at_time.get(time)
 
@@ -240,9 +244,25 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
             Column(
-                f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=target
+                f"to {target_name(target, metric)}\n(s)",
+                time_to(target),
+                1,
+                True,
+                target=target,
+                goal=True,
             )
             for target in targets
+        ),
+        *(
+            Column(
+                f"sent to\n{target_name(target, metric)}",
+                bytes_to(target),
+                1,
+                write=data_size,
+                goal=True,
+            )
+            for target in targets
+            if any(target in run.bytes_to_target for run in summaries)
         ),
         *(
             Column(
@@ -272,11 +292,11 @@ def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
-        return TableCell("not reached" if column.target else MISSING)
-    if column.write is not None:
-        return TableCell(column.write(spread.mean), column.better * spread.mean)
+        return TableCell("not reached" if column.goal else MISSING)
     text = fixed(spread.mean, column.decimals or 0)
-    if column.target and len(values) < len(runs):
+    if column.write is not None:
+        text = column.write(spread.mean)
+    if column.goal and len(values) < len(runs):
         return TableCell(f"{text} ({len(values)}/{len(runs)} reached)")
     if column.time and len(values) < len(runs):
         return TableCell(f"{text} ({len(values)}/{len(runs)} seeds)")
