@@ -12,6 +12,7 @@ ALGORITHM_NAMES = {
     "fedhp_plus": "FedHP+",
     "dpsgd": "D-PSGD",
     "adpsgd": "AD-PSGD",
+    "free_links": "free links (limit)",
     "ldsgd": "LD-SGD",
     "pens": "PENS",
 }
