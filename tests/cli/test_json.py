@@ -30,6 +30,7 @@ FIELDS = {
     "mean_local_steps",
     "bytes_sent",
     "time_to_target",
+    "bytes_to_target",
 }
 VARIANTS = ["fedhp", "fedhp:deadline=fill", "adpsgd:steps=4", "dpsgd:training.learning_rate=1e6"]
 SEEDS = [0, 3]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.timing import Network
+from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray
 
 CHUNKS = 128
-INT8_SHARE = 1 / 4 + 1 / 256  # one byte per value, and a scale of 32 bits per 256 values
+INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
 HALF_SHARE = 1 / 2
 FAN_OUT = 2  # children of a worker whose transfers do not share its bandwidth
 
@@ -141,10 +141,14 @@ def link_times(group: GroupAverage, network: Network) -> FloatArray:
 
 def link_bytes(group: GroupAverage, model_bits: float) -> IntArray:
     """Bytes over each link of group.links, up and down together, [E]."""
-    message, whole = message_bits(group, model_bits)
-    below = group.parents >= 0
-    down = np.where(group.returning[below], whole, message)
-    sizes = round(message / 8) + np.rint(down / 8).astype(np.int64)
+    values = round(model_bits / 32)
+    first, last = (
+        part * values // group.fragments for part in (group.fragment, group.fragment + 1)
+    )
+    message = whole = 4 * (last - first)
+    if group.compression != "none":
+        message, whole = int8_bytes(last - first), 2 * (last - first)
+    sizes = message + np.where(group.returning[group.parents >= 0], whole, message)
     return np.asarray(sizes[_link_order(group)])
 
 

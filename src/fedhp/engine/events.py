@@ -27,9 +27,9 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import with_results
 from fedhp.engine.until import StopCondition
-from fedhp.learn.quantize import INT8_BLOCK
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.timing import INT8_BLOCK, int8_bytes
 from fedhp.types import (
     BoolArray,
     Decision,
@@ -375,8 +375,8 @@ class EventLoop:
         compression = "int8" if int8 else "none"
         distance = self.executor.average(worker, partner, compression=compression)
         totals.communication[worker] += time
-        size = INT8_SIZE if int8 else 1.0
-        sent = 2 * round(size * self.context.model_bytes)
+        size = self.context.model_bytes
+        sent = 2 * (int8_bytes(round(size / 4)) if int8 else size)
         key = (min(worker, partner), max(worker, partner))
         totals.links.setdefault(key, []).append((time, distance, sent))
         if self.serving:

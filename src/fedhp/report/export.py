@@ -182,7 +182,7 @@ def save_report_data(
 
 
 def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> list[Path]:
-    """One row per run; every target (time and bytes) and every time has a column. `path` is without a suffix."""
+    """One row per run; targets (time, bytes) and times have columns. `path` has no suffix."""
     targets = sorted({t for run in runs for t in run.summary.time_to_target}, key=float)
     times = sorted({t for run in runs for t in run.summary.accuracy_at_time}, key=float)
     lists = ("class_accuracy", "mean_model_class_accuracy")  # the table class_test_metrics has them

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
