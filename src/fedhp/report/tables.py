@@ -25,10 +25,12 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.groups import FINISHED
 from fedhp.report.labels import names_for
+from fedhp.report.limit import find_limit
 from fedhp.report.paired import (
     Labelled,
     compare_times,
     comparison_pairs,
+    competitors,
     finished_by_label,
     is_lower,
     paired_words,
@@ -159,7 +161,8 @@ def comparison_grid(
         for column in columns
     ]
     rows: list[list[TableCell]] = []
-    labels: list[str | None] = []  # of the rows; None: an unfinished run
+    ranked = finished_by_label(competitors(summaries))
+    labels: list[str | None] = []  # of the rows; None: an unfinished run, or the limit
     for label in dict.fromkeys(run.algorithm for run in summaries):
         runs = [run for run in summaries if run.algorithm == label]
         finished = [run for run in runs if run.status == FINISHED]
@@ -167,14 +170,14 @@ def comparison_grid(
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
             rows.append([TableCell(names[label] + part), *cells])
-            labels.append(label)
+            labels.append(label if label in ranked else None)
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
                 rows.append([TableCell(_unfinished(run, names[label])), *cells])
                 labels.append(None)
     headers = ["algorithm", *(column.header for column in columns)]
-    rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))
+    rows = _mark_best(rows, labels, columns=columns, runs=ranked)
     marked = any(cell.best for row in rows for cell in row)
     caption = _caption(summaries, best_marked=marked)
     return ComparisonGrid(headers, rows, caption, BOLD_CAPTION if marked else "")
@@ -198,6 +201,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     def result_at(time: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.accuracy_at_time.get(time)
 
+    limit = find_limit(summaries)
     return [
         Column(
             f"final\n{unit}", lambda run: run.final_accuracy, -1, True, scale, decimals=decimals
@@ -276,6 +280,11 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             )
             for time in times
         ),
+        *(
+            [Column("share of\nlimit %", limit.share, -1, scale=100.0, decimals=0)]
+            if limit is not None
+            else []
+        ),
         Column("round\n(s)", lambda run: run.round_time, 1),
         Column("waiting\n(s)", lambda run: run.mean_waiting_time, 1),
         # More steps are neither better nor worse by themselves.
@@ -323,6 +332,10 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if any(run.accuracy_at_time for run in summaries):
         notes.append(AT_TIME_CAPTION)
+    limit = find_limit(summaries)
+    if limit is not None:
+        goal = target_name(limit.target, summaries[0].metric)
+        notes.append(f"share of the limit: its time to {goal} / the algorithm's")
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
     if not best_marked and len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:

@@ -40,7 +40,7 @@ ALL = (OURS, PLAIN, RIVAL, *AIDED, STRONGEST, DPSGD)
 ALGORITHMS: dict[str, tuple[str, ...]] = {WORKER: ALL, SHARED: ALL, LINK: (PLAIN, RIVAL)}
 # With links that cost nothing: the limit, tested often because it is fast, until its target; and
 # FedHP+ itself with an average after every step of the slowest worker.
-FREE_LINKS = ("horizon=100", "evaluation.seconds=0.5")
+FREE_LINKS = ("horizon=60", "evaluation.seconds=0.5")
 FREE_PLUS = (
     f"{PLAIN}:world.bandwidth.low=1000000:world.bandwidth.high=1000000:world.bandwidth.unit=MB/s"
 )
