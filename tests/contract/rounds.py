@@ -23,12 +23,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ldsgd": ("ldsgd", {"steps": 4}),
     "adpsgd": ("adpsgd", {}),
     "adpsgd ring": ("adpsgd", {"neighbors": "ring"}),
-    "free_links": ("free_links", {}),
     "pens": ("pens", {"stage_share": 0.5}),
     "pens symmetric": ("pens", {"stage_share": 0.5, "symmetric": True}),
 }
-ASYNCHRONOUS = [name for name in CASES if name.startswith(("adpsgd", "free_links"))]
-SYNCHRONOUS = [name for name in CASES if name not in ASYNCHRONOUS]
+SYNCHRONOUS = [name for name in CASES if not name.startswith("adpsgd")]
+ASYNCHRONOUS = [name for name in CASES if name.startswith("adpsgd")]
 INSIDE_BASE = [name for name in CASES if name.startswith(("fedhp ", "pens"))]
 ROUNDS = 6
 

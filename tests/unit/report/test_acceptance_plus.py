@@ -55,7 +55,12 @@ KEPT = GroupPromises(longest_left_out=3, outdated_roots=0)
 def run_of(label: str, skew: float, seed: int, **changes: Any) -> RunCurves:
     time, megabytes, iid, skewed = GOOD[label]
     final = iid if skew == 0.1 else skewed
-    numbers = {"time": time, "megabytes": megabytes, "final": final, "best": final + 0.002}
+    numbers: dict[str, Any] = {
+        "time": time,
+        "megabytes": megabytes,
+        "final": final,
+        "best": final + 0.002,
+    }
     numbers |= {"mean_model": final + 0.001, "status": "finished", **changes}
     key = target_key(TARGETS[skew])
     run = make_run(label, seed=seed, end=0.97)
