@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -121,9 +121,14 @@ def _table(checks: Mapping[Deadline, Sequence[AcceptanceCheck]]) -> Table:
     return table
 
 
-if __name__ == "__main__":
+def exit_code_of(campaign: Callable[[], int]) -> int:
+    """Of a campaign that may end with an error."""
     try:
-        sys.exit(main())
+        return campaign()
     except fedhp.FedhpError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

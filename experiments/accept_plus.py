@@ -13,10 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from accept import campaign_parser, compare_runs
+from accept import campaign_parser, compare_runs, exit_code_of
 from rich.table import Table
 
-import fedhp
 from fedhp.cli.parameters import choose_folder, table_console
 from fedhp.errors import ConfigError, Diverged
 from fedhp.record.reader import find_runs
@@ -126,8 +125,4 @@ def _table(checks: Sequence[AcceptanceCheck]) -> Table:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except fedhp.FedhpError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    sys.exit(exit_code_of(main))

@@ -26,7 +26,7 @@ def accept_plus(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_tiny_campaign_judges_every_line(tmp_path: Path) -> None:
     """Digits in 3 s instead of MNIST in 400 s: too short for the bars, but every line is there."""
     done = accept_plus(
-        "data.name=digits", "data.pool=1", "horizon=3", "evaluation.seconds=1.5",
+        "workers=9", "data.name=digits", "data.pool=1", "horizon=3", "evaluation.seconds=1.5",
         "evaluation.images=50", "--seeds", "0", "--targets", "0.3,0.2", "--jobs", "1",
         "--out", str(tmp_path / "campaign"),
     )  # fmt: skip

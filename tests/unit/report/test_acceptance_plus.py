@@ -143,6 +143,11 @@ def test_a_rival_that_does_not_reach_it_counts_with_its_whole_run() -> None:
     assert first.passed
 
 
+def test_a_rival_that_needs_no_bytes_cannot_be_beaten() -> None:
+    checks = failed({RIVAL: {"megabytes": 0}})
+    assert {check.figure for check in checks} == {"inf (300 MB / 0 B)"}
+
+
 def test_a_run_that_diverged_fails_its_checks_and_is_never_the_best() -> None:
     gone = {"time": None, "status": "diverged"}
     checks = failed({RIVAL: gone, AIDED[1]: gone})

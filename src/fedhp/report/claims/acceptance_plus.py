@@ -252,7 +252,8 @@ def _share(
         return AcceptanceCheck(name, missing, f"<= {bar}", False)
     mean = float(np.mean([_or_end(run, level, quantity) for run in own]))
     other = float(np.mean([_or_end(run, level, quantity) for run in theirs]))
-    check = at_most(name, mean / other, bar)
+    # A target that is reached before anything was sent takes no bytes.
+    check = at_most(name, mean / other if other else (np.inf if mean else 1.0), bar)
     bound = ", the rival's whole run" if None in _numbers(theirs, level, quantity) else ""
     write = _write(quantity)
     return replace(check, figure=f"{check.figure} ({write(mean)} / {write(other)}{bound})")
