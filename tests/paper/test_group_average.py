@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +23,8 @@ from fedhp.algorithms.group_tree import (
     tree_depth,
 )
 from fedhp.learn.group import fragment_columns, group_step, next_momentum, received
-from fedhp.learn.quantize import INT8_BLOCK, INT8_LEVELS, from_int8_blocks, to_int8_blocks
-from fedhp.timing import Network
+from fedhp.learn.quantize import INT8_LEVELS, from_int8_blocks, to_int8_blocks
+from fedhp.timing import INT8_BLOCK, Network
 from fedhp.types import GroupAverage, GroupRole, Plan, Reports
 
 MEGABIT = 1e6
@@ -214,8 +215,8 @@ def test_the_time_of_a_transfer(per: str, seed: int) -> None:
     assert tree_depth(group) == depth
     expected = message / rate * (1 + 2 * depth / CHUNKS) + 2 * depth * 0.25
     assert group_time(group, network) == pytest.approx(expected, rel=1e-12)
-    # 2 (n - 1) messages, each direction rounded to whole bytes.
-    assert link_bytes(group, 12 * MEGABIT).sum() == 2 * 11 * round(message / 8)
+    # 2 (n - 1) messages: a byte for each of 187,500 values and 733 scales, the last block's too.
+    assert link_bytes(group, 12 * MEGABIT).sum() == 2 * 11 * (187_500 + 4 * 733)
 
 
 @pytest.mark.parametrize("per", ["worker", "shared", "link"])
@@ -227,8 +228,24 @@ def test_returning_workers_are_leaves_and_cost_no_more_than_others(per: str) -> 
     assert not set(leaves) & set(group.parents.tolist())
     without = GroupAverage(group.participants, group.parents, group.returning & False, fragments=2)
     assert group_time(group, network) == group_time(without, network)
-    message = round(12e6 / 2 * (1 / 4 + 1 / 256) / 8)
+    message = 187_500 + 4 * 733
     assert link_bytes(group, 12 * MEGABIT).tolist() == [2 * message] * 9
+
+
+def test_bytes_are_those_of_the_coded_fragments() -> None:
+    """What the codes and scales of each fragment of a real row take, also where neither the
+    fragments nor the blocks divide the row."""
+    row = np.random.default_rng(3).normal(size=1_003).astype(np.float32)
+    for fragment in range(3):
+        start, stop = fragment_columns(len(row), fragment, 3)
+        codes, scales = to_int8_blocks(row[start:stop])
+        message = codes.nbytes + scales.nbytes
+        chain = GroupAverage(
+            np.arange(3), np.array([-1, 0, 0]), np.array([False, False, True]), fragment, 3
+        )
+        assert link_bytes(chain, 32 * len(row)).tolist() == [2 * message] * 2
+        plain = replace(chain, compression="none")
+        assert link_bytes(plain, 32 * len(row)).tolist() == [2 * row[start:stop].nbytes] * 2
 
 
 def test_a_shared_tree_spares_slow_workers() -> None:

@@ -296,6 +296,20 @@ class ShardedExecutor:
         shard, position = self._find(worker)
         return self.shards.submit(shard, Shard.apply, position).result()
 
+    def share(self, worker: int) -> float:
+        """Add the change that training made to every worker's model; its norm."""
+        shard, position = self._find(worker)
+        change = self.shards.submit(shard, Shard.change, position).result()
+        layout = self.prepared.layout
+        change[layout.trainable :] /= self.workers
+        if len(self.shards.groups) > 1:
+            self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
+        _results(
+            self.shards.submit(index, Shard.shift_all, change)
+            for index in range(len(self.shards.groups))
+        )
+        return float(np.linalg.norm(change[: layout.trainable]))
+
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """Set both models to their mean, or move them by the coded half of their difference; the
         distance between them before."""
