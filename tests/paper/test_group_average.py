@@ -56,7 +56,7 @@ def step(exchange: GroupAverage, **known: Any) -> Any:
     given = {
         "residuals": np.zeros((5, WIDTH), dtype=np.float32),
         "plain": np.zeros((5, 0), dtype=np.float32),
-        "consensus": nothing,
+        "consensus": {7: nothing},
         "momentum": nothing,
         "root_residual": nothing,
     }
@@ -73,7 +73,7 @@ def test_without_compression_it_is_the_plain_mean_with_nesterov_momentum() -> No
     naive_consensus = naive_momentum = np.zeros(WIDTH)
     for round_index in range(6):
         changes = rows(round_index)
-        done = step(exchange, changes=changes, consensus=consensus, momentum=momentum)
+        done = step(exchange, changes=changes, consensus={7: consensus}, momentum=momentum)
         mean = changes.astype(np.float64).mean(axis=0)
         naive_momentum = 0.7 * naive_momentum + mean
         naive_consensus = naive_consensus + mean + 0.7 * naive_momentum
@@ -83,7 +83,7 @@ def test_without_compression_it_is_the_plain_mean_with_nesterov_momentum() -> No
         np.testing.assert_allclose(momentum, naive_momentum, atol=2e-5)
         assert not done.residuals.any()
         assert not done.root_residual.any()
-        np.testing.assert_array_equal(done.consensus, consensus)
+        np.testing.assert_array_equal(done.wholes[9], consensus)
 
 
 def test_without_momentum_it_is_the_mean() -> None:
@@ -126,11 +126,11 @@ def test_nothing_is_lost_over_many_rounds() -> None:
 
 def test_a_returning_worker_gets_the_consensus_in_8_bits() -> None:
     consensus = rows(5, count=1)[0]
-    done = step(with_compression("int8"), changes=rows(6), consensus=consensus)
+    done = step(with_compression("int8"), changes=rows(6), consensus={7: consensus})
     new = consensus + done.change
-    np.testing.assert_array_equal(done.consensus, from_int8_blocks(*to_int8_blocks(new)))
+    np.testing.assert_array_equal(done.wholes[9], from_int8_blocks(*to_int8_blocks(new)))
     largest = np.abs(new).max()
-    assert 0 < np.abs(done.consensus - new).max() <= 0.51 * largest / INT8_LEVELS
+    assert 0 < np.abs(done.wholes[9] - new).max() <= 0.51 * largest / INT8_LEVELS
 
 
 def test_plain_columns_get_the_mean_of_the_values() -> None:

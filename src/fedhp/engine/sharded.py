@@ -228,6 +228,11 @@ class ShardedExecutor:
         }
         root_shard, _ = self._find(exchange.root)
         known = self.shards.submit(root_shard, Shard.root_rows, exchange.root, columns).result()
+        consensus = {exchange.root: known.consensus}
+        for parent in set(exchange.parents[exchange.returning].tolist()) - consensus.keys():
+            shard, _ = self._find(parent)
+            rows = self.shards.submit(shard, Shard.root_rows, parent, columns).result()
+            consensus[parent] = rows.consensus
         parts = {index: part.result() for index, part in pending.items()}
         order = np.argsort(np.concatenate([inside[index] for index in parts]))
 
@@ -240,7 +245,7 @@ class ShardedExecutor:
             changes=by_participant("changes"),
             residuals=by_participant("residuals"),
             plain=by_participant("plain"),
-            consensus=known.consensus,
+            consensus=consensus,
             momentum=known.momentum,
             root_residual=known.root_residual,
         )
@@ -256,7 +261,11 @@ class ShardedExecutor:
                 residuals=step.residuals[members],
                 root=int(self._position[exchange.root]) if has_root else None,
                 change=step.change,
-                consensus=step.consensus,
+                wholes={
+                    int(self._position[worker]): whole
+                    for worker, whole in step.wholes.items()
+                    if self._shard_of[worker] == index
+                },
                 root_residual=step.root_residual,
                 plain=step.plain,
                 factor=exchange.momentum,
