@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ Columns = dict[str, list[Any]]
 VERDICT = "verdict"  # a column of numbers in the record, of words for those who read it
 VERDICT_WORDS = {int(verdict): verdict.word for verdict in LinkVerdict}
 
+# `fedhp tune` writes the file into its folder, and the runs that it compares below the other one.
+SEARCH_FILE, COMPARED = "search.json", "comparison"
 TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
 
 
@@ -332,6 +335,19 @@ def time_to(
     return None
 
 
+def bytes_to_target(run: RunReader, target: float) -> float | None:
+    """What all workers together had sent when the target was reached: as of the same test as the
+    time to the target, and interpolated in the same way."""
+    rounds, tests = run.table("rounds"), run.table("evaluations")
+    sent = dict(zip(rounds["round"], accumulate(rounds["bytes_sent"]), strict=True))
+    return time_to(
+        target,
+        [sent[index] for index in tests["round"]],
+        tests["accuracy"],
+        interpolated=interpolates(run),
+    )
+
+
 def time_key(time: float) -> str:
     """A time in seconds as text: 60, or 62.5."""
     return f"{time:.0f}" if time == int(time) else repr(float(time))
@@ -353,8 +369,17 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def find_runs(folder: str | Path) -> list[Path]:
-    """The run folders at or below a folder, sorted."""
+    """The run folders at or below a folder, sorted; of a tuning those that it compares."""
     top = Path(folder)
+    if (top / SEARCH_FILE).is_file():
+        if not (top / COMPARED).is_dir():
+            raise RunError(
+                f"{top} holds a tuning that has not reached its comparison yet",
+                allowed="a tuning that has ended",
+                fix="continue it with fedhp tune --resume, or name the folder of its trials: "
+                f"{top / 'trials'}",
+            )
+        top = top / COMPARED
     if (top / RECORD_FILE).is_file():
         return [top]
     records = top.glob(f"**/{RECORD_FILE}")

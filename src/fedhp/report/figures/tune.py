@@ -1,0 +1,288 @@
+"""The picture of a tuning: time, bytes and accuracy against each other, with the Pareto fronts.
+
+Every trial is faint, the tuned and the default settings on the other seeds are strong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhp.engine.runs.run import run_storage_errors
+from fedhp.engine.runs.tune import Measured
+from fedhp.files import write_file
+from fedhp.record.statistics import Interval, interval
+from fedhp.report.figures.style import (
+    INK,
+    PAGE,
+    QUIET,
+    LineStyle,
+    grid_lines,
+    line_styles,
+    new_figure,
+    paper_style,
+    save_figure,
+)
+from fedhp.report.formatting import ACCURACY, data_size, target_name
+from fedhp.report.tune import (
+    TuneResult,
+    final_result,
+    sent_to_target,
+    time_to_target,
+    trials_csv,
+    tune_markdown,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOGARITHMIC = 8  # an axis whose largest value is so many times its smallest is logarithmic
+MARGIN = 0.08  # of an axis, on either side of the values
+Quantity = Callable[[Measured], Interval | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One of the two numbers of a panel."""
+
+    name: str
+    of: Quantity
+    sign: int = 1  # 1: less is better, -1: more is
+    write: Callable[[float], str] | None = None  # its ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Settings in a panel."""
+
+    label: str
+    x: Interval
+    y: Interval
+
+
+def save_tuning(result: TuneResult, *, figures: bool = True) -> Path | None:
+    """Write tune.json, tune.md, trials.csv and the figure; returns the path of the figure."""
+    folder = result.found.tuning.folder
+    with run_storage_errors(folder):
+        write_file(folder / "tune.json", json.dumps(result.as_json(), indent=1).encode())
+        write_file(folder / "tune.md", tune_markdown(result).encode())
+        write_file(folder / "trials.csv", trials_csv(result).encode())
+        if figures:
+            return save_figure(tune_figure(result), folder / "figures", "pareto")[0]
+    return None
+
+
+@paper_style()
+def tune_figure(result: TuneResult) -> Figure:
+    """Time against bytes and against the final result; without a target bytes against result."""
+    panels = _panels(result)
+    labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
+    styles = line_styles(labels)
+    columns = 2 if len(labels) > 1 else 1
+    rows = -(-len(labels) // columns)
+    figure = new_figure(PAGE if len(panels) > 1 else PAGE * 0.6, 2.75 + 0.17 * (rows + 2))
+    for axes, (x, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _draw(axes, result, styles, x, y)
+    handles = [*_algorithm_handles(result, styles), *_form_handles()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=2.0)
+    return figure
+
+
+def _panels(result: TuneResult) -> list[tuple[Axis, Axis]]:
+    metric = result.metric
+    name = "final accuracy (%)" if metric == ACCURACY else f"final {metric}"
+    final = Axis(name, _percent if metric == ACCURACY else final_result, -1)
+    if result.target is None:
+        return [(Axis("data sent", _bytes_sent, write=data_size), final)]
+    goal = target_name(result.target, metric)
+    time = Axis(f"time to {goal} (s)", time_to_target)
+    sent = Axis(f"data sent until {goal}", sent_to_target, write=data_size)
+    return [(time, sent), (time, final)]
+
+
+def _percent(measured: Measured) -> Interval | None:
+    return interval([100 * value for value in measured.finals])
+
+
+def _bytes_sent(measured: Measured) -> Interval | None:
+    return interval([run.bytes_sent for run in measured.runs])
+
+
+def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, y: Axis) -> None:
+    trials = [
+        point
+        for trial in result.found.trials
+        if (point := _point(trial.algorithm, trial.measured, x, y))
+    ]
+    rows = [
+        (row.tuned, point)
+        for row in result.rows()
+        if (point := _point(row.algorithm.label, row.compared, x, y))
+    ]
+    points = [*trials, *(point for _, point in rows)]
+    grid_lines(axes, "both")
+    axes.set_xlabel(x.name)
+    axes.set_ylabel(y.name)
+    missed = _missed(result, y)
+    if not points:
+        axes.text(0.5, 0.5, "no trial reached the target", ha="center", transform=axes.transAxes)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    _set_scale(axes.xaxis, axes.set_xlim, [point.x.mean for point in points], x)
+    heights = [point.y.mean for point in points] + [final for _, final in missed]
+    _set_scale(axes.yaxis, axes.set_ylim, heights, y)
+    _draw_front(axes, trials, x, y)
+    for point in trials:
+        style = styles[point.label]
+        axes.plot(
+            point.x.mean,
+            point.y.mean,
+            style.marker,
+            color=style.color,
+            alpha=0.35,
+            markersize=_size(style, 4),
+            markeredgewidth=0,
+            zorder=3,
+        )
+    for label, final in missed:
+        _draw_missed(axes, styles[label], final)
+    if missed:
+        axes.text(1.03, 1.0, "not reached", rotation=90, va="top", ha="left", fontsize=7,
+                  color=QUIET, transform=axes.transAxes)  # fmt: skip
+    for tuned, point in sorted(rows, key=lambda row: row[0]):
+        _draw_compared(axes, styles[point.label], point, tuned=tuned)
+
+
+def _point(label: str, measured: Measured, x: Axis, y: Axis) -> Point | None:
+    """Where settings are in a panel; None if they failed or missed the target with a seed."""
+    if measured.rank[0]:
+        return None
+    across, up = x.of(measured), y.of(measured)
+    return None if across is None or up is None else Point(label, across, up)
+
+
+def _missed(result: TuneResult, y: Axis) -> list[tuple[str, float]]:
+    """The final results of trials that missed the target, in the panel that shows results."""
+    if y.sign > 0:
+        return []
+    measured = [(t.algorithm, t.measured) for t in result.found.trials if t.measured.rank[0] == 1]
+    return [(label, spread.mean) for label, each in measured if (spread := y.of(each))]
+
+
+def _set_scale(axis: Any, set_limits: Any, values: Sequence[float], quantity: Axis) -> None:
+    """Limits around the values, whatever the intervals; logarithmic if they differ much."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = min(values), max(values)
+    logarithmic = quantity.sign > 0 and low > 0 and high >= LOGARITHMIC * low
+    if logarithmic:
+        factor = (high / low) ** MARGIN * 1.1
+        axis._set_axes_scale("log")
+        set_limits(low / factor, high * factor)
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+    else:
+        room = MARGIN * (high - low) or 0.1 * abs(high) or 1.0
+        bottom = max(0.0, low - room) if low >= 0 else low - room
+        set_limits(bottom, min(100.0, high + room) if "(%)" in quantity.name else high + room)
+        axis.set_major_locator(MaxNLocator(5))
+    write = quantity.write or (lambda value: f"{value:g}")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+
+
+def _draw_front(axes: Any, points: Sequence[Point], x: Axis, y: Axis) -> None:
+    """The trials that no other beats in both numbers, joined by a line of steps."""
+    front = pareto_front([(x.sign * p.x.mean, y.sign * p.y.mean) for p in points])
+    across = [x.sign * first for first, _ in front]
+    up = [y.sign * second for _, second in front]
+    if front:
+        # To the edges of the panel: everything above and right of the line is beaten.
+        left_end = axes.get_ylim()[1] if y.sign > 0 else axes.get_ylim()[0]
+        across = [across[0], *across, axes.get_xlim()[1]]
+        up = [left_end, *up, up[-1]]
+        axes.step(across, up, where="post", color=QUIET, linewidth=0.9, linestyle="--", zorder=2)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other point beats, where less is better; by their first number."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(set(points)):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
+
+
+def _draw_missed(axes: Any, style: LineStyle, final: float) -> None:
+    axes.plot(
+        1.015,
+        final,
+        "x",
+        color=style.color,
+        alpha=0.6,
+        markersize=4,
+        transform=axes.get_yaxis_transform(),
+        clip_on=False,
+    )
+
+
+def _draw_compared(axes: Any, style: LineStyle, point: Point, *, tuned: bool) -> None:
+    reach = [
+        [0.0 if spread.high is None else spread.high - spread.mean] for spread in (point.x, point.y)
+    ]
+    axes.errorbar(
+        point.x.mean,
+        point.y.mean,
+        xerr=reach[0],
+        yerr=reach[1],
+        fmt=style.marker,
+        color=style.color,
+        markerfacecolor=style.color if tuned else "white",
+        markeredgecolor=style.color if not tuned else "white",
+        markeredgewidth=0.9 if not tuned else 0.6,
+        markersize=_size(style, 9 if tuned else 6.5),
+        elinewidth=1.2 if tuned else 0.7,
+        capsize=2.5,
+        zorder=6 if tuned else 5,
+    )
+
+
+def _size(style: LineStyle, size: float) -> float:
+    """A star needs more room to look as large."""
+    return size * 1.5 if style.marker == "*" else size
+
+
+def _algorithm_handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D(
+            [],
+            [],
+            color=style.color,
+            marker=style.marker,
+            linestyle="none",
+            markersize=_size(style, 6),
+            label=result.names[label],
+        )
+        for label, style in styles.items()
+    ]
+
+
+def _form_handles() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    def handle(name: str, **form: Any) -> Any:
+        return Line2D(
+            [], [], **{"color": INK, "marker": "o", "linestyle": "none", **form}, label=name
+        )
+
+    return [
+        handle("tuned, other seeds (95 % interval)", markersize=7),
+        handle("defaults, other seeds", markersize=5.5, markerfacecolor="white"),
+        handle("a trial, mean of the tuning seeds", markersize=4, alpha=0.35, markeredgewidth=0),
+        handle("Pareto front of the trials", marker="", linestyle="--", color=QUIET, linewidth=0.9),
+    ]
