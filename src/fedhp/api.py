@@ -149,7 +149,7 @@ def tune(
     progress: bool = False,
     figures: bool = True,
 ) -> TuneResult:
-    """Tune algorithms with an equal budget and compare them on other seeds, as `fedhp tune` does.
+    """Tune algorithms with an equal budget, then compare them on held-out seeds: `fedhp tune`.
 
     An entry of `algorithms` fixes settings ("adpsgd:overlap=true") or gives ranges
     ("adpsgd:steps=5..50"). The table, the numbers and the figure are written to `out`. If a run of

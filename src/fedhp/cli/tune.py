@@ -1,4 +1,4 @@
-"""`fedhp tune`: the best settings of several algorithms, compared on other seeds."""
+"""`fedhp tune`: the best settings of several algorithms, compared on held-out seeds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tune(
         str, typer.Option(metavar="LIST", help="The seeds of every trial.")
     ] = "0-2",
     seeds: Annotated[
-        str, typer.Option(metavar="LIST", help="The other seeds, for the comparison.")
+        str, typer.Option(metavar="LIST", help="The held-out seeds of the comparison.")
     ] = "6-8",
     out: Out = None,
     resume: Resume = False,
@@ -67,7 +67,7 @@ def tune(
     ray: Ray = None,
     figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
 ) -> None:
-    """Tune algorithms with an equal budget, then compare them on other seeds.
+    """Tune algorithms with an equal budget, then compare them on held-out seeds.
 
     With --resume, finished runs are not repeated; the budget may be increased.
     """

@@ -1,12 +1,12 @@
 """The results of a tuning: every algorithm's best settings and its defaults, on the tuning seeds
-and on the others, as a table, Markdown, CSV and JSON."""
+and on the held-out ones, as a table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.tune import Measured, Trial, Tuned, TunedAlgorithm
@@ -47,12 +47,12 @@ class TuneRow:
     settings: str
     tuned: bool
     trial: Measured | None  # on the tuning seeds; None: it was not tried there
-    compared: Measured  # on the other seeds
+    compared: Measured  # on the held-out seeds
 
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What `fedhp tune` found, and how it does on other seeds."""
+    """What `fedhp tune` found, and how it does on held-out seeds."""
 
     found: Tuned
 
@@ -104,7 +104,7 @@ class TuneResult:
         seeds = ("seed " if len(tuning.tuning_seeds) == 1 else "seeds ") + listed(
             map(str, tuning.tuning_seeds)
         )
-        others = listed(map(str, tuning.seeds))
+        held_out = listed(map(str, tuning.seeds))
         start = f"tuned: the best of {trials} on {seeds} by the "
         if self.target is None:
             rank = "mean final result"
@@ -114,10 +114,10 @@ class TuneResult:
                 f"mean time to {goal}; a trial that misses it with any of these seeds ranks "
                 "below, by its final result, and one that diverges last"
             )
-        return f"{start}{rank}; other seeds: {others}"
+        return f"{start}{rank}; held-out seeds: {held_out}"
 
     def verdicts(self) -> list[str]:
-        """The tuned algorithms against each other on the other seeds, in words."""
+        """The tuned algorithms against each other on the held-out seeds, in words."""
         rows = [row for row in self.rows() if row.tuned]
         names = {row.compared.label: f"tuned {row.name}" for row in rows}
         return paired_lines([run for row in rows for run in row.compared.runs], names=names)
@@ -138,7 +138,7 @@ class TuneResult:
                     "label": row.compared.label,
                     "tuned": row.tuned,
                     "tuning_seeds": None if row.trial is None else _numbers(row.trial),
-                    "other_seeds": _numbers(row.compared),
+                    "held_out_seeds": _numbers(row.compared),
                 }
                 for row in self.rows()
             ],
@@ -223,12 +223,12 @@ def tune_table(result: TuneResult) -> Table:
     from rich.markup import escape
 
     headers, rows, caption = tune_rows(result)
-    algorithm, settings, tuning, other, *others = headers
+    algorithm, settings, tuning, held_out, *others = headers
     table = new_table(
         *headers,
         left=(algorithm, settings),
         drop_first=("trials", *reversed(others), tuning),
-        keep=(algorithm, settings, other),
+        keep=(algorithm, settings, held_out),
         caption=caption,
     )
     for row in rows:
@@ -252,16 +252,16 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     columns = [[row.name for row in rows], [row.settings for row in rows]]
     if result.target is not None:
         goal = target_name(result.target, metric)
-        headers += [f"to {goal} (s)\ntuning seeds", f"to {goal} (s)\nother seeds"]
-        columns.append(_times([row.trial for row in rows]))
+        headers += [f"to {goal} (s)\ntuning seeds", f"to {goal} (s)\nheld-out seeds"]
+        columns.append(_times([row.trial for row in rows], means=True))
         columns.append(_times([row.compared for row in rows]))
     finals: list[list[Measured | None]] = [[row.compared for row in rows]]
-    headers_of_finals = [f"final {unit}\nother seeds"]
+    headers_of_finals = [f"final {unit}\nheld-out seeds"]
     if result.target is None:
         finals.insert(0, [row.trial for row in rows])
         headers_of_finals.insert(0, f"final {unit}\ntuning seeds")
     headers += headers_of_finals
-    columns += [_finals(each, metric) for each in finals]
+    columns += [_finals(each, metric, means=each is not finals[-1]) for each in finals]
     if result.target is not None:
         headers.append(f"data to\n{target_name(result.target, metric)}")
         columns.append([_sizes(row.compared) for row in rows])
@@ -270,7 +270,7 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     several = len(result.found.tuning.seeds) > 1
     notes = [result.rule()]
     if several:
-        notes.append("mean ± half-width of the 95 % interval over the seeds")
+        notes.append("mean ± half-width of the 95 % interval over the held-out seeds")
     tests = [run.final_tests for row in rows for run in row.compared.runs]
     if tests:
         notes.append(f"final: {final_meaning(tests)}")
@@ -278,8 +278,10 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     return headers, cells, "; ".join(notes)
 
 
-def _times(measured: Sequence[Measured | None]) -> list[str]:
+def _times(measured: Sequence[Measured | None], *, means: bool = False) -> list[str]:
+    """Means only where they were selected as the best: an interval would promise too much."""
     spreads = [None if each is None else time_to_target(each) for each in measured]
+    spreads = [_mean(spread) if means else spread for spread in spreads]
     decimals = decimals_for(spread.mean if spread else None for spread in spreads)
     return [
         MISSING
@@ -289,12 +291,17 @@ def _times(measured: Sequence[Measured | None]) -> list[str]:
     ]
 
 
-def _finals(measured: Sequence[Measured | None], metric: str) -> list[str]:
+def _mean(spread: Interval | None) -> Interval | None:
+    return None if spread is None else replace(spread, low=None, high=None)
+
+
+def _finals(measured: Sequence[Measured | None], metric: str, *, means: bool) -> list[str]:
     scale = 100.0 if metric == ACCURACY else 1.0
     spreads = [
         None if each is None or each.failed else interval([scale * v for v in each.finals])
         for each in measured
     ]
+    spreads = [_mean(spread) if means else spread for spread in spreads]
     decimals = 1 if metric == ACCURACY else decimals_for(s.mean if s else None for s in spreads)
     return [MISSING if spread is None else with_spread(spread, decimals) for spread in spreads]
 

@@ -1,5 +1,5 @@
 """Tuning: an equal number of trials for every algorithm on tuning seeds, then the comparison of
-the settings found, and of the defaults, on other seeds.
+the settings found, and of the defaults, on held-out seeds.
 
 Optuna proposes the settings. Its random numbers and the order in which it learns of results are
 fixed, so a search that is repeated over finished runs proposes the same: that is how one resumes.
@@ -59,7 +59,14 @@ class TunedAlgorithm:
 
     label: str  # with the settings that are fixed
     space: Space
-    defaults: Mapping[str, Any] | None  # None: they are not all within the ranges
+    defaults: Mapping[str, Any] | None  # the first trial; None: the user's ranges exclude them
+
+    @property
+    def defaults_within(self) -> bool:
+        """Whether the defaults are something that the search could propose."""
+        return self.defaults is not None and all(
+            _is_within(self.defaults[key], option) for key, option in self.space.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +293,7 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
         for key, option in space.items()
         if key not in fixed and not (isinstance(option, Range) and option.unset in fixed)
     }
-    of_experiment = flatten(to_tables(default))
+    of_experiment = {**flatten(default.model_dump()), **flatten(to_tables(default))}
     given = {**components.defaults(part), **default.algorithm.settings}
 
     def value_of(key: str, option: Range | Choices | None) -> Any:
@@ -294,10 +301,12 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
         unset = option.unset if isinstance(option, Range) else ""
         return of_experiment.get(unset) if value is None else value
 
+    narrowed: dict[str, Range] = {}
     for match in ranges:
         key = match[1]
         declared = space.get(key)
-        space = {**space, key: _given_range(match, declared, value_of(key, declared))}
+        narrowed[key] = _given_range(match, declared, value_of(key, declared))
+    space = {**space, **narrowed}
     if not space:
         raise ConfigError(
             f"{entry!r} fixes every setting that could be tuned",
@@ -307,15 +316,14 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
             fix="remove a setting from the entry, or give a range such as steps=5..50",
         )
     defaults = {key: value_of(key, option) for key, option in space.items()}
-    within = all(_is_within(defaults[key], option) for key, option in space.items())
-    tuned = TunedAlgorithm(label, space, defaults if within else None)
+    excluded = any(not _is_within(defaults[key], option) for key, option in narrowed.items())
     for key, option in space.items():
         ends = (option.low, option.high) if isinstance(option, Range) else option
         for end in ends:  # a wrong range is found now, not by the trial that meets it
             at_end = label_with(label, {key: end})
             tried = parse(tables_of(parse_variant(at_end), experiment), source=at_end)
             load_algorithm(tried.algorithm.name, tried.algorithm.settings, source=at_end)
-    return tuned
+    return TunedAlgorithm(label, space, None if excluded else defaults)
 
 
 def _declared_space(part: Callable[..., Any], name: str, *, source: str) -> Space:
@@ -396,20 +404,27 @@ class Search:
         self._study = optuna.create_study(sampler=sampler)  # in memory, minimising
         self._space = {key: _distribution(option) for key, option in algorithm.space.items()}
         self._asked: list[Any] = []
-        if algorithm.defaults is not None:
+        if algorithm.defaults is not None and algorithm.defaults_within:
             self._study.enqueue_trial(dict(algorithm.defaults))
 
     def ask(self, budget: int) -> list[tuple[str, dict[str, Any]]]:
         """The next batch, up to this many trials in all: labels with their settings."""
         size = RANDOM_TRIALS if not self.trials else BATCH
         size = min(size, budget - len(self.trials))
-        self._asked = [self._study.ask(self._space) for _ in range(size)]
-        return [self._proposal(trial) for trial in self._asked]
+        algorithm, first = self.algorithm, len(self.trials) + 1
+        proposals = []
+        for number in range(first, first + size):
+            if number == 1 and algorithm.defaults is not None:
+                within = algorithm.defaults_within
+                self._asked.append(self._study.ask(self._space) if within else None)
+                proposals.append((algorithm.label, dict(algorithm.defaults)))
+            else:
+                self._asked.append(self._study.ask(self._space))
+                proposals.append(self._proposal(self._asked[-1]))
+        return proposals
 
     def _proposal(self, trial: Any) -> tuple[str, dict[str, Any]]:
         label = self.algorithm.label
-        if trial.number == 0 and self.algorithm.defaults is not None:
-            return label, dict(self.algorithm.defaults)
         settings = {
             key: _rounded(trial.params[key], option) for key, option in self.algorithm.space.items()
         }
@@ -418,6 +433,8 @@ class Search:
     def tell(self, trials: Sequence[Trial]) -> None:
         """The results of the batch, in its order."""
         for asked, trial in zip(self._asked, trials, strict=True):
+            if asked is None:  # the defaults, outside the ranges
+                continue
             group, value = trial.measured.rank
             # The sampler sees only the order: group by group, each within an interval of length 1.
             self._study.tell(asked, group + 0.5 + value / (2 + 2 * abs(value)))

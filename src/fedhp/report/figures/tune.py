@@ -1,14 +1,16 @@
 """The picture of a tuning: time, bytes and accuracy against each other, with the Pareto fronts.
 
-Every trial is faint, the tuned and the default settings on the other seeds are strong.
+Every trial is faint, the tuned and the default settings on the held-out seeds are strong.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import run_storage_errors
@@ -16,7 +18,6 @@ from fedhp.engine.runs.tune import Measured
 from fedhp.files import write_file
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.figures.style import (
-    INK,
     PAGE,
     QUIET,
     LineStyle,
@@ -41,7 +42,27 @@ if TYPE_CHECKING:
 
 LOGARITHMIC = 8  # an axis whose largest value is so many times its smallest is logarithmic
 MARGIN = 0.08  # of an axis, on either side of the values
+LONGEST_NAME = 38  # letters in a line of the legend
+MARGIN_TEXT: Any = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7, "color": QUIET}
 Quantity = Callable[[Measured], Interval | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How trials and results are told apart; the colour and the shape are the algorithm's."""
+
+    meaning: str
+    size: float
+    alpha: float = 1.0
+    hollow: bool = False
+    order: float = 3.0
+
+
+FORMS = {
+    "tuned": Form("tuned, held-out seeds (95 % interval)", 8.5, order=6.0),
+    "default": Form("default settings, held-out seeds", 6.0, hollow=True, order=5.0),
+    "trial": Form("a trial, mean of the tuning seeds", 4.5, alpha=0.35),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,7 @@ class Axis:
     name: str
     of: Quantity
     sign: int = 1  # 1: less is better, -1: more is
-    write: Callable[[float], str] | None = None  # its ticks
+    write: Callable[[float], str] = "{:g}".format  # its ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +102,13 @@ def tune_figure(result: TuneResult) -> Figure:
     panels = _panels(result)
     labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
     styles = line_styles(labels)
-    columns = 2 if len(labels) > 1 else 1
-    rows = -(-len(labels) // columns)
-    figure = new_figure(PAGE if len(panels) > 1 else PAGE * 0.6, 2.75 + 0.17 * (rows + 2))
+    figure = new_figure(PAGE, 3.1)
     for axes, (x, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, result, styles, x, y)
-    handles = [*_algorithm_handles(result, styles), *_form_handles()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=2.0)
+    handles = _handles(result, styles)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=-(-len(handles) // 2), handlelength=1.8
+    )
     return figure
 
 
@@ -96,11 +117,16 @@ def _panels(result: TuneResult) -> list[tuple[Axis, Axis]]:
     name = "final accuracy (%)" if metric == ACCURACY else f"final {metric}"
     final = Axis(name, _percent if metric == ACCURACY else final_result, -1)
     if result.target is None:
-        return [(Axis("data sent", _bytes_sent, write=data_size), final)]
+        return [(Axis("data sent", _bytes_sent, write=_size), final)]
     goal = target_name(result.target, metric)
     time = Axis(f"time to {goal} (s)", time_to_target)
-    sent = Axis(f"data sent until {goal}", sent_to_target, write=data_size)
+    sent = Axis(f"data sent until {goal}", sent_to_target, write=_size)
     return [(time, sent), (time, final)]
+
+
+def _size(value: float) -> str:
+    """Bytes at a tick: 20 MB."""
+    return re.sub(r"\.0+ ", " ", data_size(value))
 
 
 def _percent(measured: Measured) -> Interval | None:
@@ -133,26 +159,15 @@ def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, 
         axes.set_yticks([])
         return
     _set_scale(axes.xaxis, axes.set_xlim, [point.x.mean for point in points], x)
-    heights = [point.y.mean for point in points] + [final for _, final in missed]
+    heights = [point.y.mean for point in points] + [final for _, final, _ in missed]
     _set_scale(axes.yaxis, axes.set_ylim, heights, y)
     _draw_front(axes, trials, x, y)
     for point in trials:
-        style = styles[point.label]
-        axes.plot(
-            point.x.mean,
-            point.y.mean,
-            style.marker,
-            color=style.color,
-            alpha=0.35,
-            markersize=_size(style, 4),
-            markeredgewidth=0,
-            zorder=3,
-        )
-    for label, final in missed:
-        _draw_missed(axes, styles[label], final)
+        axes.plot(point.x.mean, point.y.mean, **_marker(styles[point.label], FORMS["trial"]))
+    for label, final, form in missed:
+        _draw_missed(axes, styles[label], final, form)
     if missed:
-        axes.text(1.03, 1.0, "not reached", rotation=90, va="top", ha="left", fontsize=7,
-                  color=QUIET, transform=axes.transAxes)  # fmt: skip
+        axes.text(1.05, 1.0, "target not reached", **MARGIN_TEXT, transform=axes.transAxes)
     for tuned, point in sorted(rows, key=lambda row: row[0]):
         _draw_compared(axes, styles[point.label], point, tuned=tuned)
 
@@ -165,12 +180,20 @@ def _point(label: str, measured: Measured, x: Axis, y: Axis) -> Point | None:
     return None if across is None or up is None else Point(label, across, up)
 
 
-def _missed(result: TuneResult, y: Axis) -> list[tuple[str, float]]:
-    """The final results of trials that missed the target, in the panel that shows results."""
+def _missed(result: TuneResult, y: Axis) -> list[tuple[str, float, Form]]:
+    """The final results of what missed the target, in the panel that shows results."""
     if y.sign > 0:
         return []
-    measured = [(t.algorithm, t.measured) for t in result.found.trials if t.measured.rank[0] == 1]
-    return [(label, spread.mean) for label, each in measured if (spread := y.of(each))]
+    measured = [(trial.algorithm, trial.measured, FORMS["trial"]) for trial in result.found.trials]
+    measured += [
+        (row.algorithm.label, row.compared, FORMS["tuned" if row.tuned else "default"])
+        for row in result.rows()
+    ]
+    return [
+        (label, spread.mean, form)
+        for label, each, form in measured
+        if each.rank[0] == 1 and (spread := y.of(each))
+    ]
 
 
 def _set_scale(axis: Any, set_limits: Any, values: Sequence[float], quantity: Axis) -> None:
@@ -190,8 +213,7 @@ def _set_scale(axis: Any, set_limits: Any, values: Sequence[float], quantity: Ax
         bottom = max(0.0, low - room) if low >= 0 else low - room
         set_limits(bottom, min(100.0, high + room) if "(%)" in quantity.name else high + room)
         axis.set_major_locator(MaxNLocator(5))
-    write = quantity.write or (lambda value: f"{value:g}")
-    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: quantity.write(value)))
 
 
 def _draw_front(axes: Any, points: Sequence[Point], x: Axis, y: Axis) -> None:
@@ -216,73 +238,59 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return front
 
 
-def _draw_missed(axes: Any, style: LineStyle, final: float) -> None:
+def _draw_missed(axes: Any, style: LineStyle, final: float, form: Form) -> None:
+    """In the margin right of the panel."""
     axes.plot(
-        1.015,
+        1.02,
         final,
-        "x",
-        color=style.color,
-        alpha=0.6,
-        markersize=4,
+        **_marker(style, form),
         transform=axes.get_yaxis_transform(),
         clip_on=False,
     )
 
 
 def _draw_compared(axes: Any, style: LineStyle, point: Point, *, tuned: bool) -> None:
-    reach = [
-        [0.0 if spread.high is None else spread.high - spread.mean] for spread in (point.x, point.y)
-    ]
+    across, up = (
+        0.0 if spread.high is None else spread.high - spread.mean for spread in (point.x, point.y)
+    )
     axes.errorbar(
         point.x.mean,
         point.y.mean,
-        xerr=reach[0],
-        yerr=reach[1],
-        fmt=style.marker,
-        color=style.color,
-        markerfacecolor=style.color if tuned else "white",
-        markeredgecolor=style.color if not tuned else "white",
-        markeredgewidth=0.9 if not tuned else 0.6,
-        markersize=_size(style, 9 if tuned else 6.5),
+        xerr=[across],
+        yerr=[up],
+        **_marker(style, FORMS["tuned" if tuned else "default"]),
         elinewidth=1.2 if tuned else 0.7,
         capsize=2.5,
-        zorder=6 if tuned else 5,
     )
 
 
-def _size(style: LineStyle, size: float) -> float:
-    """A star needs more room to look as large."""
-    return size * 1.5 if style.marker == "*" else size
+def _marker(style: LineStyle, form: Form) -> dict[str, Any]:
+    """How settings of an algorithm are drawn."""
+    return {
+        "color": style.color,
+        "marker": style.marker,
+        "linestyle": "none",
+        # A star needs more room to look as large.
+        "markersize": form.size * (1.5 if style.marker == "*" else 1.0),
+        "markerfacecolor": "white" if form.hollow else style.color,
+        "markeredgecolor": style.color if form.hollow else "white",
+        "markeredgewidth": 0.9 if form.hollow else 0.5,
+        "alpha": form.alpha,
+        "zorder": form.order,
+    }
 
 
-def _algorithm_handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
+def _handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
+    """Columns of two: the algorithms, then what the forms mean."""
     from matplotlib.lines import Line2D
 
-    return [
-        Line2D(
-            [],
-            [],
-            color=style.color,
-            marker=style.marker,
-            linestyle="none",
-            markersize=_size(style, 6),
-            label=result.names[label],
-        )
-        for label, style in styles.items()
-    ]
+    def handle(name: str, style: LineStyle, form: Form) -> Any:
+        return Line2D([], [], **_marker(style, form), label="\n".join(wrap(name, LONGEST_NAME)))
 
-
-def _form_handles() -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    def handle(name: str, **form: Any) -> Any:
-        return Line2D(
-            [], [], **{"color": INK, "marker": "o", "linestyle": "none", **form}, label=name
-        )
-
-    return [
-        handle("tuned, other seeds (95 % interval)", markersize=7),
-        handle("defaults, other seeds", markersize=5.5, markerfacecolor="white"),
-        handle("a trial, mean of the tuning seeds", markersize=4, alpha=0.35, markeredgewidth=0),
-        handle("Pareto front of the trials", marker="", linestyle="--", color=QUIET, linewidth=0.9),
-    ]
+    algorithms = [handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
+    if len(algorithms) % 2:
+        algorithms.append(Line2D([], [], linestyle="none", label=" "))
+    plain = LineStyle(QUIET, "-", "o")
+    forms = [handle(form.meaning, plain, form) for form in FORMS.values()]
+    front: Any = {"color": QUIET, "linestyle": "--", "linewidth": 0.9}
+    return [*algorithms, *forms, Line2D([], [], **front, label="Pareto front of the trials")]
