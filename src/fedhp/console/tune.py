@@ -10,7 +10,7 @@ from fedhp.console.campaign import cell_display
 from fedhp.console.forecast import RunForecast
 from fedhp.console.progress import CampaignProgress
 from fedhp.engine.runs.campaign import run_cells
-from fedhp.engine.runs.tune import Batch, Trial, Tuned, Tuning, tune
+from fedhp.engine.runs.tune import CellBatch, Trial, Tuned, Tuning, tune
 from fedhp.errors import FedhpError
 
 
@@ -32,7 +32,7 @@ def tune_with_progress(
     with CampaignProgress(total=tuning.most_runs) as display:
         show = cell_display(display, forecast, name_of=lambda cell: names[cell.folder])
 
-        def run(batch: Batch) -> list[FedhpError]:
+        def run(batch: CellBatch) -> list[FedhpError]:
             for folder, (label, name) in batch.names.items():
                 names[folder] = f"{short_labels[label]} {name}"
             forecast.total = display.expect(len(batch.cells) + batch.later)

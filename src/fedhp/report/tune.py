@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedhp.engine.runs.tune import Measured, Trial, Tuned, TunedAlgorithm
+from fedhp.engine.runs.tune import SeededRuns, Trial, Tuned, TunedAlgorithm
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.formatting import (
     ACCURACY,
@@ -46,8 +46,8 @@ class TuneRow:
     name: str
     settings: str
     tuned: bool
-    trial: Measured | None  # on the tuning seeds; None: it was not tried there
-    compared: Measured  # on the held-out seeds
+    trial: SeededRuns | None  # on the tuning seeds; None: it was not tried there
+    compared: SeededRuns  # on the held-out seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +158,22 @@ class TuneResult:
         }
 
 
-def sent_to_target(measured: Measured) -> Interval | None:
+def sent_to_target(measured: SeededRuns) -> Interval | None:
     """Bytes to the target, over the seeds that reached it."""
     return interval([sent for sent in measured.sent if sent is not None])
 
 
-def time_to_target(measured: Measured) -> Interval | None:
+def time_to_target(measured: SeededRuns) -> Interval | None:
     """Virtual time to the target, over the seeds that reached it."""
     return interval([time for time in measured.times if time is not None])
 
 
-def final_result(measured: Measured) -> Interval | None:
+def final_result(measured: SeededRuns) -> Interval | None:
     """The final result."""
     return interval(measured.finals)
 
 
-def _numbers(measured: Measured) -> dict[str, Any]:
+def _numbers(measured: SeededRuns) -> dict[str, Any]:
     spreads = {
         "time_to_target": time_to_target(measured),
         "bytes_to_target": sent_to_target(measured),
@@ -255,7 +255,7 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
         headers += [f"to {goal} (s)\ntuning seeds", f"to {goal} (s)\nheld-out seeds"]
         columns.append(_times([row.trial for row in rows], means=True))
         columns.append(_times([row.compared for row in rows]))
-    finals: list[list[Measured | None]] = [[row.compared for row in rows]]
+    finals: list[list[SeededRuns | None]] = [[row.compared for row in rows]]
     headers_of_finals = [f"final {unit}\nheld-out seeds"]
     if result.target is None:
         finals.insert(0, [row.trial for row in rows])
@@ -278,7 +278,7 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     return headers, cells, "; ".join(notes)
 
 
-def _times(measured: Sequence[Measured | None], *, means: bool = False) -> list[str]:
+def _times(measured: Sequence[SeededRuns | None], *, means: bool = False) -> list[str]:
     """Means only where they were selected as the best: an interval would promise too much."""
     spreads = [None if each is None else time_to_target(each) for each in measured]
     spreads = [_mean(spread) if means else spread for spread in spreads]
@@ -295,7 +295,7 @@ def _mean(spread: Interval | None) -> Interval | None:
     return None if spread is None else replace(spread, low=None, high=None)
 
 
-def _finals(measured: Sequence[Measured | None], metric: str, *, means: bool) -> list[str]:
+def _finals(measured: Sequence[SeededRuns | None], metric: str, *, means: bool) -> list[str]:
     scale = 100.0 if metric == ACCURACY else 1.0
     spreads = [
         None if each is None or each.failed else interval([scale * v for v in each.finals])
@@ -306,7 +306,7 @@ def _finals(measured: Sequence[Measured | None], metric: str, *, means: bool) ->
     return [MISSING if spread is None else with_spread(spread, decimals) for spread in spreads]
 
 
-def _sizes(measured: Measured) -> str:
+def _sizes(measured: SeededRuns) -> str:
     spread = None if measured.failed else sent_to_target(measured)
     return MISSING if spread is None else data_size(spread.mean)
 

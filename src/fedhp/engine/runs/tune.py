@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 TRIALS = "trials"  # the folder of their runs
 RANDOM_TRIALS = 4  # the first ones of every algorithm
+GOOD_SHARE = 4  # one in so many trials is a model for the next; Optuna's tenth suits long searches
 BATCH = 2  # trials of an algorithm that are proposed, and run, together after those
 MOST_TRIALS = 1000
 
@@ -101,7 +103,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SeededRuns:
     """The runs of one label with several seeds."""
 
     label: str
@@ -150,7 +152,7 @@ class Trial:
     algorithm: str  # the label of the TunedAlgorithm
     number: int  # from 1
     settings: Mapping[str, Any]
-    measured: Measured
+    measured: SeededRuns
 
     @property
     def label(self) -> str:
@@ -164,7 +166,7 @@ class Tuned:
 
     tuning: Tuning
     trials: tuple[Trial, ...]  # by algorithm, then by number
-    compared: Mapping[str, Measured]  # by label
+    compared: Mapping[str, SeededRuns]  # by label
 
     def of(self, algorithm: TunedAlgorithm) -> list[Trial]:
         """The trials of an algorithm."""
@@ -399,6 +401,7 @@ class Search:
         sampler = optuna.samplers.TPESampler(
             seed=seed_number(seed, Purpose.SEARCH, key) % 2**32,
             n_startup_trials=RANDOM_TRIALS,
+            gamma=lambda trials: ceil(trials / GOOD_SHARE),
             constant_liar=True,  # of a batch, the second proposal knows the first
         )
         self._study = optuna.create_study(sampler=sampler)  # in memory, minimising
@@ -464,7 +467,7 @@ def _rounded(value: Any, option: Range | Choices) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CellBatch:
     """Runs that do not wait for each other."""
 
     cells: tuple[Cell, ...]
@@ -472,7 +475,7 @@ class Batch:
     later: int  # how many runs may follow
 
 
-RunBatch = Callable[[Batch], list[FedhpError]]
+RunCells = Callable[[CellBatch], list[FedhpError]]
 Proposals = Sequence[tuple["Search", Sequence[tuple[str, Mapping[str, Any]]]]]
 
 
@@ -498,7 +501,7 @@ def check_tuning(tuning: Tuning, *, resume: bool) -> None:
 def tune(
     tuning: Tuning,
     *,
-    run: RunBatch,
+    run: RunCells,
     trial_ended: Callable[[Trial, bool], None] = lambda trial, best: None,
 ) -> tuple[Tuned, list[FedhpError]]:
     """Search, then compare. Returns the errors of the comparison.
@@ -533,7 +536,7 @@ def tune(
     return Tuned(tuning, trials, compared), errors
 
 
-def _trial_batch(tuning: Tuning, proposals: Proposals) -> Batch:
+def _trial_batch(tuning: Tuning, proposals: Proposals) -> CellBatch:
     cells: dict[Path, Cell] = {}  # two trials with the same settings have the same runs
     names: dict[Path, tuple[str, str]] = {}
     later = 2 * len(tuning.algorithms) * len(tuning.seeds)
@@ -546,10 +549,10 @@ def _trial_batch(tuning: Tuning, proposals: Proposals) -> Batch:
                 cells.setdefault(cell.folder, cell)
                 name = search.algorithm.label, f"trial {number} seed {cell.seed}"
                 names.setdefault(cell.folder, name)
-    return Batch(tuple(cells.values()), names, later)
+    return CellBatch(tuple(cells.values()), names, later)
 
 
-def _comparison_batch(found: Tuned) -> Batch:
+def _comparison_batch(found: Tuned) -> CellBatch:
     cells: dict[Path, Cell] = {}
     names: dict[Path, tuple[str, str]] = {}
     for algorithm in found.tuning.algorithms:
@@ -559,17 +562,17 @@ def _comparison_batch(found: Tuned) -> Batch:
         for cell in found.tuning.cells(list(labels), compared=True):
             cells[cell.folder] = cell
             names[cell.folder] = algorithm.label, f"{labels[cell.label]} seed {cell.seed}"
-    return Batch(tuple(cells.values()), names, 0)
+    return CellBatch(tuple(cells.values()), names, 0)
 
 
-def _checked(batch: Batch) -> Batch:
+def _checked(batch: CellBatch) -> CellBatch:
     """The batch, if no folder holds a run with other settings."""
     for cell in batch.cells:
         check_folder(cell.experiment, cell.folder, resume=True)
     return batch
 
 
-def measure(tuning: Tuning, label: str, *, compared: bool = False) -> Measured:
+def measure(tuning: Tuning, label: str, *, compared: bool = False) -> SeededRuns:
     """The results of the runs of a label that have begun."""
     runs, sent = [], []
     for cell in tuning.cells([label], compared=compared):
@@ -579,7 +582,7 @@ def measure(tuning: Tuning, label: str, *, compared: bool = False) -> Measured:
                 target = tuning.target
                 sent.append(None if target is None else bytes_to_target(reader, target))
     key = None if tuning.target is None else target_key(tuning.target)
-    return Measured(label, tuple(runs), tuple(sent), key)
+    return SeededRuns(label, tuple(runs), tuple(sent), key)
 
 
 def _search_of(tuning: Tuning, algorithm: TunedAlgorithm) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import run_storage_errors
-from fedhp.engine.runs.tune import Measured
+from fedhp.engine.runs.tune import SeededRuns
 from fedhp.files import write_file
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.figures.style import (
@@ -44,7 +44,7 @@ LOGARITHMIC = 8  # an axis whose largest value is so many times its smallest is 
 MARGIN = 0.08  # of an axis, on either side of the values
 LONGEST_NAME = 38  # letters in a line of the legend
 MARGIN_TEXT: Any = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7, "color": QUIET}
-Quantity = Callable[[Measured], Interval | None]
+Quantity = Callable[[SeededRuns], Interval | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,11 @@ def _size(value: float) -> str:
     return re.sub(r"\.0+ ", " ", data_size(value))
 
 
-def _percent(measured: Measured) -> Interval | None:
+def _percent(measured: SeededRuns) -> Interval | None:
     return interval([100 * value for value in measured.finals])
 
 
-def _bytes_sent(measured: Measured) -> Interval | None:
+def _bytes_sent(measured: SeededRuns) -> Interval | None:
     return interval([run.bytes_sent for run in measured.runs])
 
 
@@ -172,7 +172,7 @@ def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, 
         _draw_compared(axes, styles[point.label], point, tuned=tuned)
 
 
-def _point(label: str, measured: Measured, x: Axis, y: Axis) -> Point | None:
+def _point(label: str, measured: SeededRuns, x: Axis, y: Axis) -> Point | None:
     """Where settings are in a panel; None if they failed or missed the target with a seed."""
     if measured.rank[0]:
         return None
