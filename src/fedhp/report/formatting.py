@@ -152,9 +152,10 @@ def _label_parts(label: str) -> tuple[str, list[str]]:
 
 
 def setting_words(setting: str) -> str:
-    """key=value as names have it: 12 steps, lr 0.4, deadline fill."""
+    """key=value as names have it: 12 steps, lr 0.4, deadline fill, overlap, no overlap."""
     key, _, value = setting.partition("=")
     key = key.rpartition(".")[2].strip()
     if key in ("steps", "local_steps"):
         return f"{value} steps"
-    return f"{'lr' if key == 'learning_rate' else key.replace('_', ' ')} {value}"
+    words = "lr" if key == "learning_rate" else key.replace("_", " ")
+    return {"true": words, "false": f"no {words}"}.get(value, f"{words} {value}")

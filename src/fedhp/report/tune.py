@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -250,26 +250,19 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     unit = "%" if metric == ACCURACY else metric
     headers = ["algorithm", "settings"]
     columns = [[row.name for row in rows], [row.settings for row in rows]]
-    if result.target is not None:
+    finals = _finals(rows, metric)
+    if result.target is None:
+        headers += [f"final {unit}\ntuning seeds", f"final {unit}\nheld-out seeds"]
+        columns += finals
+    else:
         goal = target_name(result.target, metric)
         headers += [f"to {goal} (s)\ntuning seeds", f"to {goal} (s)\nheld-out seeds"]
-        columns.append(_times([row.trial for row in rows], means=True))
-        columns.append(_times([row.compared for row in rows]))
-    finals: list[list[SeededRuns | None]] = [[row.compared for row in rows]]
-    headers_of_finals = [f"final {unit}\nheld-out seeds"]
-    if result.target is None:
-        finals.insert(0, [row.trial for row in rows])
-        headers_of_finals.insert(0, f"final {unit}\ntuning seeds")
-    headers += headers_of_finals
-    columns += [_finals(each, metric, means=each is not finals[-1]) for each in finals]
-    if result.target is not None:
-        headers.append(f"data to\n{target_name(result.target, metric)}")
-        columns.append([_sizes(row.compared) for row in rows])
+        headers += [f"final {unit}\nheld-out seeds", f"data to\n{goal}"]
+        columns += [*_times(rows), finals[1], [_sizes(row.compared) for row in rows]]
     headers.append("trials")
     columns.append([_trials(result, row) for row in rows])
-    several = len(result.found.tuning.seeds) > 1
     notes = [result.rule()]
-    if several:
+    if len(result.found.tuning.seeds) > 1:
         notes.append("mean ± half-width of the 95 % interval over the held-out seeds")
     tests = [run.final_tests for row in rows for run in row.compared.runs]
     if tests:
@@ -278,32 +271,47 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
     return headers, cells, "; ".join(notes)
 
 
-def _times(measured: Sequence[SeededRuns | None], *, means: bool = False) -> list[str]:
-    """Means only where they were selected as the best: an interval would promise too much."""
-    spreads = [None if each is None else time_to_target(each) for each in measured]
-    spreads = [_mean(spread) if means else spread for spread in spreads]
-    decimals = decimals_for(spread.mean if spread else None for spread in spreads)
+def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
+    """The times to the target, on the tuning seeds and on the held-out ones."""
+    spreads = _spreads(rows, time_to_target)
+    decimals = decimals_for(s.mean if s else None for column in spreads for s in column)
+
+    def text(measured: SeededRuns | None, spread: Interval | None) -> str:
+        if measured is None:
+            return MISSING
+        return measured.failed or time_text(spread, runs=len(measured.runs), decimals=decimals)
+
+    tried, compared = spreads
     return [
-        MISSING
-        if each is None
-        else each.failed or time_text(spread, runs=len(each.runs), decimals=decimals)
-        for each, spread in zip(measured, spreads, strict=True)
+        [text(row.trial, spread) for row, spread in zip(rows, tried, strict=True)],
+        [text(row.compared, spread) for row, spread in zip(rows, compared, strict=True)],
     ]
 
 
-def _mean(spread: Interval | None) -> Interval | None:
-    return None if spread is None else replace(spread, low=None, high=None)
-
-
-def _finals(measured: Sequence[SeededRuns | None], metric: str, *, means: bool) -> list[str]:
+def _finals(rows: Sequence[TuneRow], metric: str) -> list[list[str]]:
+    """The final results, on the tuning seeds and on the held-out ones."""
     scale = 100.0 if metric == ACCURACY else 1.0
-    spreads = [
-        None if each is None or each.failed else interval([scale * v for v in each.finals])
-        for each in measured
+
+    def final(measured: SeededRuns) -> Interval | None:
+        return None if measured.failed else interval([scale * v for v in measured.finals])
+
+    spreads = _spreads(rows, final)
+    means = (s.mean if s else None for column in spreads for s in column)
+    decimals = 1 if metric == ACCURACY else decimals_for(means)
+    return [
+        [MISSING if spread is None else with_spread(spread, decimals) for spread in column]
+        for column in spreads
     ]
-    spreads = [_mean(spread) if means else spread for spread in spreads]
-    decimals = 1 if metric == ACCURACY else decimals_for(s.mean if s else None for s in spreads)
-    return [MISSING if spread is None else with_spread(spread, decimals) for spread in spreads]
+
+
+def _spreads(
+    rows: Sequence[TuneRow], value: Callable[[SeededRuns], Interval | None]
+) -> list[list[Interval | None]]:
+    """A number on the tuning seeds, where it was selected as the best and an interval would
+    promise too much, and on the held-out seeds."""
+    tried = [None if row.trial is None else value(row.trial) for row in rows]
+    means = [None if s is None else replace(s, low=None, high=None) for s in tried]
+    return [means, [value(row.compared) for row in rows]]
 
 
 def _sizes(measured: SeededRuns) -> str:

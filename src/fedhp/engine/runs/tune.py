@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 TRIALS = "trials"  # the folder of their runs
 RANDOM_TRIALS = 4  # the first ones of every algorithm
-GOOD_SHARE = 4  # one in so many trials is a model for the next; Optuna's tenth suits long searches
 BATCH = 2  # trials of an algorithm that are proposed, and run, together after those
 MOST_TRIALS = 1000
 
@@ -401,7 +399,6 @@ class Search:
         sampler = optuna.samplers.TPESampler(
             seed=seed_number(seed, Purpose.SEARCH, key) % 2**32,
             n_startup_trials=RANDOM_TRIALS,
-            gamma=lambda trials: ceil(trials / GOOD_SHARE),
             constant_liar=True,  # of a batch, the second proposal knows the first
         )
         self._study = optuna.create_study(sampler=sampler)  # in memory, minimising

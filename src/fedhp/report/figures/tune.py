@@ -27,7 +27,7 @@ from fedhp.report.figures.style import (
     paper_style,
     save_figure,
 )
-from fedhp.report.formatting import ACCURACY, data_size, target_name
+from fedhp.report.formatting import ACCURACY, data_size, label_base, target_name
 from fedhp.report.tune import (
     TuneResult,
     final_result,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LOGARITHMIC = 8  # an axis whose largest value is so many times its smallest is logarithmic
 MARGIN = 0.08  # of an axis, on either side of the values
+WIDEST_REACH = 0.3  # of the values' span: how far an axis goes to show an interval
 LONGEST_NAME = 38  # letters in a line of the legend
 MARGIN_TEXT: Any = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7, "color": QUIET}
 Quantity = Callable[[SeededRuns], Interval | None]
@@ -101,7 +102,7 @@ def tune_figure(result: TuneResult) -> Figure:
     """Time against bytes and against the final result; without a target bytes against result."""
     panels = _panels(result)
     labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
-    styles = line_styles(labels)
+    styles = _styles(labels)
     figure = new_figure(PAGE, 3.1)
     for axes, (x, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, result, styles, x, y)
@@ -110,6 +111,16 @@ def tune_figure(result: TuneResult) -> Figure:
         handles=handles, loc="outside upper center", ncols=-(-len(handles) // 2), handlelength=1.8
     )
     return figure
+
+
+def _styles(labels: Sequence[str]) -> dict[str, LineStyle]:
+    """An algorithm that is there once looks as everywhere, whatever the entry fixes."""
+    bases = [label_base(label) for label in labels]
+    keys = [
+        base if bases.count(base) == 1 else label for label, base in zip(labels, bases, strict=True)
+    ]
+    styles = line_styles(keys)
+    return {label: styles[key] for label, key in zip(labels, keys, strict=True)}
 
 
 def _panels(result: TuneResult) -> list[tuple[Axis, Axis]]:
@@ -158,9 +169,13 @@ def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, 
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    _set_scale(axes.xaxis, axes.set_xlim, [point.x.mean for point in points], x)
-    heights = [point.y.mean for point in points] + [final for _, final, _ in missed]
-    _set_scale(axes.yaxis, axes.set_ylim, heights, y)
+    tuned = [point for is_tuned, point in rows if is_tuned]
+    across = [point.x.mean for point in points]
+    # Of what missed the target, only the results on the held-out seeds decide the scale.
+    up = [final for _, final, form in missed if form is not FORMS["trial"]]
+    up += [point.y.mean for point in points]
+    _set_scale(axes, "x", _with_ends(across, [point.x for point in tuned]), x)
+    _set_scale(axes, "y", _with_ends(up, [point.y for point in tuned]), y)
     _draw_front(axes, trials, x, y)
     for point in trials:
         axes.plot(point.x.mean, point.y.mean, **_marker(styles[point.label], FORMS["trial"]))
@@ -168,8 +183,8 @@ def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, 
         _draw_missed(axes, styles[label], final, form)
     if missed:
         axes.text(1.05, 1.0, "target not reached", **MARGIN_TEXT, transform=axes.transAxes)
-    for tuned, point in sorted(rows, key=lambda row: row[0]):
-        _draw_compared(axes, styles[point.label], point, tuned=tuned)
+    for is_tuned, point in rows:
+        _draw_compared(axes, styles[point.label], point, tuned=is_tuned)
 
 
 def _point(label: str, measured: SeededRuns, x: Axis, y: Axis) -> Point | None:
@@ -196,22 +211,31 @@ def _missed(result: TuneResult, y: Axis) -> list[tuple[str, float, Form]]:
     ]
 
 
-def _set_scale(axis: Any, set_limits: Any, values: Sequence[float], quantity: Axis) -> None:
-    """Limits around the values, whatever the intervals; logarithmic if they differ much."""
+def _with_ends(values: Sequence[float], spreads: Sequence[Interval]) -> list[float]:
+    """The values and the ends of intervals, as far as these are not a long way from the values."""
+    least, most = min(values), max(values)
+    reach = WIDEST_REACH * (most - least)
+    low = least - reach if least <= 0 else max(least - reach, least / 2)
+    ends = [end for spread in spreads for end in (spread.low, spread.high) if end is not None]
+    return [*values, *(min(max(end, low), most + reach) for end in ends)]
+
+
+def _set_scale(axes: Any, letter: str, values: Sequence[float], quantity: Axis) -> None:
+    """Limits around the values of the x or y axis; logarithmic if they differ much."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+    axis = axes.xaxis if letter == "x" else axes.yaxis
     low, high = min(values), max(values)
-    logarithmic = quantity.sign > 0 and low > 0 and high >= LOGARITHMIC * low
-    if logarithmic:
+    if quantity.sign > 0 and low > 0 and high >= LOGARITHMIC * low:
         factor = (high / low) ** MARGIN * 1.1
-        axis._set_axes_scale("log")
-        set_limits(low / factor, high * factor)
+        axes.set(**{f"{letter}scale": "log", f"{letter}lim": (low / factor, high * factor)})
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_locator(NullLocator())
     else:
         room = MARGIN * (high - low) or 0.1 * abs(high) or 1.0
         bottom = max(0.0, low - room) if low >= 0 else low - room
-        set_limits(bottom, min(100.0, high + room) if "(%)" in quantity.name else high + room)
+        top = min(100.0, high + room) if "(%)" in quantity.name else high + room
+        axes.set(**{f"{letter}lim": (bottom, top)})
         axis.set_major_locator(MaxNLocator(5))
     axis.set_major_formatter(FuncFormatter(lambda value, _: quantity.write(value)))
 
@@ -239,11 +263,13 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _draw_missed(axes: Any, style: LineStyle, final: float, form: Form) -> None:
-    """In the margin right of the panel."""
+    """In the margin right of the panel; an arrow if it lies below."""
+    bottom = axes.get_ylim()[0]
+    below = {"marker": 7} if final < bottom else {}  # a caret whose tip is at the point
     axes.plot(
         1.02,
-        final,
-        **_marker(style, form),
+        max(final, bottom),
+        **{**_marker(style, form), **below},
         transform=axes.get_yaxis_transform(),
         clip_on=False,
     )
