@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fedhp
 from cli.support import Command, ended, write
 from fedhp.cli.parameters import parse_seeds
 from fedhp.errors import ConfigError
@@ -79,8 +80,8 @@ def test_every_algorithm_gets_the_same_trials_and_both_seeds_are_reported(
     assert "seed-6" in listed.out
     assert "seed-0" not in listed.out
     assert command("show", out / "trials").code == 0
-    page = command("report", out, "--json")
-    assert page.code == 0, page.err
+    assert f"the settings found, and how: {out / 'tune.md'}" in listed.out
+    assert command("export", out, "--latex", out / "table.tex").code == 0
 
 
 def test_resume_repeats_nothing_and_a_larger_budget_continues(
@@ -127,22 +128,20 @@ def test_a_killed_tuning_continues_with_the_same_trials(command: Command, tmp_pa
     file, out = experiment(tmp_path), tmp_path / "killed"
     options = ("--budget", 3, "--jobs", 1)
     whole = tuned(command, file, tmp_path / "whole", *options, algorithms="dpsgd")
-    line = ("tune", file, "--algorithms", "dpsgd", *SEEDS, *options, "--no-figures", "--json")
-    line += ("--out", out, "--resume")
-    for runs in (1, 4):  # of 10 at most
+    line = ["tune", file, "--algorithms", "dpsgd", *SEEDS, *options, "--no-figures", "--json"]
+    line += ["--out", out, "--resume"]
 
-        def begun(runs: int = runs) -> bool:
-            return len(list(out.rglob("record.sqlite"))) >= runs
+    def begun() -> int:
+        return len(list(out.rglob("record.sqlite")))
 
-        with ForkedCommand(*line) as process:
-            wait_until(lambda: begun() or process.poll() is not None, "some runs")
-            assert process.poll() is None, process.communicate(1)
-            process.kill()
-        assert not (out / "tune.json").exists()
-        if runs == 1:
-            early = command("show", out)
-            assert early.code == 2
-            assert "has not reached its comparison yet" in early.err
+    with ForkedCommand(*line) as process:
+        wait_until(lambda: begun() >= 3 or process.poll() is not None, "3 of 10 runs at most")
+        assert process.poll() is None, process.communicate(1)
+        process.kill()
+    assert not (out / "tune.json").exists()
+    early = command("show", out)
+    assert early.code == 2
+    assert "has not reached its comparison yet" in early.err
     with ForkedCommand(*line) as process:
         assert ended(process).json() == whole
     assert (out / "trials.csv").read_bytes() == (tmp_path / "whole" / "trials.csv").read_bytes()
@@ -217,6 +216,26 @@ def test_without_optuna_the_error_says_how_to_install_it(
     assert shown.code == 2
     assert "pip install 'fedhp[tune]'" in shown.err
     assert not (tmp_path / "tuned").exists()
+
+
+def test_an_algorithm_of_a_user_is_tuned_by_what_it_declares(
+    command: Command, tmp_path: Path
+) -> None:
+    """Its module is in the folder of the experiment, not in the current one."""
+    file = Path(__file__).parents[2] / "examples" / "own_algorithm.toml"
+    out, seeds = tmp_path / "tuned", ("--tuning-seeds", 0, "--seeds", 6)
+    options = ("--algorithms", "own_algorithm:Pairs", "--budget", 2, *seeds, "--no-figures")
+    shown = command("tune", file, "rounds=1", *options, "--out", out)
+    assert shown.code == 0, shown.err
+    first, second = rows_of(out)
+    assert (first["training.learning_rate"], first["max_steps"]) == ("0.1", "60")
+    assert 20 <= int(second["max_steps"]) <= 500
+    label = f"training.learning_rate={second['training.learning_rate']}"
+    (folder,) = (path for path in (out / "trials").iterdir() if label in path.name)
+    with fedhp.open_run(folder / "seed-0") as run:
+        settings = run.meta("experiment")
+    assert settings["algorithm"]["max_steps"] == int(second["max_steps"])
+    assert settings["training"]["learning_rate"] == float(second["training.learning_rate"])
 
 
 def test_without_a_target_the_final_accuracy_decides(command: Command, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ Columns = dict[str, list[Any]]
 VERDICT = "verdict"  # a column of numbers in the record, of words for those who read it
 VERDICT_WORDS = {int(verdict): verdict.word for verdict in LinkVerdict}
 
-# `fedhp tune` writes the file into its folder, and the runs that it compares below the other one.
-SEARCH_FILE, COMPARED = "search.json", "comparison"
+# The folder of `fedhp tune` has this file, and its runs in these folders.
+SEARCH_FILE, TRIALS, COMPARED = "search.json", "trials", "comparison"
 TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
 
 
@@ -377,7 +377,7 @@ def find_runs(folder: str | Path) -> list[Path]:
                 f"{top} holds a tuning that has not reached its comparison yet",
                 allowed="a tuning that has ended",
                 fix="continue it with fedhp tune --resume, or name the folder of its trials: "
-                f"{top / 'trials'}",
+                f"{top / TRIALS}",
             )
         top = top / COMPARED
     if (top / RECORD_FILE).is_file():

@@ -106,7 +106,7 @@ def test_the_sampler_learns_the_same_order() -> None:
     """What is told to Optuna is one number per trial."""
     search = Search(planned("dpsgd"), seed=0)
     told = []
-    search._study.tell = lambda asked, value: told.append(value)  # type: ignore[method-assign]
+    search._study.tell = lambda asked, value: told.append(value)
     search._asked = [object()] * len(RANKED)
     search.tell(RANKED)
     assert told == sorted(told)

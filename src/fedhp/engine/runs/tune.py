@@ -34,6 +34,7 @@ from fedhp.files import write_file
 from fedhp.record.reader import (
     COMPARED,
     SEARCH_FILE,
+    TRIALS,
     RunReader,
     RunSummary,
     bytes_to_target,
@@ -47,7 +48,6 @@ from fedhp.tables import COMMAND_LINE, flatten, parse_override
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-TRIALS = "trials"  # the folder of their runs
 RANDOM_TRIALS = 4  # the first ones of every algorithm
 BATCH = 2  # trials of an algorithm that are proposed, and run, together after those
 MOST_TRIALS = 1000
@@ -226,6 +226,7 @@ def plan_tuning(
                 allowed="a number from 0 to 1",
                 fix=error.fix,
             ) from None
+    components.make_importable(str((folder or Path()).resolve()), str(Path.cwd()))
     entries = experiment.compare.algorithms if algorithms is None else algorithms
     tuned = [_tuned_algorithm(entry, experiment, source=source) for entry in entries]
     return Tuning(
