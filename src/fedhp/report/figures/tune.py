@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import run_storage_errors
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 LOGARITHMIC = 8  # an axis whose largest value is so many times its smallest is logarithmic
 MARGIN = 0.08  # of an axis, on either side of the values
 WIDEST_REACH = 0.3  # of the values' span: how far an axis goes to show an interval
-LONGEST_NAME = 38  # letters in a line of the legend
+ROOM_FOR_NAMES = 110  # letters in a line of the legend
 MARGIN_TEXT: Any = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7, "color": QUIET}
 Quantity = Callable[[SeededRuns], Interval | None]
 
@@ -61,8 +60,8 @@ class Form:
 
 FORMS = {
     "tuned": Form("tuned, held-out seeds (95 % interval)", 8.5, order=6.0),
-    "default": Form("default settings, held-out seeds", 6.0, hollow=True, order=5.0),
-    "trial": Form("a trial, mean of the tuning seeds", 4.5, alpha=0.35),
+    "default": Form("defaults, held-out seeds", 6.0, hollow=True, order=5.0),
+    "trial": Form("trial, tuning seeds", 4.5, alpha=0.35),
 }
 
 
@@ -103,13 +102,17 @@ def tune_figure(result: TuneResult) -> Figure:
     panels = _panels(result)
     labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
     styles = _styles(labels)
-    figure = new_figure(PAGE, 3.1)
+    handles = _algorithm_handles(result, styles)
+    columns = max(
+        1, min(len(handles), ROOM_FOR_NAMES // max(len(n) for n in result.names.values()))
+    )
+    rows = -(-len(handles) // columns)
+    figure = new_figure(PAGE, 2.9 + 0.17 * rows)
     for axes, (x, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, result, styles, x, y)
-    handles = _handles(result, styles)
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=-(-len(handles) // 2), handlelength=1.8
-    )
+    legend: Any = {"handlelength": 1.4, "columnspacing": 1.4}
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, **legend)
+    figure.legend(handles=_form_handles(), loc="outside lower center", ncols=4, **legend)
     return figure
 
 
@@ -306,17 +309,19 @@ def _marker(style: LineStyle, form: Form) -> dict[str, Any]:
     }
 
 
-def _handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
-    """Columns of two: the algorithms, then what the forms mean."""
+def _algorithm_handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
+    return [_handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
+
+
+def _form_handles() -> list[Any]:
     from matplotlib.lines import Line2D
 
-    def handle(name: str, style: LineStyle, form: Form) -> Any:
-        return Line2D([], [], **_marker(style, form), label="\n".join(wrap(name, LONGEST_NAME)))
-
-    algorithms = [handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
-    if len(algorithms) % 2:
-        algorithms.append(Line2D([], [], linestyle="none", label=" "))
-    plain = LineStyle(QUIET, "-", "o")
-    forms = [handle(form.meaning, plain, form) for form in FORMS.values()]
+    forms = [_handle(form.meaning, LineStyle(QUIET, "-", "o"), form) for form in FORMS.values()]
     front: Any = {"color": QUIET, "linestyle": "--", "linewidth": 0.9}
-    return [*algorithms, *forms, Line2D([], [], **front, label="Pareto front of the trials")]
+    return [*forms, Line2D([], [], **front, label="Pareto front of the trials")]
+
+
+def _handle(name: str, style: LineStyle, form: Form) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **_marker(style, form), label=name)
