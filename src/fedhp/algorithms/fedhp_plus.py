@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import Federation, Observation, Range, Settings, Space
 from fedhp.algorithms.group_tree import build_tree, fastest_first, group_time, link_times
 from fedhp.algorithms.pace import moving_average
 from fedhp.timing import Network
@@ -69,6 +69,11 @@ class FedHPPlus(Settings):
 
     uses_rounds: ClassVar[bool] = False
     group_average: ClassVar[bool] = True
+    tunable: ClassVar[Space] = {
+        **Settings.tunable,
+        "momentum": Range(0.0, 0.95),
+        "deadline_ratio": Range(0.05, 2.0),
+    }
     learning_rate: Annotated[float, Field(gt=0)] | None = 0.3  # none: training.learning_rate
     fragments: Annotated[int, Field(ge=1, le=1024)] = 2
     compression: Literal["int8", "none"] = "int8"

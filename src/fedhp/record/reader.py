@@ -27,6 +27,8 @@ Columns = dict[str, list[Any]]
 VERDICT = "verdict"  # a column of numbers in the record, of words for those who read it
 VERDICT_WORDS = {int(verdict): verdict.word for verdict in LinkVerdict}
 
+# The folder of `fedhp tune` has this file, and its runs in these folders.
+SEARCH_FILE, TRIALS, COMPARED = "search.json", "trials", "comparison"
 TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
 
 
@@ -370,8 +372,17 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def find_runs(folder: str | Path) -> list[Path]:
-    """The run folders at or below a folder, sorted."""
+    """The run folders at or below a folder, sorted; of a tuning those that it compares."""
     top = Path(folder)
+    if (top / SEARCH_FILE).is_file():
+        if not (top / COMPARED).is_dir():
+            raise RunError(
+                f"{top} holds a tuning that has not reached its comparison yet",
+                allowed="a tuning that has ended",
+                fix="continue it with fedhp tune --resume, or name the folder of its trials: "
+                f"{top / TRIALS}",
+            )
+        top = top / COMPARED
     if (top / RECORD_FILE).is_file():
         return [top]
     records = top.glob(f"**/{RECORD_FILE}")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 20  # that are listed; export and --json have all
 DIGEST = "digest"
+TUNING_TABLE = "tune.md"  # of `fedhp tune`
 SHORT_DIGEST = 12  # characters, where there is no room for all
 
 
@@ -163,6 +164,8 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         same = [summary for summary in summaries if summary.metric == metric]
         parts += ["", comparison_table(same, names=names)]
+    if (top / TUNING_TABLE).is_file():
+        parts.append(f"the settings found, and how: {top / TUNING_TABLE}")
     return [*parts, Hint("show one of them:", f"fedhp show {shlex.quote(str(folders[0]))}")]
 
 

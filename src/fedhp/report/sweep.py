@@ -22,7 +22,13 @@ from fedhp.report.formatting import (
     time_name,
 )
 from fedhp.report.groups import FINISHED
-from fedhp.report.tables import AT_TIME_CAPTION, new_table, with_spread
+from fedhp.report.tables import (
+    AT_TIME_CAPTION,
+    markdown_table,
+    new_table,
+    time_text,
+    with_spread,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,10 +138,7 @@ def sweep_table(result: SweepResult) -> Table:
 def sweep_markdown(result: SweepResult) -> str:
     """The table as Markdown, with its caption below."""
     headers, rows, caption = sweep_rows(result)
-    lines = [[header.replace("\n", " ") for header in headers]]
-    lines.append(["---"] * len(result.keys) + ["---:"] * (len(headers) - len(result.keys)))
-    texts = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in [*lines, *rows]]
-    return "\n".join([*(f"| {text} |" for text in texts), "", caption]) + "\n"
+    return f"{markdown_table(headers, rows, left=len(result.keys))}\n{caption}\n"
 
 
 def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
@@ -177,18 +180,10 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
 def _times(result: SweepResult, target: str) -> list[str]:
     spreads = [each.time_to(target) for each in result.combinations]
     decimals = decimals_for(spread.mean if spread else None for spread in spreads)
-    texts = []
-    for each, spread in zip(result.combinations, spreads, strict=True):
-        if not each.finished:
-            texts.append(MISSING)
-        elif spread is None:
-            texts.append("not reached")
-        elif spread.count < len(each.finished):
-            share = f"({spread.count}/{len(each.finished)} reached)"
-            texts.append(f"{spread.mean:.{decimals}f} {share}")
-        else:
-            texts.append(with_spread(spread, decimals))
-    return texts
+    return [
+        time_text(spread, runs=len(each.finished), decimals=decimals) if each.finished else MISSING
+        for each, spread in zip(result.combinations, spreads, strict=True)
+    ]
 
 
 def _sizes(result: SweepResult, target: str) -> list[str]:

@@ -322,6 +322,23 @@ def with_spread(spread: Interval, decimals: int) -> str:
     return f"{text} ± {fixed(spread.high - spread.mean, decimals)}"
 
 
+def time_text(spread: Interval | None, *, runs: int, decimals: int) -> str:
+    """A time to a target, over those of some runs that reached it."""
+    if spread is None:
+        return "not reached"
+    if spread.count < runs:
+        return f"{spread.mean:.{decimals}f} ({spread.count}/{runs} reached)"
+    return with_spread(spread, decimals)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """A table in Markdown; the first `left` columns are aligned left."""
+    ruler = ["---"] * left + ["---:"] * (len(headers) - left)
+    lines = [[header.replace("\n", " ") for header in headers], ruler, *rows]
+    texts = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    return "".join(f"| {text} |\n" for text in texts)
+
+
 def _unfinished(run: RunSummary, name: str) -> str:
     what = {"created": "not started", "running": "still running"}.get(run.status, run.status)
     return f"{name}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
