@@ -20,6 +20,7 @@ ALGORITHMS = {
     "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
     "ldsgd": "fedhp.algorithms.ldsgd:LDSGD",
     "pens": "fedhp.algorithms.pens:PENS",
+    "free_links": "fedhp.algorithms.free_links:FreeLinks",
 }
 
 

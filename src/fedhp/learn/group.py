@@ -6,12 +6,13 @@ bits: own change first, then the children's messages by rising worker, all in fl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhp.learn.quantize import Row, from_int8_blocks, to_half, to_int8_blocks
+from fedhp.learn.quantize import Row, from_int8_blocks, to_int8_blocks
 from fedhp.types import GroupAverage
 
 Rows = NDArray[np.float32]
@@ -22,7 +23,7 @@ class GroupStep:
     """What a round's average sends back to the participants, and what the senders keep."""
 
     change: Row  # [D] the step of the consensus, as every participant receives it
-    consensus: Row  # [D] for those that return: the whole consensus, as they receive it
+    wholes: dict[int, Row]  # [D] by worker that returns: the consensus, as it receives it
     residuals: Rows  # [P, D] what each participant's message left out
     root_residual: Row  # [D] what the root's message left out
     plain: Row  # [R] the mean of the columns that are averaged plainly
@@ -48,6 +49,19 @@ def node_sum(change: Row, residual: Row, messages: list[Row]) -> Row:
     return total
 
 
+def plain_sum(values: Row, sums: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """A node's own plain values and the sums of its children, in double precision."""
+    total = values.astype(np.float64)
+    for part in sums:
+        total += part
+    return total
+
+
+def plain_mean(total: NDArray[np.float64], *, members: int) -> Row:
+    """What the root makes of the sum of everyone's plain values."""
+    return np.asarray(total / members, dtype=np.float32)
+
+
 def root_change(
     total: Row, *, members: int, momentum: Row, root_residual: Row, factor: float
 ) -> Row:
@@ -64,8 +78,8 @@ def next_momentum(change: Row, momentum: Row, factor: float) -> Row:
 
 
 def for_returning(consensus: Row, compression: str) -> Row:
-    """The consensus as a participant that returns decodes it: half precision, or exact."""
-    return consensus if compression == "none" else to_half(consensus).astype(np.float32)
+    """The consensus as a participant that returns decodes it: coded as every message."""
+    return received(consensus, compression)
 
 
 def tree_order(exchange: GroupAverage) -> list[int]:
@@ -89,26 +103,28 @@ def group_step(
     changes: Rows,
     residuals: Rows,
     plain: Rows,
-    consensus: Row,
+    consensus: Mapping[int, Row],
     momentum: Row,
     root_residual: Row,
 ) -> GroupStep:
     """A whole round's average: changes x - b and residuals are [P, D] in the order of the
-    participants; consensus, momentum and root_residual [D] are those of the root."""
+    participants; momentum and root_residual [D] are those of the root, and consensus those of
+    the workers above one that returns, which send it the whole fragment."""
     workers, compression = exchange.participants.tolist(), exchange.compression
     position = {worker: index for index, worker in enumerate(workers)}
-    messages: list[list[tuple[int, Row]]] = [[] for _ in workers]
+    messages: list[dict[int, tuple[Row, NDArray[np.float64]]]] = [{} for _ in workers]
     kept = np.zeros_like(residuals)
-    total = np.zeros_like(momentum)
+    total, plain_total = np.zeros_like(momentum), np.zeros(plain.shape[1])
     for index in tree_order(exchange):
-        arrived = [row for _, row in sorted(messages[index], key=lambda pair: pair[0])]
-        total = node_sum(changes[index], residuals[index], arrived)
-        messages[index] = []
+        arrived = [messages[index][child] for child in sorted(messages[index])]
+        total = node_sum(changes[index], residuals[index], [row for row, _ in arrived])
+        plain_total = plain_sum(plain[index], [sums for _, sums in arrived])
+        messages[index] = {}
         parent = int(exchange.parents[index])
         if parent >= 0:
             message = received(total, compression)
             kept[index] = total - message
-            messages[position[parent]].append((workers[index], message))
+            messages[position[parent]][workers[index]] = message, plain_total
     change = root_change(
         total,
         members=len(workers),
@@ -119,8 +135,13 @@ def group_step(
     coded = received(change, compression)
     return GroupStep(
         change=coded,
-        consensus=for_returning(consensus + coded, compression),
+        wholes={
+            workers[index]: for_returning(
+                consensus[int(exchange.parents[index])] + coded, compression
+            )
+            for index in np.flatnonzero(exchange.returning).tolist()
+        },
         residuals=kept,
         root_residual=change - coded,
-        plain=plain.astype(np.float64).mean(axis=0).astype(np.float32),
+        plain=plain_mean(plain_total, members=len(workers)),
     )

@@ -73,7 +73,7 @@ class GroupUpdate:
     residuals: Rows  # [k, D]
     root: int | None  # the row of the root, if it is among them
     change: Row  # [D]
-    consensus: Row  # [D] for those that return
+    wholes: dict[int, Row]  # [D] by row, for those that return: the consensus
     root_residual: Row  # [D]
     plain: Row  # [R]
     factor: float  # of the momentum
@@ -119,7 +119,7 @@ class GroupState:
         for index, row in enumerate(update.rows):
             momentum = _array(self.momentum[row, trained])
             if update.returning[index]:
-                consensus, momentum = update.consensus, np.zeros_like(momentum)
+                consensus, momentum = update.wholes[row], np.zeros_like(momentum)
             else:
                 consensus = _array(self.consensus[row, trained]) + update.change
                 momentum = next_momentum(update.change, momentum, update.factor)
@@ -136,6 +136,15 @@ class GroupState:
         for target, row, columns, values in self._prepared:
             target[row, columns] = values
         self.give_up()
+
+    def after_commit(self, row: int) -> dict[str, NDArray[np.float32]]:
+        """What the worker in this row keeps once `commit` is called, by name."""
+        kept = {name: _array(getattr(self, name)[row]).copy() for name in GROUP_STATE}
+        names = {id(getattr(self, name)): name for name in GROUP_STATE}
+        for target, changed, columns, values in self._prepared:
+            if changed == row:
+                kept[names[id(target)]][columns] = _array(values)
+        return kept
 
     def give_up(self) -> None:
         """Forget what was prepared."""

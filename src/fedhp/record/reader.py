@@ -219,6 +219,7 @@ class RunSummary:
     class_accuracy: list[float | None] | None = None  # by class, over the same tests
     mean_model_class_accuracy: list[float | None] | None = None
     accuracy_at_time: dict[str, float | None] = field(default_factory=dict)  # evaluation.times
+    bytes_to_target: dict[str, int | None] = field(default_factory=dict)  # sent by all until then
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -232,8 +233,9 @@ def _plain(value: Any) -> Any:
 
 
 def summarize(run: RunReader) -> RunSummary:
-    """Final = mean of the last `final_tests` tests; time to target as in `time_to`."""
+    """Final = mean of the last `final_tests` tests; time and bytes to target as in `time_to`."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
+    sent = sent_until_tests(run)
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
     own = run.table("own_test_metrics", first_round=min(tests["round"][-last:], default=0))
@@ -274,7 +276,21 @@ def summarize(run: RunReader) -> RunSummary:
             time_key(time): accuracy_at(time, tests, end=rounds["clock"][-1:])
             for time in evaluation.get("times") or ()
         },
+        bytes_to_target={
+            target_key(target): None if crossing is None else round(crossing)
+            for target in evaluation["targets"]
+            for crossing in [
+                time_to(target, sent, tests["accuracy"], interpolated=interpolates(run))
+            ]
+        },
     )
+
+
+def sent_until_tests(run: RunReader) -> list[int]:
+    """The bytes that all workers had sent at each test."""
+    rounds = run.table("rounds")
+    sent = dict(zip(rounds["round"], accumulate(rounds["bytes_sent"]), strict=True))
+    return [sent[round_index] for round_index in run.table("evaluations")["round"]]
 
 
 def final_metrics(run: RunReader, table: str, rounds: Sequence[int]) -> Columns:
@@ -325,7 +341,7 @@ def time_to(
     target: float, clock: Sequence[float], values: Sequence[float], *, interpolated: bool = False
 ) -> float | None:
     """Virtual time of the first test that reaches the target; interpolated, the time at which the
-    line from the test before crosses it."""
+    line from the test before crosses it. With the bytes sent instead of the clock: its bytes."""
     for index, (time, value) in enumerate(zip(clock, values, strict=True)):
         if value >= target:
             if not (interpolated and index):
@@ -333,19 +349,6 @@ def time_to(
             before, lower = clock[index - 1], values[index - 1]
             return float(before + (time - before) * (target - lower) / (value - lower))
     return None
-
-
-def bytes_to_target(run: RunReader, target: float) -> float | None:
-    """What all workers together had sent when the target was reached: as of the same test as the
-    time to the target, and interpolated in the same way."""
-    rounds, tests = run.table("rounds"), run.table("evaluations")
-    sent = dict(zip(rounds["round"], accumulate(rounds["bytes_sent"]), strict=True))
-    return time_to(
-        target,
-        [sent[index] for index in tests["round"]],
-        tests["accuracy"],
-        interpolated=interpolates(run),
-    )
 
 
 def time_key(time: float) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 ACCURACY = "accuracy"  # the metric that is a share, shown in percent
 MISSING = "–"
+LIMIT = "free_links"  # the algorithm on links that cost nothing
 ALGORITHM_NAMES = {
     "fedhp": "FedHP",
     "fedhp_plus": "FedHP+",
     "dpsgd": "D-PSGD",
     "adpsgd": "AD-PSGD",
+    LIMIT: "free links (limit)",
     "ldsgd": "LD-SGD",
     "pens": "PENS",
 }

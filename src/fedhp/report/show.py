@@ -171,7 +171,7 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
     reached = [
-        (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
+        (f"to {target_name(target, metric)}", _reached(time, summary.bytes_to_target.get(target)))
         for target, time in summary.time_to_target.items()
     ]
     at_times = [
@@ -216,6 +216,12 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         ("data sent", data_size(summary.bytes_sent)),
         (DIGEST, summary.digest),
     ]
+
+
+def _reached(time: float | None, sent: int | None) -> str:
+    if time is None:
+        return "not reached"
+    return seconds(time) if sent is None else f"{seconds(time)}, {data_size(sent)} sent"
 
 
 def _result_at(time: str, summary: RunSummary, metric: str) -> str:

@@ -121,7 +121,12 @@ def sweep_table(result: SweepResult) -> Table:
     table = new_table(
         *(*keys, final, *others),
         left=keys,
-        drop_first=("seeds", "data\nsent", *reversed(others), *fixed),
+        drop_first=(
+            *("seeds", "data\nsent"),
+            *(header for header in others if header.startswith("sent")),
+            *reversed(others),
+            *fixed,
+        ),
         keep=(*(key for key in keys if key not in fixed), final),
         caption=caption,
     )
@@ -148,6 +153,9 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     for target in result.targets:
         headers.append(f"to {target_name(target, metric or ACCURACY)}\n(s)")
         columns.append(_times(result, target))
+    for target in result.targets:
+        headers.append(f"sent to\n{target_name(target, metric or ACCURACY)}")
+        columns.append(_sizes(result, target))
     for time in result.times:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
         columns.append(_results_at(result, time, metric=metric))
@@ -176,6 +184,16 @@ def _times(result: SweepResult, target: str) -> list[str]:
         time_text(spread, runs=len(each.finished), decimals=decimals) if each.finished else MISSING
         for each, spread in zip(result.combinations, spreads, strict=True)
     ]
+
+
+def _sizes(result: SweepResult, target: str) -> list[str]:
+    texts = []
+    for each in result.combinations:
+        sizes = [run.bytes_to_target.get(target) for run in each.finished]
+        spread = interval([size for size in sizes if size is not None])
+        missing = "not reached" if each.finished else MISSING
+        texts.append(missing if spread is None else data_size(spread.mean))
+    return texts
 
 
 def _results_at(result: SweepResult, time: str, *, metric: str) -> list[str]:

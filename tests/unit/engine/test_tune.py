@@ -75,9 +75,7 @@ def trial(
     results = tuple(
         summary(*run, status="diverged" if run[1] is None else "finished") for run in runs
     )
-    return Trial(
-        "dpsgd", number, {}, SeededRuns(f"t{number}", results, (None,) * len(runs), target)
-    )
+    return Trial("dpsgd", number, {}, SeededRuns(f"t{number}", results, target))
 
 
 RANKED = [

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
@@ -170,6 +171,15 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
         raise ConfigError(
             f"{experiment.algorithm.name!r} averages groups of workers, which a network of "
             "machines does not offer yet",
+            key="algorithm.name",
+            source=source,
+            allowed="fedhp, dpsgd, ldsgd, pens, adpsgd, or your own without a GroupAverage",
+            fix="choose another algorithm, or simulate it with: fedhp run",
+        )
+    if isinstance(stage.algorithm, FreeLinks):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
+            "have",
             key="algorithm.name",
             source=source,
             allowed="fedhp, dpsgd, ldsgd, pens, adpsgd, or your own without a GroupAverage",

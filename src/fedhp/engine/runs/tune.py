@@ -37,7 +37,6 @@ from fedhp.record.reader import (
     TRIALS,
     RunReader,
     RunSummary,
-    bytes_to_target,
     mean,
     target_key,
 )
@@ -106,7 +105,6 @@ class SeededRuns:
 
     label: str
     runs: tuple[RunSummary, ...]
-    sent: tuple[float | None, ...]  # bytes to the target, run by run
     target: str | None  # its key in time_to_target
 
     @property
@@ -119,6 +117,11 @@ class SeededRuns:
     def times(self) -> list[float | None]:
         """The virtual time to the target of every run, None where it was not reached."""
         return [run.time_to_target.get(self.target or "") for run in self.runs]
+
+    @property
+    def sent(self) -> list[int | None]:
+        """What was sent until the target was reached, in bytes, run by run."""
+        return [run.bytes_to_target.get(self.target or "") for run in self.runs]
 
     @property
     def reached(self) -> int:
@@ -572,15 +575,13 @@ def _checked(batch: CellBatch) -> CellBatch:
 
 def measure(tuning: Tuning, label: str, *, compared: bool = False) -> SeededRuns:
     """The results of the runs of a label that have begun."""
-    runs, sent = [], []
+    runs = []
     for cell in tuning.cells([label], compared=compared):
         if is_run(cell.folder):
             with RunReader(cell.folder) as reader:
                 runs.append(reader.summary())
-                target = tuning.target
-                sent.append(None if target is None else bytes_to_target(reader, target))
     key = None if tuning.target is None else target_key(tuning.target)
-    return SeededRuns(label, tuple(runs), tuple(sent), key)
+    return SeededRuns(label, tuple(runs), key)
 
 
 def _search_of(tuning: Tuning, algorithm: TunedAlgorithm) -> dict[str, Any]:
