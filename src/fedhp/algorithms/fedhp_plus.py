@@ -80,9 +80,9 @@ class FedHPPlus(Settings):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7
     patience: Annotated[int, Field(ge=0, le=1_000_000)] = 3  # averages without a worker, at most
     min_share: Annotated[float, Field(ge=0, le=1)] = 0.4  # of the workers, in every group
-    deadline_ratio: Annotated[float, Field(ge=0, le=1000)] = 0.1  # deadline / transfer time
+    deadline_ratio: Annotated[float, Field(ge=0, le=1000)] = 0.2  # deadline / transfer time
     first_deadline: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.3  # s
-    min_steps: Annotated[int, Field(ge=1, le=100_000)] = 1  # of the fastest worker, per deadline
+    min_steps: Annotated[int, Field(ge=1, le=100_000)] = 5  # of the fastest worker, per deadline
     max_steps: Annotated[int, Field(ge=1, le=100_000)] = 500  # of the fastest worker
     overlap: bool = True  # train during the transfer as well
 
@@ -205,8 +205,8 @@ class FedHPPlus(Settings):
         )
 
     def _deadline(self, transfer_time: float, step_time: FloatArray) -> float:
-        """A share of the transfer time, with a step at least for the fastest worker; a slower one
-        carries its unfinished step over."""
+        """A share of the transfer time, with some steps at least for the fastest worker; a slower
+        one carries its unfinished step over."""
         known = step_time[np.isfinite(step_time)]
         wanted = self.deadline_ratio * transfer_time
         if not known.size:
