@@ -125,7 +125,8 @@ def local_steps(comparison: Comparison) -> Figure:
 
 @paper_style()
 def overview(comparison: Comparison) -> Figure:
-    """The whole comparison in one picture: accuracy, time to target, waiting, steps."""
+    """The whole comparison in one picture: accuracy, time and data to target, waiting; without a
+    target, the steps instead."""
     rows = len(comparison.groups)
     bars = _bar_height(comparison) * rows
     columns = _legend_columns(comparison, PAGE, min(4, rows))
@@ -149,11 +150,15 @@ def overview(comparison: Comparison) -> Figure:
     waiting = figure.add_subplot(lower[0])
     waiting.set_title("Waiting", loc="left")
     waiting_bars(waiting, comparison)
-    work = figure.add_subplot(lower[1])
-    work.set_title("Work by device", loc="left")
-    kinds = step_bars(work, comparison)
-    work.tick_params(labelleft=False)
-    work.legend(handles=kinds, loc="center left", bbox_to_anchor=(1, 0.5))
+    other = figure.add_subplot(lower[1])
+    if target is not None:
+        other.set_title("Data to target", loc="left")
+        data_bars(other, comparison, target)
+    else:
+        other.set_title("Work by device", loc="left")
+        kinds = step_bars(other, comparison)
+        other.legend(handles=kinds, loc="center left", bbox_to_anchor=(1, 0.5))
+    other.tick_params(labelleft=False)
     figure.supxlabel(spread_note(comparison), fontsize=7, color=QUIET)
     return figure
 
@@ -264,6 +269,23 @@ def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
 
     value_bars(axes, comparison, value, missing="not reached", share_reached=True)
     axes.set_xlabel(f"virtual time to {_target_text(target, comparison.metric)} (s)")
+
+
+def data_bars(axes: Any, comparison: Comparison, target: str) -> None:
+    """What all workers together send until a target is reached."""
+    sizes = [
+        size
+        for group in comparison.groups
+        for size in group.numbers(lambda run: run.bytes_to_target.get(target))
+    ]
+    unit, name = (1e9, "GB") if max(sizes, default=0) >= 1e9 else (1e6, "MB")
+
+    def value(run: RunSummary) -> float | None:
+        size = run.bytes_to_target.get(target)
+        return None if size is None else size / unit
+
+    value_bars(axes, comparison, value, missing="not reached", share_reached=True)
+    axes.set_xlabel(f"sent to {_target_text(target, comparison.metric)} ({name})")
 
 
 def waiting_bars(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
