@@ -221,6 +221,7 @@ class WorldConfig(ConfigSection):
     model_megabits: Measure | None = None  # size for link times; none: that of the model
     bandwidth: BandwidthConfig = BandwidthConfig()
     monitor_delay: Annotated[int, Field(ge=0, le=1)] = 0  # rounds until the planner sees a link
+    monitor_error: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of the bandwidth it sees, at most
     away: list[AbsenceConfig] = []
     away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
     trace: Annotated[str, Field(min_length=1)] | None = None  # CSV of a recorded world

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     HOLDOUT = 15
     OWN_TEST = 16
     SEARCH = 17  # of settings, in fedhp tune
+    MONITOR = 18
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

@@ -60,6 +60,7 @@ def random_base(rng: random.Random) -> Tables:
         ("evaluation", "every", [1, 3, 1000]),
         ("world", "profile", ["paper", "slow_links", "uniform"]),
         ("world", "monitor_delay", [0, 1]),
+        ("world", "monitor_error", [0, 0.3]),
         ("checkpoint", "seconds", [0, 5.5]),
         ("compare", "seeds", [[0, 1], [7]]),
     ]

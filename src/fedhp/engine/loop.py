@@ -165,7 +165,7 @@ class RoundLoop:
             clock=last.clock,
             learning_rate=rate_at(self.context, round_index, last.clock),
             available=self.world.available(round_index),
-            network=self.world.network(last.started if late else last.clock),
+            network=self.world.monitored(last.started if late else last.clock, round_index),
             share_done=self.context.share_done(last.clock),
         )
         state, plan = next_plan(

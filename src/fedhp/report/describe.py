@@ -131,6 +131,8 @@ def _links(world: Mapping[str, Any]) -> str:
         text += f", latency {links['latency']:g} s"
     if world["monitor_delay"]:
         text += ", measured one round late"
+    if world.get("monitor_error"):
+        text += f", measured up to {100 * world['monitor_error']:g} % wrong"
     return text
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedhp.config import WorldConfig
+from fedhp.seeds import Purpose, generator
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray
 from fedhp.world.availability import Availability, build_availability
@@ -30,6 +31,8 @@ class World:
     sharing: bool
     latency: float
     follows_trace: bool = False  # whether a link changes during a transfer
+    monitor_error: float = 0.0  # of the bandwidth that a planner sees, as a share at most
+    seed: int = 0
 
     def available(self, round_index: int) -> BoolArray:
         """Which workers are available in this round, [N]."""
@@ -42,6 +45,19 @@ class World:
         else:
             bandwidth = self.bandwidth.at(time)
         return Network(bandwidth, self.model_bits, sharing=self.sharing, latency=self.latency)
+
+    def monitored(self, time: float, round_index: int) -> Network:
+        """The links of this virtual time as the planner of a round sees them."""
+        network = self.network(time)
+        if not self.monitor_error:
+            return network
+        random = generator(self.seed, Purpose.MONITOR, round_index)
+        factor = random.uniform(
+            1 - self.monitor_error, 1 + self.monitor_error, network.bandwidth.shape
+        )
+        if factor.ndim == 2:
+            factor = np.triu(factor, 1) + np.triu(factor).T
+        return replace(network, bandwidth=network.bandwidth * factor)
 
     def next_change(self, time: float) -> float:
         """When the links change next."""
@@ -139,4 +155,6 @@ def build_world(
         sharing=config.bandwidth.sharing,
         latency=config.bandwidth.latency,
         follows_trace=config.bandwidth.during_transfer == "trace",
+        monitor_error=config.monitor_error,
+        seed=seed,
     )

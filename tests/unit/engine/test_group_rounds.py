@@ -138,9 +138,13 @@ def test_no_time_is_lost_between_rounds(overlap: bool) -> None:
     engine.close()
 
 
-def test_the_true_network_sets_the_time_not_the_monitored_one() -> None:
-    late = {"world": {"monitor_delay": 1, "bandwidth": {"interval": 0.5, "correlation": 0.0}}}
-    engine = plus(late)
+@pytest.mark.parametrize("monitor", [{"monitor_delay": 1}, {"monitor_error": 0.3}])
+@pytest.mark.parametrize("per", ["worker", "link"])
+def test_the_true_network_sets_the_time_not_the_monitored_one(
+    monitor: dict[str, float], per: str
+) -> None:
+    links = {"interval": 0.5, "correlation": 0.0, "per": per}
+    engine = plus({"world": {**monitor, "bandwidth": links}})
     loop = round_loop(engine)
     different = 0
     for planned_before, record in enumerate(loop.rounds()):

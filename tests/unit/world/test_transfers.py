@@ -26,6 +26,7 @@ from fedhp.types import (
     RoundRecord,
 )
 from fedhp.world import World
+from fedhp.world.world import build_world
 
 WORKERS = 6
 BITS = 40e6
@@ -215,3 +216,19 @@ def test_an_experiment_without_the_setting_has_the_tables_it_had() -> None:
     followed = parse({"world": {"bandwidth": {"during_transfer": "trace"}}})
     assert to_tables(followed)["world"]["bandwidth"]["during_transfer"] == "trace"
     assert parse(to_tables(followed)) == followed
+
+
+@pytest.mark.parametrize("per", ["worker", "link"])
+def test_a_planner_sees_links_with_errors(per: str) -> None:
+    """Up to the share that is set, other in every round, the same for the same seed."""
+    config = parse({"world": {"monitor_error": 0.3, "bandwidth": {"per": per}}}).world
+    world = build_world(config, workers=6, rounds=5, seed=3, model_bits=1e6)
+    true, first, second = world.network(4.0), world.monitored(4.0, 1), world.monitored(4.0, 2)
+    for seen in (first, second):
+        ratio = seen.bandwidth / true.bandwidth
+        off = ratio[~np.eye(6, dtype=np.bool_)] if ratio.ndim == 2 else ratio
+        assert off.min() >= 0.7
+        assert off.max() <= 1.3
+        np.testing.assert_array_equal(seen.bandwidth, seen.bandwidth.T)
+    assert (first.bandwidth != second.bandwidth).any()
+    np.testing.assert_array_equal(first.bandwidth, world.monitored(4.0, 1).bandwidth)
