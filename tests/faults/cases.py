@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.fault_run import CaseResult, FaultCase, FaultRun, experiment
-from fedhp.cluster.failpoints import COORDINATOR_POINTS, WORKER_POINTS
+from fedhp.cluster.audit.verify import verify
+from fedhp.cluster.failpoints import COORDINATOR_POINTS, GROUP_POINTS, WORKER_POINTS
 from fedhp.cluster.ledger.etcd import LEASE
+from fedhp.config import Experiment
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import running_etcd
 
@@ -92,6 +94,89 @@ def three_of_eight_die(folder: Path, seed: int) -> CaseResult:
         run.restart(*victims)
         run.finish()
         require(run.last_participants() >= set(numbers), f"not all of {victims} came back")
+    return settings, None
+
+
+# --- members of a group average ------------------------------------------------------------
+
+
+def group_experiment(*, seed: int, workers: int = 4, rounds: int = 30) -> Experiment:
+    """FedHP+, with a model of about a hundred pieces."""
+    return experiment(
+        seed=seed,
+        workers=workers,
+        rounds=rounds,
+        algorithm={"name": "fedhp_plus", "first_deadline": 0.3, "min_share": 1.0, "max_steps": 500},
+        model={"name": "mlp", "hidden": [400]},
+    )
+
+
+def verified(run: FaultRun) -> None:
+    """The simulation repeats every committed round bit by bit: no sum was wrong."""
+    verification = verify(run.folder)
+    require(verification.equal, f"the bits differ: {verification.rounds}")
+    require(verification.whole, f"not all rounds were compared: {verification.rounds}")
+
+
+def group_member_dies(phase: str) -> Callable[[Path, int], CaseResult]:
+    """kill -9 while sums go up, or while the result comes down."""
+
+    def run_case(folder: Path, seed: int) -> CaseResult:
+        settings = group_experiment(seed=seed)
+        with FaultRun(settings, folder) as run:
+            victim = f"w{seed % settings.workers}"
+            run.start(**{victim: at("worker", phase, "kill", seed=seed)})
+            run.until_dead(victim)
+            more_rounds(run)
+            run.restart(victim)
+            run.finish()
+            back = seed % settings.workers in run.last_participants()
+            require(back, f"{victim} did not come back")
+        verified(run)
+        return settings, None
+
+    return run_case
+
+
+def group_members_fail(action: str) -> Callable[[Path, int], CaseResult]:
+    """kill -9, or SIGSTOP, of any member at any instant, again and again."""
+
+    def run_case(folder: Path, seed: int) -> CaseResult:
+        settings = group_experiment(seed=seed, rounds=60)
+        with FaultRun(settings, folder) as run:
+            run.start()
+            run.until_round(3)
+            for again in range(3):
+                victim = f"w{(seed + again) % settings.workers}"
+                run.pass_time(moment(seed + 100 * again))
+                if action == "kill":
+                    run.kill(victim)
+                    run.until_dead(victim)
+                else:
+                    run.stop(victim)
+                more_rounds(run, 3)
+                if action == "kill":
+                    run.restart(victim)
+                else:
+                    run.wake(victim)
+                more_rounds(run, 3)
+            run.finish()
+        verified(run)
+        return settings, None
+
+    return run_case
+
+
+def group_coordinator_dies(folder: Path, seed: int) -> CaseResult:
+    """kill -9 of the coordinator while an average is under way; restarted at once."""
+    settings = group_experiment(seed=seed, rounds=16)
+    with FaultRun(settings, folder) as run:
+        phases = ("gathering", "committing", "committed")
+        run.start(**{COORDINATOR: at("coordinator", phases[seed % 3], "kill", seed=seed)})
+        run.until_dead(COORDINATOR)
+        run.restart(COORDINATOR)
+        run.finish()
+    verified(run)
     return settings, None
 
 
@@ -194,6 +279,13 @@ def _new_folder(folder: Path) -> Path:
 CASES: tuple[FaultCase, ...] = (
     *(FaultCase(f"worker killed: {phase}", worker_dies(phase)) for phase in WORKER_POINTS),
     FaultCase("worker stopped and woken", worker_stops),
+    *(
+        FaultCase(f"group member killed: {phase}", group_member_dies(phase))
+        for phase in GROUP_POINTS
+    ),
+    FaultCase("group members killed at any instant", group_members_fail("kill")),
+    FaultCase("group members stopped and woken", group_members_fail("stop")),
+    FaultCase("coordinator killed during an average", group_coordinator_dies),
     FaultCase("three of eight workers killed", three_of_eight_die),
     *(
         FaultCase(f"coordinator killed: {phase}", coordinator_dies(phase))
