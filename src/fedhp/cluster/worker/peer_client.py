@@ -167,7 +167,15 @@ class PeerClient:
             before = arrivals[-1][0] if arrivals else 0
             arrivals.append((before + len(chunk.data), time.monotonic()))
 
-        transfer = await self._pull(peer, request, push, patience=patience, max_bytes=size)
+        try:
+            transfer = await self._pull(peer, request, push, patience=patience, max_bytes=size)
+        except PeerLost as error:
+            # What came in time shows how slow the link is.
+            counted = [arrival for arrival in arrivals if arrival[0] >= size * BUFFERED_SHARE]
+            if error.reason != "deadline" or len(counted) < 2:
+                raise
+            (before, then), (total, end) = counted[0], counted[-1]
+            return TransferTime(total - before, then, end - then)
         buffered, then = next(
             (arrival for arrival in arrivals if arrival[0] >= size * BUFFERED_SHARE), (0, 0.0)
         )

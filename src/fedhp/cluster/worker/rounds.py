@@ -265,7 +265,7 @@ class OrderExecutor:
                 0,
                 learner.prepared.task.metric_name,
             )
-            await asyncio.wait({probing}, timeout=PROBE_GRACE)
+            probing.cancel()
         return wire.RoundReport(
             step_time=self.step_time,
             compute_seconds=pace.seconds,
@@ -366,11 +366,11 @@ class OrderExecutor:
         *,
         received: float,
     ) -> None:
-        """Time other links once the tree's are idle again."""
+        """Time other links once the tree's are idle again, until the end of the training."""
         if node is not None:
             await node.ended()
         await asyncio.sleep(max(0.0, received + work.group.transfer_time - time.monotonic()))
-        until = received + work.deadline
+        until = time.monotonic() + work.group.train_time
         await self._probe(work.probes, attempt, links, received=received, until=until)
 
     def _pace(self, work: wire.Work) -> StepPace:
