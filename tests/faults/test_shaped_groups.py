@@ -130,6 +130,7 @@ def test_the_simulator_predicts_the_rounds(ran: Ran, record_property: Any) -> No
         f"{100 * errors.mean():.1f} % in the mean, {100 * errors.max():.1f} % at worst",
     )
     assert abs(predicted.mean() - real.mean()) <= OFF_BY * real.mean()
+    assert errors.mean() <= OFF_BY
 
 
 def test_nobody_sends_more_than_its_degree_times_a_fragment(ran: Ran, record_property: Any) -> None:

@@ -376,24 +376,23 @@ class CoordinatorRoundLoop:
         waiting: dict[str, object]
         patience = self.experiment.cluster.gather if state.round_seconds == 0 else 0.0
         while not state.stopping:
+            aside = state.left_aside()
             ready = [
                 member.worker
                 for member in state.conductor.ready(time.monotonic())
                 if np.isfinite(member.step_time)
                 and state.has_usual_model(member)
-                and member.worker not in state.left_aside
+                and member.worker not in aside
             ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
-            if not enough and state.left_aside:
-                state.left_aside.clear()
+            if not enough and aside:
+                state.end_left_aside()
                 continue
             if not enough and state.conductor.end_suspensions(time.monotonic()):
                 state.wake_behind()
                 continue
-            complete = len(ready) + len(state.left_aside) == wanted or (
-                enough and waited >= patience
-            )
+            complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
             if complete:
                 state.settle_model_size(ready)
             if complete and state.planner is not None:

@@ -128,7 +128,7 @@ class RoundPlanner:
             steps = plan.local_steps
         else:
             assert plan.deadline is not None
-            steps = np.maximum(1, plan.deadline // self.step_time).astype(np.int64)
+            steps = np.maximum(1, np.nan_to_num(plan.deadline // self.step_time)).astype(np.int64)
         steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
         if isinstance(plan.exchange, GroupAverage):
             transfer_time = group_time(plan.exchange, observation.network)

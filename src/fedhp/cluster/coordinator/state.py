@@ -136,8 +136,8 @@ class CoordinatorState:
         # Group averages: what each worker continues from, by worker; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(versions or {})
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
-        self.left_aside: set[int] = set()  # workers without which the round is tried again
-        self._accused: dict[int, tuple[int, float]] = {}  # incarnation, and when, by worker
+        # Workers that lost a group average: in which round, by which process, and when.
+        self._left_aside: dict[int, tuple[int, int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
         self.bindings = bindings or NameBindings()
         self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name
@@ -256,20 +256,26 @@ class CoordinatorState:
             for worker in failure.lost
         }
         left = silent or broken
-        now = time.monotonic()
         for worker in left & conductor.members.keys():
-            self._accused[worker] = conductor.members[worker].incarnation, now
-        self.left_aside |= left
+            member, coming = conductor.members[worker], self.round_index + 1
+            self._left_aside[worker] = coming, member.incarnation, time.monotonic()
         if left:
             self.history.note("left_aside", {"workers": sorted(left)})
 
-    def _judge_accused(self) -> None:
-        """Who lost an average and is alive nevertheless has kept the others waiting."""
-        for worker, (incarnation, when) in self._accused.items():
+    def left_aside(self) -> list[int]:
+        """Workers without which the next round is tried: they lost an average in this round, or
+        in an earlier one and gave no sign of life since. Who did has kept the others waiting."""
+        for worker, (round_index, incarnation, when) in list(self._left_aside.items()):
             member = self.conductor.members[worker]
-            if member.incarnation == incarnation and member.seen > when:
-                self._suspend(member, "its part of a group average did not come")
-        self._accused = {}
+            if round_index <= self.round_index and member.seen > when:
+                del self._left_aside[worker]
+                if member.incarnation == incarnation:
+                    self._suspend(member, "its part of a group average did not come")
+        return sorted(self._left_aside)
+
+    def end_left_aside(self) -> None:
+        """Without them there are too few."""
+        self._left_aside = {}
 
     def late_report(self, member: Member, report: wire.RoundReport) -> None:
         """A report that does not count any more: the member may still hold a model of the round,
@@ -359,7 +365,7 @@ class CoordinatorState:
             now=time.monotonic(),
         )
         self.reachability.forget(member.worker)
-        self.left_aside.discard(member.worker)
+        self._left_aside.pop(member.worker, None)
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
@@ -776,7 +782,8 @@ class CoordinatorState:
         if self.stopping:
             LOG.warning("round %d is given up: %s", attempt.round_index, self.stopping)
         else:
-            why = "a group average did not come" if self.left_aside else "too few reports"
+            lost = running is not None and running.required
+            why = "a group average did not come" if lost else "too few reports"
             LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self.conductor.give_up()
 
@@ -834,8 +841,6 @@ class CoordinatorState:
         self.digests = self._reported_digests()
         self.versions, self._own = self._versions_after(attempt), {}
         self.conductor.commit()
-        self.left_aside.clear()
-        self._judge_accused()
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
 
     def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:

@@ -337,7 +337,9 @@ class OrderExecutor:
         self._session.note("average_lost", {**node.attempt.to_facts(), "why": str(error)})
         why = "waited in vain" if error.late else "a link broke"
         return wire.RoundReport(
-            failed=why, links=self._tree_links(node, error.lost, received=received)
+            failed=why,
+            step_time=self.step_time,
+            links=self._tree_links(node, error.lost, received=received),
         )
 
     def _tree_links(

@@ -23,6 +23,8 @@ from fedhp.cluster.protocol.guard import Refused
 from fedhp.learn.group import node_sum, plain_mean, plain_sum, root_change
 from fedhp.learn.quantize import Row
 
+AHEAD = 32  # pieces that a worker sends before it has the result of the first of them
+
 
 class NotOpen(Exception):
     """An honest child asks for an average in which this worker takes no part now."""
@@ -88,6 +90,7 @@ class TreeNode:
             worker: asyncio.Queue() for worker in self.children.values()
         }
         self._received = 0  # pieces of the result
+        self._progress = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -174,8 +177,12 @@ class TreeNode:
     # --- pieces out ------------------------------------------------------------------------
 
     async def pieces_up(self) -> AsyncIterator[bytes]:
-        """What the parent gets."""
-        for _ in self.codec.pieces:
+        """What the parent gets. A worker is never far ahead of the result: else the sums of those
+        with fast links would stand in the way of the result on links that both share."""
+        for number in range(len(self.codec.pieces)):
+            while number - self._received >= AHEAD:
+                self._progress.clear()
+                await self._progress.wait()
             yield await self._up.get()
 
     async def pieces_down(self, worker: int) -> AsyncIterator[bytes]:
@@ -248,6 +255,7 @@ class TreeNode:
                 whole = self._rows.consensus[columns] + values
                 queue.put_nowait(self.codec.encode("whole", piece, whole))
         self._received += 1
+        self._progress.set()
         if self._received == len(self.codec.pieces):
             self._finish()
 
