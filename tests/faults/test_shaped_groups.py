@@ -30,7 +30,7 @@ from fedhp.engine.context import planning_context
 from fedhp.record.reader import RunReader
 from fedhp.seeds import Purpose, generator
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray
+from fedhp.types import FloatArray, GroupAverage
 from waiting import let_fault_last, wait_until
 
 ROUNDS = 20
@@ -102,11 +102,11 @@ class shaped:
         self._net.__exit__(*details)
 
 
-def averages(run: Ran) -> Iterator[tuple[CommittedRound, float]]:
+def averages(run: Ran) -> Iterator[tuple[CommittedRound, GroupAverage, float]]:
     """The rounds with an average, and their deadlines."""
     for done, deadline in zip(run.rounds, run.deadline, strict=True):
         if done.group is not None and len(done.group.participants):
-            yield done, float(deadline)
+            yield done, done.group, float(deadline)
 
 
 def test_the_consensus_has_the_bits_of_the_simulation(ran: Ran) -> None:
@@ -120,9 +120,9 @@ def test_the_consensus_has_the_bits_of_the_simulation(ran: Ran) -> None:
 def test_the_simulator_predicts_the_rounds(ran: Ran, record_property: Any) -> None:
     network = planning_context(ran.experiment, model_bits=ran.model_bits).world.network(0.0)
     predicted = np.array(
-        [group_time(done.group, network) + deadline for done, deadline in averages(ran)]
+        [group_time(group, network) + deadline for _, group, deadline in averages(ran)]
     )
-    real = np.array([done.round_time for done, _ in averages(ran)])
+    real = np.array([done.round_time for done, _, _ in averages(ran)])
     errors = np.abs(predicted - real) / real
     record_property(
         "figure: fedhp_plus on shaped links, round time",
@@ -136,12 +136,12 @@ def test_the_simulator_predicts_the_rounds(ran: Ran, record_property: Any) -> No
 def test_nobody_sends_more_than_its_degree_times_a_fragment(ran: Ran, record_property: Any) -> None:
     ratios = []
     with RunReader(ran.folder) as reader:
-        for done, _ in averages(ran):
+        for done, group, _ in averages(ran):
             links = reader.table("links", round_index=done.attempt.round_index)
             used = np.array(links["used"], dtype=np.bool_)
             measured = np.array(links["bytes"])[used]
-            planned = link_bytes(done.group, ran.model_bits)
-            np.testing.assert_array_equal(done.links, done.group.links)
+            planned = link_bytes(group, ran.model_bits)
+            np.testing.assert_array_equal(done.links, group.links)
             ratios.extend((measured / planned).tolist())
     record_property(
         "figure: fedhp_plus on shaped links, bytes of a link",
@@ -154,8 +154,8 @@ def test_nobody_sends_more_than_its_degree_times_a_fragment(ran: Ran, record_pro
 def test_the_slowest_links_take_part_less_often(ran: Ran, record_property: Any) -> None:
     """Participants are chosen by the bandwidth that was measured."""
     counts = np.zeros(8)
-    for done, _ in averages(ran):
-        counts[done.group.participants] += 1
+    for _, group, _ in averages(ran):
+        counts[group.participants] += 1
     record_property("figure: fedhp_plus on shaped links, averages by worker", str(counts.tolist()))
     assert counts[[5, 6, 7]].min() > counts[0]
 
@@ -173,8 +173,7 @@ def test_members_killed_during_the_transfer(tmp_path: Path, record_property: Any
     with shaped(experiment, folder) as cluster:
         cluster.until_round(3, seconds=120)
         for _ in range(KILLS):
-            begun = len(cluster.events("attempt"))
-            wait_until(lambda begun=begun: len(cluster.events("attempt")) > begun, "an attempt")
+            until_attempt(cluster, len(cluster.events("attempt")) + 1)
             group = cluster.events("attempt")[-1]["group"]
             victim = f"w{rng.choice(group['participants'])}"
             let_fault_last(float(rng.uniform(0, 1.0)))
@@ -200,6 +199,11 @@ def test_members_killed_during_the_transfer(tmp_path: Path, record_property: Any
         f"{given_up} attempts given up, the next round after {max(waits):.1f} s at most; "
         f"{sum(verdict.compared for verdict in verification.rounds)} models compared, all equal",
     )
+
+
+def until_attempt(cluster: CustomCluster, count: int) -> None:
+    """Wait until so many attempts have begun."""
+    wait_until(lambda: len(cluster.events("attempt")) >= count, "an attempt")
 
 
 def next_commits(events: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:

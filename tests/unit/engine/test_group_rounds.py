@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedhp
+from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.cluster.coordinator.leadership import check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
@@ -315,9 +316,12 @@ def test_bad_settings(settings: dict[str, Any], key: str) -> None:
     assert caught.value.fix
 
 
-def test_a_network_refuses_it() -> None:
-    with pytest.raises(ConfigError, match="averages groups") as caught:
-        check_network(parse({"algorithm": {"name": "fedhp_plus"}}))
+def test_a_network_needs_a_way_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = parse({"algorithm": {"name": "fedhp_plus"}})
+    check_network(settings)
+    monkeypatch.delattr(FedHPPlus, "restart")
+    with pytest.raises(ConfigError, match="lost its models") as caught:
+        check_network(settings)
     assert caught.value.key == "algorithm.name"
 
 
