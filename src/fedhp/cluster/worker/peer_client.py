@@ -22,7 +22,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, ModelCodec
-from fedhp.cluster.protocol.group_codec import PieceWriter
+from fedhp.cluster.protocol.group_codec import PieceReader, PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
@@ -38,6 +38,7 @@ WORKERS_ONLY = frozenset({WORKER_ROLE})
 LATE = "late"  # this worker itself came to the exchange after its end: no peer is to blame
 FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
+CLIMB_PAUSE = 0.3  # s until the worker above is tried again
 BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
 IDLE_ROUNDS = 10  # until the connection to a peer that no order names any more is closed
 IDLE_CONNECTIONS = 32  # that are kept in addition to those of the last round
@@ -207,14 +208,22 @@ class PeerClient:
             pause = min(2 * pause, LONGEST_SWAP_PAUSE)
 
     async def climb(self, peer: wire.PeerAddress, node: TreeNode, *, patience: float) -> None:
-        """Exchange sums with the worker above in the tree; a link that breaks loses the average."""
-        try:
-            await self._climb(peer, node, patience)
-        except PeerLost as error:
-            node.lose(peer.worker, error.reason)
+        """Exchange sums with the worker above in the tree; a link that breaks loses the average.
+        One that could not be reached at all is tried once more."""
+        reader, until = node.reader(peer.worker), time.monotonic() + patience
+        for last in (False, True):
+            try:
+                await self._climb(peer, node, reader, until - time.monotonic())
+                return
+            except PeerLost as error:
+                if last or reader.taken or error.reason != "unreachable":
+                    node.lose(peer.worker, error.reason)
+                    return
+            await asyncio.sleep(CLIMB_PAUSE)
 
-    async def _climb(self, peer: wire.PeerAddress, node: TreeNode, patience: float) -> None:
-        reader = node.reader(peer.worker)
+    async def _climb(
+        self, peer: wire.PeerAddress, node: TreeNode, reader: PieceReader, patience: float
+    ) -> None:
         envelope = self._session.envelope(node.attempt)
         writer = PieceWriter(node.codec, "sum", envelope)
 

@@ -226,10 +226,10 @@ class PeerService(PeerServicer):
                 node = await self._average.take(
                     attempt, child=caller.name, patience=AVERAGE_SECONDS
                 )
+                child = node.children[caller.name]
+                node.reader(child)
             except NotOpen as error:
                 raise NotAvailable(error.reason, str(error)) from None
-            child = node.children[caller.name]
-            node.reader(child)  # a second stream of the same child is refused here
             await self._exchange_sums(node, child, first, source, context)
 
     async def _exchange_sums(
@@ -260,6 +260,10 @@ class PeerService(PeerServicer):
         except (BadModel, Refused) as error:
             why = f"refused: {error.reason}"
             raise
+        except asyncio.CancelledError:
+            if not node.closed:
+                raise
+            raise NotAvailable("attempt", "this worker is at a later attempt") from None
         finally:
             writing.cancel()
             if why:  # also when the connection breaks, which cancels this call

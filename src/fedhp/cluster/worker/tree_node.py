@@ -74,6 +74,7 @@ class TreeNode:
     ) -> None:
         self.attempt = attempt
         self.codec = codec
+        self.closed = False
         self.parent = group.parent.worker if group.HasField("parent") else -1
         self.children = {child.name: child.worker for child in group.children}
         self.readers: dict[int, PieceReader] = {}  # by worker, of the streams that have begun
@@ -86,6 +87,7 @@ class TreeNode:
         self._change, self._whole = np.zeros_like(rows.change), np.zeros_like(rows.change)
         self._plain = np.zeros_like(rows.plain)
         self._up: asyncio.Queue[bytes] = asyncio.Queue()
+        self._sent: list[bytes] = []  # to the parent
         self._down: dict[int, asyncio.Queue[bytes]] = {
             worker: asyncio.Queue() for worker in self.children.values()
         }
@@ -96,10 +98,10 @@ class TreeNode:
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def begin(self) -> None:
-        """Without children, all sums are the worker's own and ready at once."""
+        """A worker that is alone in its group has the result at once."""
         if not self.codec.pieces:
             self._finish()
-        if not self.children:
+        if not self.children and self.parent < 0:
             for number in range(len(self.codec.pieces)):
                 self._sum(number)
 
@@ -138,6 +140,7 @@ class TreeNode:
 
     def close(self) -> None:
         """End all streams."""
+        self.closed = True
         for task in list(self._tasks):
             task.cancel()
         self._done.cancel()
@@ -154,9 +157,10 @@ class TreeNode:
     # --- pieces in -------------------------------------------------------------------------
 
     def reader(self, worker: int) -> PieceReader:
-        """For the stream of a child, or of the parent; one per attempt."""
+        """For the stream of a child, or of the parent; one per attempt: a sum that was broken off
+        is not begun again."""
         if worker in self.readers:
-            raise Refused("duplicate", f"worker {worker} sends a second stream in one attempt")
+            raise NotOpen("attempt", f"worker {worker} has sent a stream in this attempt already")
         kind: GroupStream = "sum"
         if worker == self.parent:
             kind = "whole" if self._group.returning else "change"
@@ -177,13 +181,18 @@ class TreeNode:
     # --- pieces out ------------------------------------------------------------------------
 
     async def pieces_up(self) -> AsyncIterator[bytes]:
-        """What the parent gets. A worker is never far ahead of the result: else the sums of those
-        with fast links would stand in the way of the result on links that both share."""
+        """What the parent gets; from the first piece on, if it is asked for again. A worker is
+        never far ahead of the result: else the sums of those with fast links would stand in the
+        way of the result on links that both share."""
         for number in range(len(self.codec.pieces)):
             while number - self._received >= AHEAD:
                 self._progress.clear()
                 await self._progress.wait()
-            yield await self._up.get()
+            if number == len(self._sent):
+                if not self.children:  # all sums are the worker's own
+                    self._sum(number)
+                self._sent.append(await self._up.get())
+            yield self._sent[number]
 
     async def pieces_down(self, worker: int) -> AsyncIterator[bytes]:
         """What a child gets."""
