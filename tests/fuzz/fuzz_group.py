@@ -1,7 +1,7 @@
 """An atheris harness for the pieces of a group average: they may raise nothing but BadModel.
 
 Valid streams of all kinds are changed a little, so that most of them pass the first checks.
-Run: python tests/fuzz/fuzz_group.py -runs=1000000 -max_len=256 -timeout=5
+Run: PYTHONPATH=src:tests python tests/fuzz/fuzz_group.py -runs=1000000 -max_len=256 -timeout=5
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ with atheris.instrument_imports(include=["fedhp.cluster.protocol.group_codec"]):
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, GroupStream
 from fedhp.learn.group_state import Columns
+from fuzz.streams import change_bytes, seldom
 
 CODECS = [
     module.FragmentCodec(Columns(3, 3 + trained, 3 + trained + plain), compression)
     for trained, plain in ((700, 5), (1300, 0), (0, 9))
     for compression in ("int8", "none")
 ]
-SPECIAL = (np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -0.0)
 
 
 class Run:
@@ -80,27 +80,6 @@ def stream(source: Any, codec: module.FragmentCodec, kind: GroupStream) -> list[
         place = source.ConsumeIntInRange(0, len(chunks) - 1)
         chunks.insert(place, chunks[source.ConsumeIntInRange(0, len(chunks) - 1)])
     return chunks
-
-
-def seldom(source: Any, share: float) -> bool:
-    """True for a share of the inputs; False after their end, so that short ones stay valid."""
-    return bool(source.ConsumeProbability() > 1 - share)
-
-
-def change_bytes(source: Any, data: bytearray) -> None:
-    """Overwrite, insert or remove a few bytes in place."""
-    place = source.ConsumeIntInRange(0, len(data))
-    kind = source.ConsumeIntInRange(0, 3)
-    if kind == 0:
-        data[place : place + 4] = source.ConsumeBytes(4)
-    elif kind == 1:
-        data[place:place] = source.ConsumeBytes(source.ConsumeIntInRange(0, 16))
-    elif kind == 2:
-        del data[place : place + source.ConsumeIntInRange(0, 16)]
-    else:
-        start = place - place % 4
-        value = np.float32(source.PickValueInList(list(SPECIAL))).tobytes()
-        data[start : start + 4] = value[: len(data) - start]
 
 
 if __name__ == "__main__":
