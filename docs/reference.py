@@ -12,8 +12,9 @@ import fedhp
 from fedhp import api, graph, timing, types
 from fedhp.algorithms import base
 from fedhp.engine.replay import whatif
+from fedhp.engine.runs import tune as tune_runs
 from fedhp.record import reader
-from fedhp.report import sweep
+from fedhp.report import sweep, tune
 
 TARGET = Path(__file__).with_name("reference.md")
 INTRODUCTION = """\
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
             "open_run",
             "compare",
             "sweep",
+            "tune",
             "show",
             "explain",
             "report",
@@ -48,6 +50,8 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ("Functions", whatif, ("whatif", "WhatIf", "ReplayOutcome")),
     ("Results", reader, ("RunReader", "RunSummary")),
     ("Results", sweep, ("SweepResult", "Combination")),
+    ("Results", tune, ("TuneResult", "TuneRow")),
+    ("Results", tune_runs, ("SeededRuns",)),
     ("Results", types, ("RoundRecord",)),
     ("What an algorithm receives", base, ("Federation", "Observation")),
     ("What an algorithm receives", types, ("Reports",)),

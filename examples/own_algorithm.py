@@ -8,12 +8,13 @@ Compare it: fedhp compare examples/own_algorithm.toml --algorithms own_algorithm
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fedhp import Decision, Federation, NeighborMixing, Observation, Plan, Reports
+from fedhp.algorithms import Range
 from fedhp.graph import topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import FloatArray, LinkVerdict
@@ -30,6 +31,8 @@ class PairsState:
 
 class Pairs:
     """The keyword-only parameters are settings; they come from [algorithm] in the file."""
+
+    tunable: ClassVar = {"max_steps": Range(20, 500)}  # what `fedhp tune` tries
 
     def __init__(self, *, max_steps: Annotated[int, Field(ge=1)] = 100) -> None:
         self.max_steps = max_steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -45,8 +45,8 @@ def main() -> int:
         resume=arguments.resume,
     )
     started = time.monotonic()
-    iid = _compare(arguments, IID, ALGORITHMS, out / "iid")
-    skewed = _compare(arguments, SKEWED, [*ALGORITHMS, LITERAL], out / "skewed")
+    iid = compare_runs(arguments, IID, ALGORITHMS, out / "iid")
+    skewed = compare_runs(arguments, SKEWED, [*ALGORITHMS, LITERAL], out / "skewed")
     console = table_console()
     for title, runs in (("IID (p = 0.1)", iid), ("non-IID (p = 0.8)", skewed)):
         console.print(f"\n{title}")
@@ -66,19 +66,32 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    return campaign_parser(__doc__).parse_intermixed_args()
+
+
+def campaign_parser(description: str) -> argparse.ArgumentParser:
+    """What a campaign can be asked for."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("experiment")
     parser.add_argument("overrides", nargs="*", help="key=value")
     parser.add_argument("--seeds", help="separated by commas, such as 3,4,5; default: the file's")
-    parser.add_argument("--out", help="default: runs/acceptance-1, -2, ...")
+    parser.add_argument("--out", help="default: runs/NAME-1, -2, ... by the experiment's name")
     parser.add_argument("--resume", action="store_true", help="resume an earlier campaign")
     parser.add_argument("--jobs", type=int, help="runs at the same time; default: one per core")
-    return parser.parse_intermixed_args()
+    return parser
 
 
-def _compare(
-    arguments: argparse.Namespace, skew: float, algorithms: Sequence[str], out: Path
+def compare_runs(
+    arguments: argparse.Namespace,
+    skew: float,
+    algorithms: Sequence[str],
+    out: Path,
+    *,
+    overrides: Sequence[str] = (),
 ) -> list[RunCurves]:
+    """Run the algorithms at this level; overrides replace those of the command line."""
+    own = {override.partition("=")[0] for override in overrides}
+    asked = [each for each in arguments.overrides if each.partition("=")[0] not in own]
     seeds = [int(seed) for seed in arguments.seeds.split(",")] if arguments.seeds else None
     print(f"{len(algorithms)} algorithms at data.skew = {skew} -> {out}", flush=True)
     runs = fedhp.compare(
@@ -86,7 +99,7 @@ def _compare(
         out,
         algorithms=algorithms,
         seeds=seeds,
-        overrides=[*arguments.overrides, f"data.skew={skew}"],
+        overrides=[*asked, *overrides, f"data.skew={skew}"],
         jobs=arguments.jobs,
         resume=arguments.resume,
         progress=True,
@@ -108,9 +121,14 @@ def _table(checks: Mapping[Deadline, Sequence[AcceptanceCheck]]) -> Table:
     return table
 
 
-if __name__ == "__main__":
+def exit_code_of(campaign: Callable[[], int]) -> int:
+    """Of a campaign that may end with an error."""
     try:
-        sys.exit(main())
+        return campaign()
     except fedhp.FedhpError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

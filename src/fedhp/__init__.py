@@ -18,6 +18,7 @@ _HOMES = {
     "start": "fedhp.api",
     "compare": "fedhp.api",
     "sweep": "fedhp.api",
+    "tune": "fedhp.api",
     "open_run": "fedhp.api",
     "show": "fedhp.api",
     "explain": "fedhp.api",
@@ -75,6 +76,7 @@ __all__ = [
     "show",
     "start",
     "sweep",
+    "tune",
     "whatif",
 ]
 
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
         show,
         start,
         sweep,
+        tune,
     )
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif

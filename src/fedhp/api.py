@@ -26,6 +26,7 @@ from fedhp.wording import default_at
 if TYPE_CHECKING:
     from fedhp.report.pages.reproduction import Reproduction
     from fedhp.report.sweep import SweepResult
+    from fedhp.report.tune import TuneResult
 
 
 def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:
@@ -127,6 +128,71 @@ def sweep(
     errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
     result = read_sweep(plan)
     save_sweep(result, Path(out), figures=figures)
+    if errors:
+        raise errors[0]
+    return result
+
+
+def tune(
+    experiment: Experiment | str | Path,
+    out: str | Path,
+    *,
+    algorithms: Sequence[str] | None = None,
+    budget: int = 20,
+    target: float | None = None,
+    tuning_seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (6, 7, 8),
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    ray: str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    figures: bool = True,
+) -> TuneResult:
+    """Tune algorithms with an equal budget, then compare them on held-out seeds: `fedhp tune`.
+
+    An entry of `algorithms` fixes settings ("adpsgd:overlap=true") or gives ranges
+    ("adpsgd:steps=5..50"). The table, the numbers and the figure are written to `out`. If a run of
+    the comparison fails, the others still run; then the first error is raised.
+    """
+    from fedhp.console.tune import tune_with_progress
+    from fedhp.engine.runs.tune import check_tuning, plan_tuning
+    from fedhp.engine.runs.tune import tune as search
+    from fedhp.report.figures.tune import save_tuning
+    from fedhp.report.labels import names_for
+    from fedhp.report.tune import TuneResult, trial_words
+
+    tables, source = _tables_of(experiment)
+    with blaming([*overrides, *(algorithms or ())]):
+        plan = plan_tuning(
+            tables,
+            overrides=overrides,
+            algorithms=algorithms,
+            budget=budget,
+            target=target,
+            tuning_seeds=tuning_seeds,
+            seeds=seeds,
+            out=Path(out),
+            source=source,
+        )
+        check_tuning(plan, resume=resume)
+    if progress:
+        names = names_for(algorithm.label for algorithm in plan.algorithms)
+        found, errors = tune_with_progress(
+            plan,
+            jobs=jobs,
+            ray=ray,
+            describe=lambda trial, best: trial_words(
+                trial, name=names[trial.algorithm], target=plan.target, best=best
+            ),
+            short_labels=names,
+        )
+    else:
+        found, errors = search(
+            plan, run=lambda batch: run_cells(batch.cells, source=source, jobs=jobs, ray=ray)
+        )
+    result = TuneResult(found)
+    save_tuning(result, figures=figures)
     if errors:
         raise errors[0]
     return result

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     MODULE_NOISE = 14
     HOLDOUT = 15
     OWN_TEST = 16
+    SEARCH = 17  # of settings, in fedhp tune
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

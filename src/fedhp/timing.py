@@ -16,6 +16,13 @@ from fedhp.types import BoolArray, FloatArray, IntArray, Timing, Topology
 ROUNDING = 1e-9
 # Minibatches of one estimate: its cost, where the estimators' time is charged.
 PROBE_BATCHES = 8
+INT8_BLOCK = 256  # values that share a scale, where numbers travel in 8 bits
+
+
+def int8_bytes(values: int) -> int:
+    """Bytes of so many values in 8 bits: their codes, and four bytes for the scale of each block;
+    the last block may be shorter."""
+    return values + 4 * -(-values // INT8_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

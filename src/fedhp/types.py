@@ -149,6 +149,9 @@ class StepRule(StrEnum):
     ASYNCHRONOUS = (
         "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
     )
+    SHARED_MODEL = (
+        "limit: every finished step of any worker moves the one model of all; links cost nothing"
+    )
     GROUP_START = "group: everyone trains until the first deadline, nothing is exchanged"
     GROUP_OVERLAP = "group: everyone trains during the transfer and on until the deadline"
     GROUP_WAIT = "group: everyone waits for the transfer, then trains until the deadline"
@@ -236,6 +239,7 @@ class Action:
     # The next steps start at once; the partner is met as soon as no own transfer is on its way.
     overlap: bool = False
     compression: str = "none"  # of the exchange, or "int8"
+    shared: bool = False  # the change goes to every worker's model, at no cost: the limit
 
 
 @dataclass(frozen=True, slots=True)

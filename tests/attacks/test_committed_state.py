@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from fedhp.cluster.coordinator.leadership import (
     leader_finder,
     warn_of_plain_etcd,
 )
+from fedhp.cluster.ledger import etcd
 from fedhp.cluster.ledger.base import LedgerDamaged
 from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ledger.local import LocalLedger
@@ -228,3 +230,14 @@ def test_etcd_without_tls_is_refused_unless_the_operator_insists(
         assert not caplog.records
         warn_of_plain_etcd(url)
     assert "INSECURE" in caplog.text
+
+
+def test_a_state_in_etcd_that_unpacks_to_too_much_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(etcd, "STATE_BYTES", 1000)
+    assert etcd.unpacked(zlib.compress(bytes(1000))) == bytes(1000)
+    with pytest.raises(zlib.error):
+        etcd.unpacked(zlib.compress(bytes(1001)))
+    with pytest.raises(zlib.error):
+        etcd.unpacked(zlib.compress(STATE)[:-1])

@@ -112,7 +112,14 @@ def test_times_to_a_target_are_interpolated(command: Command, tmp_path: Path) ->
     file = timed(tmp_path, evaluation={"seconds": 12.0})
     assert command("run", file, "horizon=36", "--out", tmp_path / "run").code == 0
     with fedhp.open_run(tmp_path / "run") as run:
-        tests = run.table("evaluations")
+        tests, rounds = run.table("evaluations"), run.table("rounds")
+    sent = [
+        sum(
+            size for r, size in zip(rounds["round"], rounds["bytes_sent"], strict=True) if r <= test
+        )
+        for test in tests["round"][:2]
+    ]
+    assert 0 < sent[0] < sent[1]
     (before, low), (after, high) = zip(tests["clock"][:2], tests["accuracy"][:2], strict=True)
     assert low < high
     target = (low + high) / 2
@@ -122,6 +129,7 @@ def test_times_to_a_target_are_interpolated(command: Command, tmp_path: Path) ->
     )  # fmt: skip
     [summary] = shown.json()["runs"]
     assert list(summary["time_to_target"].values()) == [pytest.approx((before + after) / 2)]
+    assert list(summary["bytes_to_target"].values()) == [pytest.approx(sum(sent) / 2, abs=1)]
 
 
 def test_a_comparison_shows_the_virtual_time(command: Command, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cli.support import Command, CommandResult, caller, write
 from fedhp.cli import call
 from subprocesses import forked_jobs
 
+BY_TARGET = {"time_to_target", "bytes_to_target"}
 FIELDS = {
     "algorithm",
     "seed",
@@ -30,6 +31,7 @@ FIELDS = {
     "mean_local_steps",
     "bytes_sent",
     "time_to_target",
+    "bytes_to_target",
 }
 VARIANTS = ["fedhp", "fedhp:deadline=fill", "adpsgd:steps=4", "dpsgd:training.learning_rate=1e6"]
 SEEDS = [0, 3]
@@ -101,13 +103,14 @@ def test_the_summary_has_means_and_intervals(outcome: CommandResult) -> None:
     assert list(result["summary"]) == VARIANTS
     for label in VARIANTS[:3]:
         mine = [run for run in result["runs"] if run["algorithm"] == label]
-        for field in sorted(FIELDS - {"algorithm", "seed", "rounds", "time_to_target"}):
+        for field in sorted(FIELDS - {"algorithm", "seed", "rounds", *BY_TARGET}):
             interval = result["summary"][label][field]
             mean = sum(run[field] for run in mine) / 2
             assert interval["count"] == 2
             assert interval["mean"] == pytest.approx(mean)
             assert interval["low"] <= interval["mean"] <= interval["high"]
         assert result["summary"][label]["time_to_target"]["0.00"]["reached"] == "2/2"
+        assert result["summary"][label]["bytes_to_target"]["0.00"]["reached"] == "2/2"
 
 
 def test_a_variant_that_diverges_is_marked_and_the_others_finish(

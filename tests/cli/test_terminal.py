@@ -196,6 +196,20 @@ def test_a_sweep_shows_its_results_at_every_width(width: int, folder: Path) -> N
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_tuning_shows_its_results_at_every_width(width: int, folder: Path) -> None:
+    with forked_jobs():
+        algorithms = "--algorithms adpsgd:overlap=true,serve=average,dpsgd --budget 1"
+        line = f"tune tiny.toml rounds=1 {algorithms} --tuning-seeds 0 --seeds 1-2 --jobs 1"
+        code, screen = seen(f"{line} --out tuned --no-figures --resume", width)
+    assert code == 0
+    assert screen.broken == []
+    table = screen.text.partition("algorithm")[2]
+    assert "held-out" in table
+    for word in ("AD-PSGD", "overlap", "D-PSGD", "0.1", "steps", "not reached"):
+        assert word in " ".join(table.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_labels_of_a_comparison_stay_different(width: int, folder: Path) -> None:
     """Shortened labels do not become equal."""
     _, screen = seen("show swept", width)

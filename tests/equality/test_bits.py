@@ -12,7 +12,7 @@ from fedhp.config import Experiment
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted
 
-ALGORITHMS = ["fedhp", "fedhp_plus", "dpsgd", "ldsgd", "adpsgd", "pens"]
+ALGORITHMS = ["fedhp", "fedhp_plus", "dpsgd", "ldsgd", "adpsgd", "pens", "free_links"]
 
 
 def experiment(algorithm: str = "fedhp", **changes: Any) -> Experiment:

@@ -75,6 +75,7 @@ def test_several_shards_are_one_with_symmetric_peers(away: dict[str, Any]) -> No
         ("fedhp", {}),
         ("fedhp_plus", {}),
         ("adpsgd", {}),
+        ("free_links", {}),
         *((algorithm, LOCAL) for algorithm in ALGORITHMS),
     ],
 )

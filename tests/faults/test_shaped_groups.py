@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,24 +83,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(folder, experiment, rounds, np.array(deadline), model_bits)
 
 
-class shaped:
+@contextmanager
+def shaped(experiment: Experiment, folder: Path) -> Iterator[CustomCluster]:
     """A running cluster on these links."""
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        hosts = [COORDINATOR, *(f"w{worker}" for worker in range(experiment.workers))]
-        self._net = Net(hosts)
-        self._cluster = CustomCluster(experiment, folder, net=self._net)
-
-    def __enter__(self) -> CustomCluster:
-        self._net.__enter__()
+    hosts = [COORDINATOR, *(f"w{worker}" for worker in range(experiment.workers))]
+    with Net(hosts) as net, CustomCluster(experiment, folder, net=net) as cluster:
         for worker, megabits in enumerate(MEGABITS):
-            self._net.shape(f"w{worker}", megabits)
-        self._cluster.start()
-        return self._cluster
-
-    def __exit__(self, *details: object) -> None:
-        self._cluster.__exit__(*details)
-        self._net.__exit__(*details)
+            net.shape(f"w{worker}", megabits)
+        cluster.start()
+        yield cluster
 
 
 def averages(run: Ran) -> Iterator[tuple[CommittedRound, GroupAverage, float]]:

@@ -13,7 +13,17 @@ import fedhp
 from fedhp import components
 from fedhp.learn.names import MODEL_SETTINGS, MODELS, TASKS
 
-HEAVY = ("torch", "matplotlib", "sklearn", "scipy", "pandas", "safetensors", "grpc", "cryptography")
+HEAVY = (
+    "torch",
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "safetensors",
+    "grpc",
+    "cryptography",
+    "optuna",
+)
 PUBLIC = [
     "Action",
     "Dataset",
@@ -45,6 +55,7 @@ PUBLIC = [
     "show",
     "start",
     "sweep",
+    "tune",
     "whatif",
 ]
 
@@ -68,7 +79,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     [
         ["--help"],
         ["--version"],
-        *([name, "--help"] for name in ("run", "compare", "whatif", "report", "data")),
+        *([name, "--help"] for name in ("run", "compare", "tune", "whatif", "report", "data")),
     ],
     ids=" ".join,
 )
@@ -92,6 +103,8 @@ WRONG = (
     ["compare", "model.hiden=[3]"],
     ["compare", "--algorithms", "dpsgd,fedph"],
     ["compare", "--algorithms", "adpsgd:stps=3"],
+    ["tune", "roundz=3"],
+    ["tune", "--algorithms", "dpsgd:steps=5..50,fedph"],
 )
 
 

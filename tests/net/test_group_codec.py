@@ -35,7 +35,7 @@ from fedhp.cluster.worker.tree_node import (
 )
 from fedhp.learn.group import group_step
 from fedhp.learn.group_state import Columns
-from fedhp.learn.quantize import INT8_BLOCK
+from fedhp.timing import INT8_BLOCK
 from fedhp.types import GroupAverage
 
 ATTEMPT = Attempt(1, 5, 1)

@@ -43,7 +43,7 @@ def test_dir_lists_the_public_names_without_importing_torch() -> None:
     torch_imported, *names = done.stdout.split()
     assert torch_imported == "False"
     assert names == sorted(fedhp.__all__)
-    commands = {"run", "compare", "sweep", "show", "explain", "whatif", "report", "export"}
+    commands = {"run", "compare", "sweep", "tune", "show", "explain", "whatif", "report", "export"}
     assert commands | {"reproduce"} <= set(names)
     assert "Any" not in names
     for name in names:

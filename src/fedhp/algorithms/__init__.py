@@ -12,7 +12,8 @@ from fedhp.algorithms.base import (
     AsyncAlgorithm,
     Federation,
     Observation,
+    Range,
     load_algorithm,
 )
 
-__all__ = ["Algorithm", "AsyncAlgorithm", "Federation", "Observation", "load_algorithm"]
+__all__ = ["Algorithm", "AsyncAlgorithm", "Federation", "Observation", "Range", "load_algorithm"]

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import STEPS, Federation, Observation, Range, Settings, Space
 from fedhp.algorithms.dpsgd import ring_order
 from fedhp.graph import neighbor_lists
 from fedhp.seeds import Purpose, generator
@@ -35,6 +35,11 @@ class ADPSGD(Settings):
     """
 
     uses_rounds: ClassVar[bool] = False
+    tunable: ClassVar[Space] = {
+        **Settings.tunable,
+        "steps": STEPS,
+        "momentum": Range(0.0, 0.95, unset="training.momentum"),
+    }
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     neighbors: Literal["base", "ring"] = "base"
     overlap: bool = False  # train during the transfer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +20,37 @@ ALGORITHMS = {
     "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
     "ldsgd": "fedhp.algorithms.ldsgd:LDSGD",
     "pens": "fedhp.algorithms.pens:PENS",
+    "free_links": "fedhp.algorithms.free_links:FreeLinks",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What `fedhp tune` tries for a setting: numbers from low to high, whole ones if both are.
+
+    A range that spans a factor of ten or more is searched on a logarithmic scale.
+    """
+
+    low: float
+    high: float
+    unset: str = ""  # the key of the experiment that applies where the setting is none
+
+    @property
+    def whole(self) -> bool:
+        """Whether only whole numbers are tried."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether small numbers are tried as often as large ones."""
+        return self.low > 0 and self.high >= 10 * self.low
+
+
+Choices: TypeAlias = tuple[str | bool, ...]
+Space: TypeAlias = Mapping[str, Range | Choices]  # by setting
+
+LEARNING_RATES = Range(0.02, 1.0, unset="training.learning_rate")
+STEPS = Range(5, 200, unset="training.local_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +173,13 @@ class Settings(BaseModel):
     can be extended. An algorithm that does not declare it counts as if it did. `learning_rate` is
     used by the engine; the algorithm sees the rate of a round in its observation.
     `group_average`: whether its plans have a GroupAverage, for which workers keep more state.
+    `tunable`: what `fedhp tune` tries for its settings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     uses_rounds: ClassVar[bool] = True
     group_average: ClassVar[bool] = False
+    tunable: ClassVar[Space] = {"learning_rate": LEARNING_RATES}
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
 from fedhp.graph import MixingRule, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
@@ -37,6 +37,7 @@ class DPSGD(Settings):
     """Ring over a random permutation, fixed steps."""
 
     uses_rounds: ClassVar[bool] = False
+    tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     weights: MixingRule = "max_degree"
 

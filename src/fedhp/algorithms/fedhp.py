@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,7 +19,9 @@ from fedhp.algorithms.base import (
     Observation,
     OtherDecisions,
     PastRound,
+    Range,
     Settings,
+    Space,
     expected_rounds,
 )
 from fedhp.algorithms.pace import Assignment, fill, literal, moving_average, opt, raw_pace
@@ -79,6 +81,11 @@ class FedHPState:
 class FedHP(Settings):
     """Adaptive steps and topology for every worker, every round."""
 
+    tunable: ClassVar[Space] = {
+        **Settings.tunable,
+        "deadline": ("opt", "fill"),
+        "max_steps": Range(20, 500),
+    }
     planner: Literal["settled", "literal"] = "settled"
     deadline: Literal["opt", "fill"] = "opt"
     pace: Literal["ratio", "formula", "fixed"] = "ratio"

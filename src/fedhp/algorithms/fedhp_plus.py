@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import Federation, Observation, Range, Settings, Space
 from fedhp.algorithms.group_tree import build_tree, fastest_first, group_time, link_times
 from fedhp.algorithms.pace import moving_average
 from fedhp.timing import Network
@@ -69,15 +69,20 @@ class FedHPPlus(Settings):
 
     uses_rounds: ClassVar[bool] = False
     group_average: ClassVar[bool] = True
+    tunable: ClassVar[Space] = {
+        **Settings.tunable,
+        "momentum": Range(0.0, 0.95),
+        "deadline_ratio": Range(0.05, 2.0),
+    }
     learning_rate: Annotated[float, Field(gt=0)] | None = 0.3  # none: training.learning_rate
     fragments: Annotated[int, Field(ge=1, le=1024)] = 2
     compression: Literal["int8", "none"] = "int8"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7
     patience: Annotated[int, Field(ge=0, le=1_000_000)] = 3  # averages without a worker, at most
     min_share: Annotated[float, Field(ge=0, le=1)] = 0.4  # of the workers, in every group
-    deadline_ratio: Annotated[float, Field(ge=0, le=1000)] = 0.3  # deadline / transfer time
-    first_deadline: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0  # s
-    min_steps: Annotated[int, Field(ge=1, le=100_000)] = 1  # of the slowest worker, per deadline
+    deadline_ratio: Annotated[float, Field(ge=0, le=1000)] = 0.1  # deadline / transfer time
+    first_deadline: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.3  # s
+    min_steps: Annotated[int, Field(ge=1, le=100_000)] = 1  # of the fastest worker, per deadline
     max_steps: Annotated[int, Field(ge=1, le=100_000)] = 500  # of the fastest worker
     overlap: bool = True  # train during the transfer as well
 
@@ -206,14 +211,14 @@ class FedHPPlus(Settings):
         )
 
     def _deadline(self, transfer_time: float, step_time: FloatArray) -> float:
-        """A share of the transfer time, with a step at least for the slowest worker. Without
-        that, transfers and training would take turns at being too short."""
+        """A share of the transfer time, with a step at least for the fastest worker; a slower one
+        carries its unfinished step over."""
         known = step_time[np.isfinite(step_time)]
         wanted = self.deadline_ratio * transfer_time
         if not known.size:
             return float(wanted or self.first_deadline)
-        most = self.max_steps * float(known.min())
-        return max(min(wanted, most), self.min_steps * float(known.max()))
+        fastest = float(known.min())
+        return max(min(wanted, self.max_steps * fastest), self.min_steps * fastest)
 
     def _decision(
         self,

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.timing import Network
+from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray
 
 CHUNKS = 128
-INT8_SHARE = 1 / 4 + 1 / 256  # one byte per value, and a scale of 32 bits per 256 values
-HALF_SHARE = 1 / 2
+INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
 FAN_OUT = 2  # children of a worker whose transfers do not share its bandwidth
 
 
@@ -107,12 +106,9 @@ def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
     return np.array(order, dtype=np.int64), np.array(parents, dtype=np.int64)
 
 
-def message_bits(group: GroupAverage, model_bits: float) -> tuple[float, float]:
-    """Bits of a fragment: in a message of the tree, and whole for a worker that returns."""
-    fragment = model_bits / group.fragments
-    if group.compression == "none":
-        return fragment, fragment
-    return fragment * INT8_SHARE, fragment * HALF_SHARE
+def message_bits(group: GroupAverage, model_bits: float) -> float:
+    """Bits of a fragment as a message of the tree, up or down."""
+    return model_bits / group.fragments * (1 if group.compression == "none" else INT8_SHARE)
 
 
 def group_time(group: GroupAverage, network: Network) -> float:
@@ -141,11 +137,12 @@ def link_times(group: GroupAverage, network: Network) -> FloatArray:
 
 def link_bytes(group: GroupAverage, model_bits: float) -> IntArray:
     """Bytes over each link of group.links, up and down together, [E]."""
-    message, whole = message_bits(group, model_bits)
-    below = group.parents >= 0
-    down = np.where(group.returning[below], whole, message)
-    sizes = round(message / 8) + np.rint(down / 8).astype(np.int64)
-    return np.asarray(sizes[_link_order(group)])
+    values = round(model_bits / 32)
+    first, last = (
+        part * values // group.fragments for part in (group.fragment, group.fragment + 1)
+    )
+    message = 4 * (last - first) if group.compression == "none" else int8_bytes(last - first)
+    return np.full(len(group.links), 2 * message, dtype=np.int64)
 
 
 def tree_depth(group: GroupAverage) -> int:
@@ -164,21 +161,14 @@ def tree_depth(group: GroupAverage) -> int:
 
 def _link_seconds(group: GroupAverage, network: Network) -> FloatArray:
     """Seconds of each participant's link to its parent, the root left out; without latency."""
-    message, whole = message_bits(group, network.model_bits)
+    message = message_bits(group, network.model_bits)
     below = group.parents >= 0
     child, parent = group.participants[below], group.parents[below]
-    down = np.where(group.returning[below], whole, message)
-    workers = len(network.bandwidth)
+    lower = upper = np.full(len(child), message)
     if network.sharing:
-        # What each worker sends and receives goes over its bandwidth, in both directions at once.
-        sent = np.bincount(child, minlength=workers) * message
-        sent += np.bincount(parent, weights=down, minlength=workers)
-        received = np.bincount(parent, minlength=workers) * message
-        received += np.bincount(child, weights=down, minlength=workers)
-        load = np.maximum(sent, received)
-        lower, upper = load[child], load[parent]
-    else:
-        lower = upper = np.maximum(down, message)
+        # What a worker sends goes over its bandwidth, and what it receives, both at once.
+        degree = np.bincount(np.concatenate([child, parent]), minlength=len(network.bandwidth))
+        lower, upper = message * degree[child], message * degree[parent]
     if network.bandwidth.ndim == 1:
         by_child, by_parent = lower / network.bandwidth[child], upper / network.bandwidth[parent]
         return np.asarray(np.maximum(by_child, by_parent))

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
 from fedhp.algorithms.dpsgd import RingState, ring_order, ring_plan
 from fedhp.graph import MixingRule
 from fedhp.types import Plan, Reports, StepReason, StepRule
@@ -19,6 +19,7 @@ class LDSGD(Settings):
     """Local and communicating phases in turn."""
 
     uses_rounds: ClassVar[bool] = False
+    tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
     weights: MixingRule = "max_degree"

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import (
+    STEPS,
     Federation,
     Lengthened,
     Observation,
     OtherDecisions,
     PastRound,
+    Range,
     Settings,
+    Space,
 )
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
@@ -55,6 +58,7 @@ class PENSState:
 class PENS(Settings):
     """Performance-based neighbor selection."""
 
+    tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS, "stage_share": Range(0.1, 0.5)}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     stage_share: Annotated[float, Field(ge=0, le=1)] = 0.25  # of the rounds, scoring
     peers: Annotated[int, Field(ge=1)] = 10  # scored per round

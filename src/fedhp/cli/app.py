@@ -22,12 +22,15 @@ from fedhp.cli.run import run
 from fedhp.cli.show import show
 from fedhp.cli.start import demo, init
 from fedhp.cli.sweep import sweep
+from fedhp.cli.tune import tune
 from fedhp.cli.whatif import whatif
 from fedhp.cli.worker import worker
 
 app = CommandApp(help="Decentralized federated learning among unequal participants.")
-for command in (demo, init, run, compare, sweep, reproduce, show, explain, whatif, report, export):
+for command in (demo, init, run, compare, sweep, tune, reproduce):
     app.command()(command)
+for reading_command in (show, explain, whatif, report, export):
+    app.command()(reading_command)
 for network_command in (coordinator, worker, doctor):
     app.command()(network_command)
 app.add_typer(data_app, name="data")

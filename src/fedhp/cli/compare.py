@@ -114,6 +114,7 @@ def _finish(
     from fedhp.report.formatting import count
     from fedhp.report.labels import COMPARISON_FILE
     from fedhp.report.latex import comparison_latex
+    from fedhp.report.limit import find_limit
     from fedhp.report.paired import compare_all
     from fedhp.report.tables import comparison_markdown, comparison_table, paired_lines
 
@@ -127,6 +128,7 @@ def _finish(
         "summary": summarize_runs(summaries),
         "paired": [paired.as_json() for paired in compare_all(summaries)],
         "labels": names,
+        **({"limit": limit.as_json(summaries)} if (limit := find_limit(summaries)) else {}),
     }
     figure_paths: list[Path] = []
     with run_storage_errors(folder):

@@ -204,32 +204,32 @@ def table_console() -> Console:
     return console
 
 
-def parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str, *, option: str = "--seeds") -> list[int]:
     """The seeds of a list such as 0,1,2 or 0-4,7; a range includes both ends."""
     seeds: list[int] = []
     for part in text.split(","):
         low, separator, high = (word.strip() for word in part.partition("-"))
         ends = [low, high] if separator else [low]
         if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in ends):
-            raise _wrong_seeds(text, "")
+            raise _wrong_seeds(text, "", option)
         first, last = int(ends[0]), int(ends[-1])
         if last >= 2**32:
-            raise _wrong_seeds(text, f": {last} is too large")
+            raise _wrong_seeds(text, f": {last} is too large", option)
         if first > last:
-            raise _wrong_seeds(text, f": the range {part.strip()} ends before it starts")
+            raise _wrong_seeds(text, f": the range {part.strip()} ends before it starts", option)
         if last - first >= MOST_SEEDS - len(seeds):
-            raise _wrong_seeds(text, f": it has more than {MOST_SEEDS} entries")
+            raise _wrong_seeds(text, f": it has more than {MOST_SEEDS} entries", option)
         seeds += range(first, last + 1)
     return seeds
 
 
-def _wrong_seeds(text: str, reason: str) -> ConfigError:
+def _wrong_seeds(text: str, reason: str, option: str) -> ConfigError:
     shown = text if len(text) <= 60 else text[:57] + "..."
     return ConfigError(
         f"{shown!r} is not a list of seeds{reason}",
-        key="--seeds",
+        key=option,
         source=COMMAND_LINE,
         allowed="whole numbers from 0 to 4294967295 and ranges of them, separated by commas, "
         f"at most {MOST_SEEDS}",
-        fix="write --seeds 0,1,2 or --seeds 0-9",
+        fix=f"write {option} 0,1,2 or {option} 0-9",
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedhp.console.forecast import Forecast
+from fedhp.console.forecast import Forecast, RunForecast
 from fedhp.console.progress import CampaignProgress
 from fedhp.engine.prepare import cores
-from fedhp.engine.runs.campaign import Cell, run_cells
+from fedhp.engine.runs.campaign import Cell, Report, run_cells
 from fedhp.errors import FedhpError
 
 
@@ -36,31 +36,43 @@ def run_with_progress(
     A narrow terminal shows the short label of a run where the whole one does not fit.
     """
     forecast = Forecast(cells, jobs=jobs or cores(), clock=time.monotonic)
-    lock = threading.Lock()  # events come from one thread per job
     with CampaignProgress(total=len(cells)) as display:
-        started: set[Path] = set()
-
-        def show(cell: Cell, event: dict[str, Any]) -> None:
-            name = name_of(cell)
-            rounds, label = cell.experiment.rounds, short_labels.get(cell.label, cell.label)
-            short, horizon = name.replace(cell.label, label), cell.experiment.horizon
-            with lock:
-                if event["event"] == "started":
-                    display.begin(name, rounds, short=short, horizon=horizon)
-                    return
-                if event["event"] != "round":
-                    forecast.end(cell)
-                    # Only the first line here: the whole message is printed at the end.
-                    outcome = event.get("message", event["event"]).splitlines()[0]
-                    done = event["event"] != "interrupted"
-                    left = forecast.seconds_left() if done else None
-                    display.end(name, outcome, left, done=done)
-                    return
-                forecast.round(cell, event["round"], clock=event["clock"])
-                if cell.folder not in started:
-                    started.add(cell.folder)
-                    done = event["round"] - 1
-                    display.begin(name, rounds, done=done, short=short, horizon=horizon)
-                display.update(name, event, forecast.seconds_left())
-
+        show = cell_display(display, forecast, name_of=name_of, short_labels=short_labels)
         return run_cells(cells, source=source, jobs=jobs, ray=ray, report=show, stop=stop)
+
+
+def cell_display(
+    display: CampaignProgress,
+    forecast: Forecast | RunForecast,
+    *,
+    name_of: Callable[[Cell], str] = cell_name,
+    short_labels: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """What shows the events of cells in a display."""
+    lock = threading.Lock()  # events come from one thread per job
+    started: set[Path] = set()
+
+    def show(cell: Cell, event: dict[str, Any]) -> None:
+        name = name_of(cell)
+        rounds, label = cell.experiment.rounds, short_labels.get(cell.label, cell.label)
+        short, horizon = name.replace(cell.label, label), cell.experiment.horizon
+        with lock:
+            if event["event"] == "started":
+                display.begin(name, rounds, short=short, horizon=horizon)
+                return
+            if event["event"] != "round":
+                forecast.end(cell)
+                # Only the first line here: the whole message is printed at the end.
+                outcome = event.get("message", event["event"]).splitlines()[0]
+                done = event["event"] != "interrupted"
+                left = forecast.seconds_left() if done else None
+                display.end(name, outcome, left, done=done)
+                return
+            forecast.round(cell, event["round"], clock=event["clock"])
+            if cell.folder not in started:
+                started.add(cell.folder)
+                done = event["round"] - 1
+                display.begin(name, rounds, done=done, short=short, horizon=horizon)
+            display.update(name, event, forecast.seconds_left())
+
+    return show

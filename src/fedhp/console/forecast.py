@@ -62,6 +62,32 @@ class Forecast:
         return total / max(1, min(self._jobs, busy))
 
 
+class RunForecast:
+    """The seconds left where most cells are not known yet: they take as long as those so far."""
+
+    def __init__(self, total: int, *, clock: Callable[[], float]) -> None:
+        self.total = total
+        self._clock = clock
+        self._began = clock()
+        self._worked: set[Path] = set()  # runs that had a round; others had been finished before
+        self._ended, self._ended_now = 0, 0
+
+    def round(self, cell: Cell, index: int, *, clock: float = 0.0) -> None:
+        """A round of a run is done."""
+        self._worked.add(cell.folder)
+
+    def end(self, cell: Cell) -> None:
+        """A run has ended, complete or not."""
+        self._ended += 1
+        self._ended_now += cell.folder in self._worked
+
+    def seconds_left(self) -> float | None:
+        """The seconds left; None until a run has ended."""
+        if not self._ended_now:
+            return None
+        return (self._clock() - self._began) / self._ended_now * (self.total - self._ended)
+
+
 def _rounds_left(cell: Cell, index: int, *, clock: float) -> float:
     """Rounds until the end; with a horizon, if they take as long as those so far."""
     horizon = cell.experiment.horizon

@@ -24,7 +24,7 @@ from fedhp.console.heartbeat import (
     is_live,
     print_line,
 )
-from fedhp.terminal import GAP, duration, shorten
+from fedhp.terminal import GAP, duration, fit_text, shorten
 
 ACCURACY = "accuracy"
 UNKNOWN = "-"
@@ -348,6 +348,17 @@ class CampaignProgress:
         self._print(f"{start}{label}{end}{time_left}")
         if self._is_live:
             self._live.refresh()
+
+    def expect(self, runs: int) -> int:
+        """So many runs are still to come, in all or at most; returns how many there are then."""
+        with self._lock:
+            self._total = self._ended + runs
+            return self._total
+
+    def note(self, text: str) -> None:
+        """A line above the bars."""
+        width = self._console.width if self._console.is_terminal else None
+        self._print(fit_text(text, width))
 
     def _summary(self) -> list[str]:
         if not self._total:

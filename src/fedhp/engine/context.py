@@ -8,6 +8,7 @@ from typing import Literal
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings
+from fedhp.algorithms.free_links import FreeLinks
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
@@ -55,8 +56,10 @@ def serving_of(
 
     Tests by virtual time meet it between two exchanges: it serves the model of the last one.
     """
-    if isinstance(algorithm, ADPSGD) and algorithm.serve == "average":
+    if isinstance(algorithm, ADPSGD | FreeLinks) and algorithm.serve == "average":
         return "average"
+    if isinstance(algorithm, FreeLinks):
+        return ""
     by_time = experiment.evaluation.seconds is not None
     return "mixed" if by_time and not isinstance(algorithm, Algorithm) else ""
 

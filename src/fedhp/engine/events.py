@@ -27,9 +27,9 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import with_results
 from fedhp.engine.until import StopCondition
-from fedhp.learn.quantize import INT8_BLOCK
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.timing import INT8_BLOCK, int8_bytes
 from fedhp.types import (
     BoolArray,
     Decision,
@@ -43,10 +43,13 @@ from fedhp.types import (
 )
 
 COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
+NOBODY, EVERYONE = -1, -2  # instead of a partner
 # One byte for a number of four, and one scale of four bytes for each block of numbers.
 INT8_SIZE = 1 / 4 + 1 / INT8_BLOCK
 SERVED_SHARE = 0.1  # of the elapsed time that a served average covers
+SERVED_STEP = 0.002  # of the elapsed time, between two moves of a shared model's average
 RULE = StepReason(StepRule.ASYNCHRONOUS)
+SHARED_RULE = StepReason(StepRule.SHARED_MODEL)
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class EventTable:
     due: FloatArray  # [N] virtual time of its next event
     phase: IntArray  # [N] COMPUTING, TRANSFERRING or AWAY
     turn: IntArray  # [N] how many turns it has begun, minus one
-    partner: IntArray  # [N] -1: nobody
+    partner: IntArray  # [N] a worker, NOBODY, or EVERYONE: the change goes to all models
     steps: IntArray  # [N] of the turn
     duration: FloatArray  # [N] of the current phase, s
     rate: FloatArray  # [N] learning rate of the turn
@@ -106,6 +109,7 @@ class _RoundTotals:
 
     def __init__(self, workers: int) -> None:
         self.events = 0
+        self.shared = False  # whether changes went to all models
         self.steps = np.zeros(workers, dtype=np.int64)
         self.compute = np.zeros(workers)
         self.communication = np.zeros(workers)
@@ -270,7 +274,9 @@ class EventLoop:
         )
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
         table.phase[worker] = COMPUTING
-        table.partner[worker] = -1 if action.partner is None else action.partner
+        table.partner[worker] = NOBODY if action.partner is None else action.partner
+        if action.shared:
+            table.partner[worker] = EVERYONE
         table.steps[worker] = action.local_steps
         table.rate[worker] = rate
         table.duration[worker] = times.sum()
@@ -290,11 +296,18 @@ class EventLoop:
         table = self.table
         if table.untrained[worker]:
             self._train_waiting()
-        norm = self.executor.apply(worker)
+        shared = table.partner[worker] == EVERYONE
+        norm = self.executor.share(worker) if shared else self.executor.apply(worker)
         self._check(worker, norm)
         totals.steps[worker] += table.steps[worker]
         totals.compute[worker] += table.duration[worker]
         totals.norm[worker] = norm
+        if shared:
+            totals.shared = True
+            since = self.clock - float(self.side.served[worker])
+            if self.serving and since >= SERVED_STEP * self.clock:
+                for each in range(self.workers):
+                    self._serve(each)
 
     def _train_waiting(self) -> None:
         """Train all snapshots taken so far in one go: they depend on nothing later."""
@@ -362,8 +375,8 @@ class EventLoop:
         compression = "int8" if int8 else "none"
         distance = self.executor.average(worker, partner, compression=compression)
         totals.communication[worker] += time
-        size = INT8_SIZE if int8 else 1.0
-        sent = 2 * round(size * self.context.model_bytes)
+        size = self.context.model_bytes
+        sent = 2 * (int8_bytes(round(size / 4)) if int8 else size)
         key = (min(worker, partner), max(worker, partner))
         totals.links.setdefault(key, []).append((time, distance, sent))
         if self.serving:
@@ -421,7 +434,7 @@ class EventLoop:
                 links=links,
                 verdicts=np.full(len(links), LinkVerdict.DRAWN, dtype=np.int64),
                 link_time=times,
-                rule=RULE,
+                rule=SHARED_RULE if totals.shared else RULE,
             ),
             train_loss=np.where(worked, self.table.loss, np.nan),
             update_norm=totals.norm,

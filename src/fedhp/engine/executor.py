@@ -165,6 +165,10 @@ class EventExecutor(Protocol):
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
 
+    def share(self, worker: int) -> float:
+        """Add the change that training made to every worker's model; its norm. Of what is averaged
+        plainly (statistics) everyone gets the mean: one N-th of the change."""
+
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """Set both models to their mean; the distance between them before.
 

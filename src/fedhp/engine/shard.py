@@ -310,6 +310,18 @@ class Shard:
         self.counters[row] = self.after_counters[row]
         return float(torch.linalg.vector_norm(change[: self.spec.layout.trainable]))
 
+    def change(self, row: int) -> NDArray[np.float32]:
+        """The part of a change in flight that travels; what does not travel is added here."""
+        mixed = self.spec.layout.mixed
+        self.models[row, mixed:] += self.after[row, mixed:]
+        self.counters[row] = self.after_counters[row]
+        return self.after[row, :mixed].cpu().numpy().copy()
+
+    def shift_all(self, change: NDArray[np.float32]) -> None:
+        """Add a change to the part of every worker's current model that travels."""
+        models = self.models[:, : self.spec.layout.mixed]
+        models += torch.from_numpy(change).to(models.device)
+
     def model(self, row: int) -> NDArray[np.float32]:
         """The part of a worker's current model that travels."""
         return self.models[row, : self.spec.layout.mixed].cpu().numpy().copy()

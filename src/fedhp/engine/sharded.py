@@ -119,26 +119,7 @@ class ShardedExecutor:
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
         """Run every worker's local steps."""
-        trained = _results(
-            self.shards.submit(
-                index,
-                Shard.train,
-                local_steps[group],
-                round_index=round_index,
-                learning_rate=learning_rate,
-            )
-            for index, group in enumerate(self.shards.groups)
-        )
-        loss = self._gather([losses for losses, _ in trained])
-        norms = self._gather([norms for _, norms in trained])
-        check_finite(
-            loss,
-            norms,
-            worked=local_steps > 0,
-            round_index=round_index,
-            learning_rate=learning_rate,
-        )
-        return Training(loss, norms)
+        return self._trained(Shard.train, local_steps, round_index, learning_rate)
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
@@ -185,28 +166,35 @@ class ShardedExecutor:
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
     ) -> Training:
         """After a group average: more local steps of the same round, from the mixed models."""
+        return self._trained(Shard.train_on, local_steps, round_index, learning_rate)
+
+    def _trained(
+        self,
+        method: Callable[..., tuple[FloatArray, FloatArray]],
+        local_steps: IntArray,
+        round_index: int,
+        learning_rate: float,
+    ) -> Training:
         trained = _results(
             self.shards.submit(
                 index,
-                Shard.train_on,
+                method,
                 local_steps[group],
                 round_index=round_index,
                 learning_rate=learning_rate,
             )
             for index, group in enumerate(self.shards.groups)
         )
-        training = Training(
-            self._gather([losses for losses, _ in trained]),
-            self._gather([norms for _, norms in trained]),
-        )
+        loss = self._gather([losses for losses, _ in trained])
+        norms = self._gather([norms for _, norms in trained])
         check_finite(
-            training.loss,
-            training.update_norm,
+            loss,
+            norms,
             worked=local_steps > 0,
             round_index=round_index,
             learning_rate=learning_rate,
         )
-        return training
+        return Training(loss, norms)
 
     def _average_group(self, exchange: GroupAverage) -> None:
         """The sum over the tree is made here, from the participants' rows, in the tree's order: it
@@ -316,6 +304,20 @@ class ShardedExecutor:
         """Add the change that training made to the worker's current model; its norm."""
         shard, position = self._find(worker)
         return self.shards.submit(shard, Shard.apply, position).result()
+
+    def share(self, worker: int) -> float:
+        """Add the change that training made to every worker's model; its norm."""
+        shard, position = self._find(worker)
+        change = self.shards.submit(shard, Shard.change, position).result()
+        layout = self.prepared.layout
+        change[layout.trainable :] /= self.workers
+        if len(self.shards.groups) > 1:
+            self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
+        _results(
+            self.shards.submit(index, Shard.shift_all, change)
+            for index in range(len(self.shards.groups))
+        )
+        return float(np.linalg.norm(change[: layout.trainable]))
 
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """Set both models to their mean, or move them by the coded half of their difference; the

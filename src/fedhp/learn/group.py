@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhp.learn.quantize import Row, from_int8_blocks, to_half, to_int8_blocks
+from fedhp.learn.quantize import Row, from_int8_blocks, to_int8_blocks
 from fedhp.types import GroupAverage
 
 Rows = NDArray[np.float32]
@@ -78,8 +78,8 @@ def next_momentum(change: Row, momentum: Row, factor: float) -> Row:
 
 
 def for_returning(consensus: Row, compression: str) -> Row:
-    """The consensus as a participant that returns decodes it: half precision, or exact."""
-    return consensus if compression == "none" else to_half(consensus).astype(np.float32)
+    """The consensus as a participant that returns decodes it: coded as every message."""
+    return received(consensus, compression)
 
 
 def tree_order(exchange: GroupAverage) -> list[int]:

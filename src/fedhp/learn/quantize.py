@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhp.timing import INT8_BLOCK
+
 Row = NDArray[np.float32]
 
 INT8_LEVELS = 127  # on either side of zero
-INT8_BLOCK = 256  # values that share a scale, where a row is coded by blocks
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 LARGEST_HALF = float(np.finfo(np.float16).max)
 _SLICE_VALUES = 1 << 18  # worked on at a time: temporary arrays stay small and in the cache

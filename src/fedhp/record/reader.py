@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ Columns = dict[str, list[Any]]
 VERDICT = "verdict"  # a column of numbers in the record, of words for those who read it
 VERDICT_WORDS = {int(verdict): verdict.word for verdict in LinkVerdict}
 
+# The folder of `fedhp tune` has this file, and its runs in these folders.
+SEARCH_FILE, TRIALS, COMPARED = "search.json", "trials", "comparison"
 TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last ones
 
 
@@ -216,6 +219,7 @@ class RunSummary:
     class_accuracy: list[float | None] | None = None  # by class, over the same tests
     mean_model_class_accuracy: list[float | None] | None = None
     accuracy_at_time: dict[str, float | None] = field(default_factory=dict)  # evaluation.times
+    bytes_to_target: dict[str, int | None] = field(default_factory=dict)  # sent by all until then
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -229,8 +233,9 @@ def _plain(value: Any) -> Any:
 
 
 def summarize(run: RunReader) -> RunSummary:
-    """Final = mean of the last `final_tests` tests; time to target as in `time_to`."""
+    """Final = mean of the last `final_tests` tests; time and bytes to target as in `time_to`."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
+    sent = sent_until_tests(run)
     evaluation = run.meta("experiment")["evaluation"]
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
     own = run.table("own_test_metrics", first_round=min(tests["round"][-last:], default=0))
@@ -271,7 +276,21 @@ def summarize(run: RunReader) -> RunSummary:
             time_key(time): accuracy_at(time, tests, end=rounds["clock"][-1:])
             for time in evaluation.get("times") or ()
         },
+        bytes_to_target={
+            target_key(target): None if crossing is None else round(crossing)
+            for target in evaluation["targets"]
+            for crossing in [
+                time_to(target, sent, tests["accuracy"], interpolated=interpolates(run))
+            ]
+        },
     )
+
+
+def sent_until_tests(run: RunReader) -> list[int]:
+    """The bytes that all workers had sent at each test."""
+    rounds = run.table("rounds")
+    sent = dict(zip(rounds["round"], accumulate(rounds["bytes_sent"]), strict=True))
+    return [sent[round_index] for round_index in run.table("evaluations")["round"]]
 
 
 def final_metrics(run: RunReader, table: str, rounds: Sequence[int]) -> Columns:
@@ -322,7 +341,7 @@ def time_to(
     target: float, clock: Sequence[float], values: Sequence[float], *, interpolated: bool = False
 ) -> float | None:
     """Virtual time of the first test that reaches the target; interpolated, the time at which the
-    line from the test before crosses it."""
+    line from the test before crosses it. With the bytes sent instead of the clock: its bytes."""
     for index, (time, value) in enumerate(zip(clock, values, strict=True)):
         if value >= target:
             if not (interpolated and index):
@@ -353,8 +372,17 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def find_runs(folder: str | Path) -> list[Path]:
-    """The run folders at or below a folder, sorted."""
+    """The run folders at or below a folder, sorted; of a tuning those that it compares."""
     top = Path(folder)
+    if (top / SEARCH_FILE).is_file():
+        if not (top / COMPARED).is_dir():
+            raise RunError(
+                f"{top} holds a tuning that has not reached its comparison yet",
+                allowed="a tuning that has ended",
+                fix="continue it with fedhp tune --resume, or name the folder of its trials: "
+                f"{top / TRIALS}",
+            )
+        top = top / COMPARED
     if (top / RECORD_FILE).is_file():
         return [top]
     records = top.glob(f"**/{RECORD_FILE}")

@@ -58,7 +58,7 @@ def interval(values: Sequence[float]) -> Interval | None:
 def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
     """Per algorithm: an interval for every number, and for each target how many reached it.
 
-    The time to a target is averaged over the seeds that reached it.
+    Time and bytes to a target are averaged over the seeds that reached it.
     """
     summary: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(run.algorithm for run in runs):
@@ -69,7 +69,12 @@ def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
             spread = interval(values)
             entry[field] = spread.as_json() if spread else None
         entry["time_to_target"] = {
-            target: _target(target, group) for target in group[0].time_to_target
+            target: _target([run.time_to_target.get(target) for run in group])
+            for target in group[0].time_to_target
+        }
+        entry["bytes_to_target"] = {
+            target: _target([run.bytes_to_target.get(target) for run in group])
+            for target in group[0].bytes_to_target
         }
         entry["accuracy_at_time"] = {
             time: _at_time(time, group) for time in group[0].accuracy_at_time
@@ -92,11 +97,12 @@ def _at_time(time: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
     return spread.as_json() if spread else {"mean": None, "low": None, "high": None, "count": 0}
 
 
-def _target(target: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
-    times = [time for run in runs if (time := run.time_to_target.get(target)) is not None]
-    spread = interval(times)
+def _target(values: Sequence[float | None]) -> dict[str, Any]:
+    """Over the seeds that reached it."""
+    reached = [value for value in values if value is not None]
+    spread = interval(reached)
     return {
         **(spread.as_json() if spread else {"mean": None, "low": None, "high": None}),
-        "count": len(times),
-        "reached": f"{len(times)}/{len(runs)}",
+        "count": len(reached),
+        "reached": f"{len(reached)}/{len(values)}",
     }

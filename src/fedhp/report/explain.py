@@ -182,6 +182,11 @@ def _rule_words(view: RoundView) -> str:
                 "Asynchronous: each worker trains when it is ready, then averages with one random "
                 "neighbor."
             )
+        case StepRule.SHARED_MODEL:
+            return (
+                "The limit: there is one model, every finished step of any worker moves it at "
+                "once, and links cost nothing."
+            )
         case StepRule.GROUP_START:
             return f"Everyone trains for {seconds(deadline)}; nothing is exchanged yet."
         case StepRule.GROUP_OVERLAP:

@@ -182,22 +182,24 @@ def save_report_data(
 
 
 def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> list[Path]:
-    """One row per run; every target and every time has a column. `path` is without a suffix."""
+    """One row per run; targets (time, bytes) and times have columns. `path` has no suffix."""
     targets = sorted({t for run in runs for t in run.summary.time_to_target}, key=float)
     times = sorted({t for run in runs for t in run.summary.accuracy_at_time}, key=float)
     lists = ("class_accuracy", "mean_model_class_accuracy")  # the table class_test_metrics has them
-    left_out = ("algorithm", "seed", "time_to_target", "accuracy_at_time", *lists)
+    by_target = ("time_to_target", "bytes_to_target")
+    left_out = ("algorithm", "seed", *by_target, "accuracy_at_time", *lists)
     names = [name for name in RunSummary.__slots__ if name not in left_out]
     types = dict(owner)
     for name in names:
         integer = "INTEGER" if name in SUMMARY_INTEGERS else "REAL"
         types[name] = "TEXT" if name in SUMMARY_TEXTS else integer
     types |= {f"time_to_{target}": "REAL" for target in targets}
+    types |= {f"bytes_to_{target}": "INTEGER" for target in targets}
     types |= {f"accuracy_at_{time}": "REAL" for time in times}
     rows: Rows = []
     for run in runs:
         plain = run.summary.as_json()
-        reached = [plain["time_to_target"].get(target) for target in targets]
+        reached = [plain[name].get(target) for name in by_target for target in targets]
         results = [plain["accuracy_at_time"].get(time) for time in times]
         rows.append((*run.owner, *(plain[name] for name in names), *reached, *results))
     return save_frame(path, types, lambda: iter([rows]))
@@ -232,7 +234,9 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
         for label, summary in summarize_runs(finished).items():
             numbers = {name: value for name, value in summary.items() if isinstance(value, dict)}
             times, results = numbers.pop("time_to_target"), numbers.pop("accuracy_at_time")
+            sizes = numbers.pop("bytes_to_target")
             numbers |= {f"time_to_{target}": value for target, value in times.items()}
+            numbers |= {f"bytes_to_{target}": value for target, value in sizes.items()}
             numbers |= {f"accuracy_at_{time}": value for time, value in results.items()}
             for name, value in numbers.items():
                 values = (value["mean"], value["low"], value["high"], value["count"])

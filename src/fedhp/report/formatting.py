@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 ACCURACY = "accuracy"  # the metric that is a share, shown in percent
 MISSING = "–"
+LIMIT = "free_links"  # the algorithm on links that cost nothing
 ALGORITHM_NAMES = {
     "fedhp": "FedHP",
     "fedhp_plus": "FedHP+",
     "dpsgd": "D-PSGD",
     "adpsgd": "AD-PSGD",
+    LIMIT: "free links (limit)",
     "ldsgd": "LD-SGD",
     "pens": "PENS",
 }
@@ -138,7 +140,7 @@ def short_names(labels: Sequence[str]) -> dict[str, str]:
         shared = set()
     names = {}
     for label, (base, settings) in parsed.items():
-        words = [_setting_words(setting) for setting in settings if setting not in shared]
+        words = [setting_words(setting) for setting in settings if setting not in shared]
         names[label] = " ".join(filter(None, [ALGORITHM_NAMES.get(base, base), ", ".join(words)]))
     uses = Counter(names.values())
     return {label: name if uses[name] == 1 else label_name(label) for label, name in names.items()}
@@ -151,9 +153,11 @@ def _label_parts(label: str) -> tuple[str, list[str]]:
     return ":".join(parts[:first]), parts[first:]
 
 
-def _setting_words(setting: str) -> str:
+def setting_words(setting: str) -> str:
+    """key=value as names have it: 12 steps, lr 0.4, deadline fill, overlap, no overlap."""
     key, _, value = setting.partition("=")
     key = key.rpartition(".")[2].strip()
     if key in ("steps", "local_steps"):
         return f"{value} steps"
-    return f"{'lr' if key == 'learning_rate' else key.replace('_', ' ')} {value}"
+    words = "lr" if key == "learning_rate" else key.replace("_", " ")
+    return {"true": words, "false": f"no {words}"}.get(value, f"{words} {value}")

@@ -27,7 +27,7 @@ from fedhp.types import FloatArray
 FINISHED = "finished"
 # What tells the runs of one batch apart, or changes no number that is compared.
 FREE = ("algorithm", "seed", "device", "engine", *FREE_ON_RESUME)
-FAVOURITE = "fedhp"
+FAVOURITES = ("fedhp_plus", "fedhp")  # what the others are compared with, if it is there
 SETTINGS_IN_NAME = 3  # of a batch
 LONGEST_VALUE = 40  # letters of a setting's value in it
 
@@ -72,9 +72,10 @@ class Batch:
         return list(dict.fromkeys(run.label for run in self.runs))
 
     def representative_runs(self) -> list[RunEntry]:
-        """One run per label, of one seed where all have it: FedHP, a rival, then the others."""
+        """One run per label, of one seed where all have it: FedHP+ or FedHP, a rival, then the
+        others."""
         chosen = [self._representative_run(label) for label in self.labels]
-        chosen.sort(key=lambda run: (run.label != FAVOURITE, label_base(run.label) != FAVOURITE))
+        chosen.sort(key=lambda run: favourite_rank(run.label))
         first, *rest = chosen
         # Next to a round of FedHP, one of another algorithm with a barrier shows the most.
         rivals = sorted(
@@ -91,6 +92,13 @@ class Batch:
             (run for run in self.runs if run.label == label),
             key=lambda run: (run.status != FINISHED, run.seed not in common_seeds, run.seed),
         )
+
+
+def favourite_rank(label: str) -> tuple[int, bool]:
+    """The least of several labels is what the others are compared with."""
+    base = label_base(label)
+    rank = FAVOURITES.index(base) if base in FAVOURITES else len(FAVOURITES)
+    return rank, label not in FAVOURITES
 
 
 @dataclass(frozen=True, slots=True)

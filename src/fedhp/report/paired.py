@@ -16,8 +16,16 @@ from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.claims.runs import difference
-from fedhp.report.formatting import ACCURACY, count, number, sentence, target_name
-from fedhp.report.groups import FAVOURITE, FINISHED
+from fedhp.report.formatting import (
+    ACCURACY,
+    LIMIT,
+    count,
+    label_base,
+    number,
+    sentence,
+    target_name,
+)
+from fedhp.report.groups import FAVOURITES, FINISHED
 
 Value: TypeAlias = Callable[[RunSummary], float | None]
 PairedVerdict: TypeAlias = Literal["faster", "slower", "better", "worse", "cannot tell"]
@@ -71,12 +79,13 @@ def compare_all(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
 
 
 def reference_label(labels: Sequence[str]) -> str:
-    """The label that the others are compared with: FedHP, or the first."""
-    return FAVOURITE if FAVOURITE in labels else labels[0]
+    """The label that the others are compared with: FedHP+, FedHP, or the first."""
+    return next((label for label in FAVOURITES if label in labels), labels[0])
 
 
 def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
     """The reference against every other label: time to the telling target, then final results."""
+    summaries = competitors(summaries)
     by_label = finished_by_label(summaries)
     if len(by_label) < 2:
         return []
@@ -86,6 +95,12 @@ def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
     pairs = [] if target is None else [compare_times(first, b, target) for b in by_label.items()]
     pairs = [paired for paired in pairs if paired.spread is not None]  # somebody reached it
     return [*pairs, *(compare_finals(first, second) for second in by_label.items())]
+
+
+def competitors(summaries: Iterable[RunSummary]) -> list[RunSummary]:
+    """The runs without those of the limit, which nobody can beat; all if there are no others."""
+    runs = list(summaries)
+    return [run for run in runs if label_base(run.algorithm) != LIMIT] or runs
 
 
 Labelled: TypeAlias = tuple[str, Sequence[RunSummary]]  # a label and its finished runs
@@ -150,7 +165,7 @@ def is_lower(first: Labelled, second: Labelled, value: Value) -> bool:
 
 def telling_target(summaries: Iterable[RunSummary]) -> str | None:
     """The target that most labels reached in a finished run, of these the highest."""
-    runs = list(summaries)
+    runs = competitors(summaries)
     targets = dict.fromkeys(target for run in runs for target in run.time_to_target)
     by_label = finished_by_label(runs)
 

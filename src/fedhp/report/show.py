@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 20  # that are listed; export and --json have all
 DIGEST = "digest"
+TUNING_TABLE = "tune.md"  # of `fedhp tune`
 SHORT_DIGEST = 12  # characters, where there is no room for all
 
 
@@ -163,12 +164,14 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
     for metric in dict.fromkeys(summary.metric for summary in summaries):
         same = [summary for summary in summaries if summary.metric == metric]
         parts += ["", comparison_table(same, names=names)]
+    if (top / TUNING_TABLE).is_file():
+        parts.append(f"the settings found, and how: {top / TUNING_TABLE}")
     return [*parts, Hint("show one of them:", f"fedhp show {shlex.quote(str(folders[0]))}")]
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:
     reached = [
-        (f"to {target_name(target, metric)}", "not reached" if time is None else seconds(time))
+        (f"to {target_name(target, metric)}", _reached(time, summary.bytes_to_target.get(target)))
         for target, time in summary.time_to_target.items()
     ]
     at_times = [
@@ -213,6 +216,12 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         ("data sent", data_size(summary.bytes_sent)),
         (DIGEST, summary.digest),
     ]
+
+
+def _reached(time: float | None, sent: int | None) -> str:
+    if time is None:
+        return "not reached"
+    return seconds(time) if sent is None else f"{seconds(time)}, {data_size(sent)} sent"
 
 
 def _result_at(time: str, summary: RunSummary, metric: str) -> str:

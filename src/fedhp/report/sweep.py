@@ -22,7 +22,13 @@ from fedhp.report.formatting import (
     time_name,
 )
 from fedhp.report.groups import FINISHED
-from fedhp.report.tables import AT_TIME_CAPTION, new_table, with_spread
+from fedhp.report.tables import (
+    AT_TIME_CAPTION,
+    markdown_table,
+    new_table,
+    time_text,
+    with_spread,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,7 +121,12 @@ def sweep_table(result: SweepResult) -> Table:
     table = new_table(
         *(*keys, final, *others),
         left=keys,
-        drop_first=("seeds", "data\nsent", *reversed(others), *fixed),
+        drop_first=(
+            *("seeds", "data\nsent"),
+            *(header for header in others if header.startswith("sent")),
+            *reversed(others),
+            *fixed,
+        ),
         keep=(*(key for key in keys if key not in fixed), final),
         caption=caption,
     )
@@ -127,10 +138,7 @@ def sweep_table(result: SweepResult) -> Table:
 def sweep_markdown(result: SweepResult) -> str:
     """The table as Markdown, with its caption below."""
     headers, rows, caption = sweep_rows(result)
-    lines = [[header.replace("\n", " ") for header in headers]]
-    lines.append(["---"] * len(result.keys) + ["---:"] * (len(headers) - len(result.keys)))
-    texts = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in [*lines, *rows]]
-    return "\n".join([*(f"| {text} |" for text in texts), "", caption]) + "\n"
+    return f"{markdown_table(headers, rows, left=len(result.keys))}\n{caption}\n"
 
 
 def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
@@ -145,6 +153,9 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     for target in result.targets:
         headers.append(f"to {target_name(target, metric or ACCURACY)}\n(s)")
         columns.append(_times(result, target))
+    for target in result.targets:
+        headers.append(f"sent to\n{target_name(target, metric or ACCURACY)}")
+        columns.append(_sizes(result, target))
     for time in result.times:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
         columns.append(_results_at(result, time, metric=metric))
@@ -169,17 +180,19 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
 def _times(result: SweepResult, target: str) -> list[str]:
     spreads = [each.time_to(target) for each in result.combinations]
     decimals = decimals_for(spread.mean if spread else None for spread in spreads)
+    return [
+        time_text(spread, runs=len(each.finished), decimals=decimals) if each.finished else MISSING
+        for each, spread in zip(result.combinations, spreads, strict=True)
+    ]
+
+
+def _sizes(result: SweepResult, target: str) -> list[str]:
     texts = []
-    for each, spread in zip(result.combinations, spreads, strict=True):
-        if not each.finished:
-            texts.append(MISSING)
-        elif spread is None:
-            texts.append("not reached")
-        elif spread.count < len(each.finished):
-            share = f"({spread.count}/{len(each.finished)} reached)"
-            texts.append(f"{spread.mean:.{decimals}f} {share}")
-        else:
-            texts.append(with_spread(spread, decimals))
+    for each in result.combinations:
+        sizes = [run.bytes_to_target.get(target) for run in each.finished]
+        spread = interval([size for size in sizes if size is not None])
+        missing = "not reached" if each.finished else MISSING
+        texts.append(missing if spread is None else data_size(spread.mean))
     return texts
 
 

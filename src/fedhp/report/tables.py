@@ -25,10 +25,12 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.groups import FINISHED
 from fedhp.report.labels import names_for
+from fedhp.report.limit import find_limit
 from fedhp.report.paired import (
     Labelled,
     compare_times,
     comparison_pairs,
+    competitors,
     finished_by_label,
     is_lower,
     paired_words,
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 20
 # In a narrow terminal; how the headers begin.
-DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "waiting", "round")
+DROPPED_FIRST = ("best", "test", "mean-", "worst", "mean\n", "data", "sent", "waiting", "round")
 WORKER_DROPPED_FIRST = (
     *("step\n(s)", "compute\n(s)", "loss", "test\nloss", "link\n(s)", "links", "done\n(s)"),
 )
@@ -66,7 +68,8 @@ class Column:
     scale: float = 1.0
     decimals: int | None = None  # None: by the column's largest value
     write: Callable[[float], str] | None = None  # instead of decimals
-    target: str = ""  # its key, if this is the time to one: may be missing, not reached
+    target: str = ""  # its key, if this is the time to one
+    goal: bool = False  # of a target: missing if that was not reached
     time: str = ""  # its key, if this is the result at one: missing if the run ended before
 
 
@@ -158,7 +161,8 @@ def comparison_grid(
         for column in columns
     ]
     rows: list[list[TableCell]] = []
-    labels: list[str | None] = []  # of the rows; None: an unfinished run
+    ranked = finished_by_label(competitors(summaries))
+    labels: list[str | None] = []  # of the rows; None: an unfinished run, or the limit
     for label in dict.fromkeys(run.algorithm for run in summaries):
         runs = [run for run in summaries if run.algorithm == label]
         finished = [run for run in runs if run.status == FINISHED]
@@ -166,14 +170,14 @@ def comparison_grid(
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
             rows.append([TableCell(names[label] + part), *cells])
-            labels.append(label)
+            labels.append(label if label in ranked else None)
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
                 rows.append([TableCell(_unfinished(run, names[label])), *cells])
                 labels.append(None)
     headers = ["algorithm", *(column.header for column in columns)]
-    rows = _mark_best(rows, labels, columns=columns, runs=finished_by_label(summaries))
+    rows = _mark_best(rows, labels, columns=columns, runs=ranked)
     marked = any(cell.best for row in rows for cell in row)
     caption = _caption(summaries, best_marked=marked)
     return ComparisonGrid(headers, rows, caption, BOLD_CAPTION if marked else "")
@@ -191,9 +195,13 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     def time_to(target: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.time_to_target.get(target)
 
+    def bytes_to(target: str) -> Callable[[RunSummary], float | None]:
+        return lambda run: run.bytes_to_target.get(target)
+
     def result_at(time: str) -> Callable[[RunSummary], float | None]:
         return lambda run: run.accuracy_at_time.get(time)
 
+    limit = find_limit(summaries)
     return [
         Column(
             f"final\n{unit}", lambda run: run.final_accuracy, -1, True, scale, decimals=decimals
@@ -240,9 +248,25 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
         *(
             Column(
-                f"to {target_name(target, metric)}\n(s)", time_to(target), 1, True, target=target
+                f"to {target_name(target, metric)}\n(s)",
+                time_to(target),
+                1,
+                True,
+                target=target,
+                goal=True,
             )
             for target in targets
+        ),
+        *(
+            Column(
+                f"sent to\n{target_name(target, metric)}",
+                bytes_to(target),
+                1,
+                write=data_size,
+                goal=True,
+            )
+            for target in targets
+            if any(target in run.bytes_to_target for run in summaries)
         ),
         *(
             Column(
@@ -255,6 +279,11 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
                 time=time,
             )
             for time in times
+        ),
+        *(
+            [Column("share of\nlimit %", limit.share, -1, scale=100.0, decimals=0)]
+            if limit is not None
+            else []
         ),
         Column("round\n(s)", lambda run: run.round_time, 1),
         Column("waiting\n(s)", lambda run: run.mean_waiting_time, 1),
@@ -272,11 +301,11 @@ def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
-        return TableCell("not reached" if column.target else MISSING)
-    if column.write is not None:
-        return TableCell(column.write(spread.mean), column.better * spread.mean)
+        return TableCell("not reached" if column.goal else MISSING)
     text = fixed(spread.mean, column.decimals or 0)
-    if column.target and len(values) < len(runs):
+    if column.write is not None:
+        text = column.write(spread.mean)
+    if column.goal and len(values) < len(runs):
         return TableCell(f"{text} ({len(values)}/{len(runs)} reached)")
     if column.time and len(values) < len(runs):
         return TableCell(f"{text} ({len(values)}/{len(runs)} seeds)")
@@ -293,6 +322,23 @@ def with_spread(spread: Interval, decimals: int) -> str:
     return f"{text} ± {fixed(spread.high - spread.mean, decimals)}"
 
 
+def time_text(spread: Interval | None, *, runs: int, decimals: int) -> str:
+    """A time to a target, over those of some runs that reached it."""
+    if spread is None:
+        return "not reached"
+    if spread.count < runs:
+        return f"{spread.mean:.{decimals}f} ({spread.count}/{runs} reached)"
+    return with_spread(spread, decimals)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """A table in Markdown; the first `left` columns are aligned left."""
+    ruler = ["---"] * left + ["---:"] * (len(headers) - left)
+    lines = [[header.replace("\n", " ") for header in headers], ruler, *rows]
+    texts = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    return "".join(f"| {text} |\n" for text in texts)
+
+
 def _unfinished(run: RunSummary, name: str) -> str:
     what = {"created": "not started", "running": "still running"}.get(run.status, run.status)
     return f"{name}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
@@ -303,6 +349,10 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if any(run.accuracy_at_time for run in summaries):
         notes.append(AT_TIME_CAPTION)
+    limit = find_limit(summaries)
+    if limit is not None:
+        goal = target_name(limit.target, summaries[0].metric)
+        notes.append(f"share of the limit: its time to {goal} / the algorithm's")
     if len(seeds) > 1:
         notes.append(f"mean ± half-width of the 95 % interval over {len(seeds)} seeds")
     if not best_marked and len(finished_by_label(summaries)) > 1 and len(seeds) < INTERVAL_SEEDS:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhp.config import parse
-from fedhp.console.forecast import Forecast, cost_kind, round_work
+from fedhp.console.forecast import Forecast, RunForecast, cost_kind, round_work
 from fedhp.engine.runs.campaign import Cell
 from fedhp.terminal import duration
 
@@ -89,3 +89,18 @@ def test_with_a_horizon_rounds_take_as_long_as_those_so_far() -> None:
     clock.now = 2.0
     forecast.round(one, 2, clock=10.0)
     assert forecast.seconds_left() == pytest.approx(2.0 * 18)
+
+
+def test_runs_that_are_not_known_yet_take_as_long_as_those_so_far() -> None:
+    clock = Clock()
+    found, one, two = cell("found"), cell("one"), cell("two")
+    forecast = RunForecast(10, clock=clock)
+    forecast.end(found)  # it had been finished before
+    assert forecast.seconds_left() is None
+    for run in (one, two):
+        forecast.round(run, 1)
+        clock.now += 4.0
+        forecast.end(run)
+    assert forecast.seconds_left() == pytest.approx(4.0 * 7)
+    forecast.total = 6
+    assert forecast.seconds_left() == pytest.approx(4.0 * 3)

@@ -27,6 +27,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ldsgd": {},
     "pens": {"stage_share": 0.5},
     "adpsgd": {},
+    "free_links": {},
 }
 EXACT: dict[str, Any] = {"training": {"kernel": "worker", "mixing": "ordered"}}
 NORMED: dict[str, Any] = {"model": {"name": "unit.engine.runs:normed"}}

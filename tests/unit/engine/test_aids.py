@@ -148,7 +148,8 @@ def test_with_overlap_nobody_ever_waits(changes: dict[str, Any]) -> None:
             arrival = arrivals[index] if index < len(arrivals) else np.inf
             start = began
     sent = sum(record.bytes_sent for record in run.records)
-    assert sent == len(run.exchanges) * 2 * round(INT8_SIZE * run.executor.prepared.model_bytes)
+    values = run.executor.prepared.model_bytes // 4
+    assert sent == len(run.exchanges) * 2 * (values + 4 * int(np.ceil(values / 256)))
     without = Watched(changes, compression="int8")
     time = without.loop.clock
     trained = np.sum([record.local_steps for record in without.records], axis=0)

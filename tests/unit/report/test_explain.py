@@ -15,7 +15,7 @@ from fedhp.report.formatting import number, seconds
 from fedhp.report.rounds import bridges_of
 from fedhp.types import LinkVerdict, StepReason, StepRule
 from unit.report.conftest import Runs
-from unit.report.runs import query, wide_run
+from unit.report.runs import make_run, query, wide_run
 
 
 def said(folder: Path, round_index: int) -> dict[str, str]:
@@ -225,14 +225,16 @@ def test_literal_planner_and_fill_say_their_rule(runs: Runs) -> None:
     assert "(rule fill)" in fill
 
 
-def test_a_recorded_rule_is_read_back(runs: Runs) -> None:
+def test_a_recorded_rule_is_read_back(runs: Runs, tmp_path: Path) -> None:
     numbers = {"steps": 30, "tried": 25, "peers": 10, "keep": 3}
     for rule in StepRule:
         used = {name: value for name, value in numbers.items() if f"{{{name}}}" in rule}
         reason = StepReason(rule, used)
         assert "{" not in str(reason)
         assert StepReason.parse(str(reason)) == reason
-    every = (*runs.comparison, runs.plus, runs.plus_waiting, runs.fill, runs.literal)
+    limit = make_run(tmp_path / "limit", "free_links", rounds=2)
+    assert "every finished step of any worker moves it at once" in " ".join(said(limit, 2).values())
+    every = (*runs.comparison, runs.plus, runs.plus_waiting, runs.fill, runs.literal, limit)
     texts = {text for folder in every for (text,) in query(folder, "SELECT rule FROM rounds")}
     found = [StepReason.parse(text) for text in texts]
     assert {reason.rule for reason in found if reason} >= {*StepRule} - {StepRule.FILL_PACE}

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedhp.record.reader import RunReader, RunSummary
+from fedhp.report.limit import find_limit
 from fedhp.report.tables import (
     comparison_grid,
     comparison_markdown,
     comparison_table,
+    paired_lines,
     round_table,
     spread_evenly,
     worker_table,
@@ -220,3 +222,41 @@ def test_the_caption_says_what_final_is() -> None:
     assert "final: the last test" in comparison_markdown([summary("fedhp")])
     mixed = comparison_markdown([three, summary("dpsgd", final_tests=1)])
     assert "final: mean of the last 1 to 3 tests" in mixed
+
+
+def test_bytes_to_a_target_are_next_to_its_time() -> None:
+    """Also where only some seeds reached it, and not where a narrow terminal has no room."""
+    runs = [
+        summary("a", seed, time_to_target={"0.80": t}, bytes_to_target={"0.80": b})
+        for seed, (t, b) in enumerate([(50.0, 2_000_000), (60.0, 4_000_000), (None, None)])
+    ]
+    rows = cells(runs)
+    assert rows["a"]["sent to 80 %"] == "3.00 MB (2/3 reached)"
+    assert cells(runs[2:])["a"]["sent to 80 %"] == "not reached"
+    assert "sent to" in rendered(comparison_table(runs), 200)
+    assert "sent to 80 %" in rendered(comparison_table(runs), 60).split("no room for:")[1]
+
+
+def test_the_limit_gives_every_algorithm_its_share() -> None:
+    """Of several variants the fastest counts, seed by seed; it is never called the best."""
+    limit = [summary("free_links", s, time_to_target={"0.80": 10.0 + s}) for s in range(3)]
+    slower = [summary("free_links:serve=model", s, time_to_target={"0.80": 30.0}) for s in range(3)]
+    fast = [summary("fedhp_plus", s, time_to_target={"0.80": 20.0 + 2 * s}) for s in range(3)]
+    slow = [summary("adpsgd", s, time_to_target={"0.80": 100.0 + 10 * s}) for s in range(3)]
+    runs = [*slower, *limit, *fast, *slow]
+    rows = cells(runs)
+    assert rows["FedHP+"]["share of limit %"] == "**50**"
+    assert rows["AD-PSGD"]["share of limit %"] == "10"
+    assert rows["FedHP+"]["to 80 % (s)"].startswith("**")
+    assert [line.split(" (")[0] for line in paired_lines(runs)] == [
+        "To 80 %, FedHP+ is faster than AD-PSGD",
+        "At the end, FedHP+ against AD-PSGD: cannot tell",
+    ]
+    found = find_limit(runs)
+    assert found is not None
+    assert found.label == "free_links"
+    assert found.as_json(runs)["shares"]["adpsgd"]["mean"] == pytest.approx(0.1)
+    assert find_limit([*fast, *slow]) is None
+    assert find_limit(limit) is None
+    unreached = [summary("fedhp_plus", s, time_to_target={"0.80": None}) for s in range(3)]
+    assert cells([*limit, *unreached, *slow])["FedHP+"]["share of limit %"] == "–"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Restartable, averages_groups
+from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
@@ -167,6 +168,15 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
         )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     _check_groups(experiment, stage.algorithm, source)
+    if isinstance(stage.algorithm, FreeLinks):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
+            "have",
+            key="algorithm.name",
+            source=source,
+            allowed="fedhp, fedhp_plus, dpsgd, ldsgd, pens, adpsgd, or your own",
+            fix="choose another algorithm, or simulate it with: fedhp run",
+        )
     _check_adpsgd(stage.algorithm, source)
     if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
         raise ConfigError(

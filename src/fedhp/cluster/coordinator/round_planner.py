@@ -174,7 +174,7 @@ class RoundPlanner:
             link_bytes=sizes,
             link_distance=distances,
             decision=decision,
-            train_loss=self._column(reports, "train_loss"),
+            train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
             update_norm=self._column(reports, "update_norm"),
             smoothness=self._column(reports, "smoothness"),
             gradient_variance=self._column(reports, "gradient_variance"),

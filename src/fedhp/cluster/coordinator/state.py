@@ -508,11 +508,9 @@ class CoordinatorState:
         self.notify()
 
     def _check_group_report(self, report: wire.RoundReport) -> None:
-        """A round of group averages has the counts and digests that its audit needs."""
+        """A round of group averages has the digests that its audit needs."""
         if not self.conductor.settings.groups:
             return
-        if not report.steps:
-            raise Refused("range", "the report has no local step")
         if not report.consensus or not report.digest:
             raise Refused("digest", "the report has no digest of the model or of the consensus")
 

@@ -39,6 +39,7 @@ LEASE = 10.0  # s without a sign of the leader until another may take over
 LEADER_POLL = 0.5  # s between two checks whether the leader's key is free
 DRIFT = 0.1  # share of a lease by which its holder stops earlier: the rates of clocks differ
 PART_BYTES = 1 << 19  # of a state in one key; etcd accepts requests up to 1.5 MiB
+STATE_BYTES = 1 << 28  # of a state, unpacked: 1,000 workers need 0.4 MB, a forged one may be a bomb
 COMMIT_ATTEMPTS = 5  # our own earlier commits may arrive late, one after the other
 
 
@@ -150,10 +151,19 @@ async def _whole(client: EtcdClient, keys: _Keys, pointer: _Pointer) -> bytes | 
             return None  # a commit that came late deleted the parts
         parts.append(part.value)
     try:
-        state = await asyncio.to_thread(zlib.decompress, b"".join(parts))
+        state = await asyncio.to_thread(unpacked, b"".join(parts))
     except zlib.error:
         return None
     return state if hashlib.sha256(state).hexdigest() == pointer.digest else None
+
+
+def unpacked(content: bytes) -> bytes:
+    """The state in these bytes; zlib.error if they are damaged or too many."""
+    unpacker = zlib.decompressobj()
+    state = unpacker.decompress(content, STATE_BYTES)
+    if not unpacker.eof:
+        raise zlib.error("incomplete, or larger than a state can be")
+    return state
 
 
 class EtcdLedger:

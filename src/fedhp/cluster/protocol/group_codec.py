@@ -20,13 +20,8 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, GroupStream
 from fedhp.cluster.protocol.compression import all_finite
-from fedhp.learn.quantize import (
-    INT8_BLOCK,
-    INT8_LEVELS,
-    from_int8_blocks,
-    to_half,
-    to_int8_blocks,
-)
+from fedhp.learn.quantize import INT8_LEVELS, from_int8_blocks, to_int8_blocks
+from fedhp.timing import INT8_BLOCK, int8_bytes
 
 if TYPE_CHECKING:
     from fedhp.learn.group_state import Columns
@@ -81,9 +76,7 @@ class FragmentCodec:
             return piece.count * (8 if kind == "sum" else 4)
         if self.compression == "none":
             return piece.count * 4
-        if kind == "whole":
-            return piece.count * 2
-        return piece.count + 4 * -(-piece.count // INT8_BLOCK)
+        return int8_bytes(piece.count)
 
     def total(self, kind: GroupStream) -> int:
         """Bytes of a whole stream."""
@@ -97,8 +90,6 @@ class FragmentCodec:
             return values.astype("<f8" if kind == "sum" else "<f4").tobytes()
         if self.compression == "none":
             return values.astype("<f4").tobytes()
-        if kind == "whole":
-            return to_half(values).tobytes()
         codes, scales = to_int8_blocks(values)
         return scales.tobytes() + codes.tobytes()
 
@@ -110,8 +101,6 @@ class FragmentCodec:
         if piece.plain or self.compression == "none":
             dtype = "<f8" if piece.plain and kind == "sum" else "<f4"
             return _finite(np.frombuffer(data, dtype=dtype))
-        if kind == "whole":
-            return _finite(np.frombuffer(data, dtype="<f2").astype(np.float32))
         split = 4 * -(-piece.count // INT8_BLOCK)
         scales, codes = np.frombuffer(data[:split], "<f4"), np.frombuffer(data[split:], np.int8)
         if not all_finite(scales) or (scales < 0).any():

@@ -286,7 +286,7 @@ class Learner:
         check_finite(
             np.array([mean]),
             np.array([norm]),
-            worked=np.array([True]),
+            worked=np.array([first + steps > 0]),
             round_index=round_index,
             learning_rate=learning_rate,
         )

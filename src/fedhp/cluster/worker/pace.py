@@ -2,7 +2,8 @@
 and then until the deadline.
 
 Asked before every step, in the thread that trains. With cluster.emulate a step lasts as long as
-the emulated device needs for it.
+the emulated device needs for it. A step that does not fit any more begins in the next round, and
+the time that was left counts for it: so a slow worker takes steps, too.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class StepPace:
         usual: float,
         emulated: Callable[[int], FloatArray] | None,
         stopped: Callable[[], bool],
+        carried: float = 0.0,
     ) -> None:
-        """usual: s of a step in earlier rounds. emulated: the times of the first n steps."""
+        """usual: s of a step in earlier rounds. emulated: the times of the first n steps. carried:
+        s that the last round left for the first step."""
         self.steps = 0
         self.seconds = 0.0  # of all steps
         self.arrived = threading.Event()  # the average is there, or lost
+        self.carried = carried
         self._usual = usual
         self._emulated = emulated
         self._stopped = stopped
@@ -44,15 +48,20 @@ class StepPace:
         return not self.arrived.is_set() and self._begin_step()
 
     def until(self, end: float) -> bool:
-        """Whether another step fits before a moment; a round has one at least."""
+        """Whether another step fits before a moment."""
         self._end_step()
-        fits = time.monotonic() + self._next_seconds() <= end
-        return (fits or not self.steps) and self._begin_step()
+        now = time.monotonic()
+        if now + self._next_seconds() <= end:
+            return self._begin_step()
+        self.carried += max(0.0, end - now)
+        return False
 
     def _next_seconds(self) -> float:
+        """That the next step, or the one that runs, still needs."""
+        usual = self.seconds / self.steps if self.steps else self._usual
         if self._emulated is not None:
-            return float(self._emulated(self.steps + 1)[self.steps])
-        return self.seconds / self.steps if self.steps else self._usual
+            usual = float(self._emulated(self.steps + 1)[self.steps])
+        return max(0.0, usual - self.carried)
 
     def _begin_step(self) -> bool:
         if self.steps >= MOST_STEPS or self._stopped():
@@ -76,4 +85,4 @@ class StepPace:
             self._ended = time.monotonic()
         self.seconds += self._ended - self._begun
         self.steps += 1
-        self._begun = 0.0
+        self._begun = self.carried = 0.0

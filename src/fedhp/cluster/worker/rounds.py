@@ -83,6 +83,7 @@ class OrderExecutor:
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
         self._surveyed: list[wire.LinkReport] = []
         self._lost_peers: set[str] = set()  # whose models did not come at the last try
+        self._carried = 0.0  # s that the last round left for the next step
         self.step_time = 0.0
         self.last_round: RoundProgress | None = None
 
@@ -243,7 +244,9 @@ class OrderExecutor:
                 learning_rate=work.learning_rate,
                 before=(during, loss),
             )
-            self.step_time = max(pace.seconds / max(pace.steps, 1), SHORTEST_STEP)
+            self._carried = pace.carried
+            if pace.steps:
+                self.step_time = max(pace.seconds / pace.steps, SHORTEST_STEP)
             facts = {"steps": trained.steps, "during": during, "seconds": pace.seconds}
             session.note("trained", {**attempt.to_facts(), **facts})
 
@@ -271,7 +274,7 @@ class OrderExecutor:
             compute_seconds=pace.seconds,
             exchange_seconds=exchange_seconds,
             other_seconds=max(0.0, seconds - max(pace.seconds, exchange_seconds)),
-            train_loss=trained.loss,
+            train_loss=trained.loss if trained.steps else 0.0,  # then it does not count
             update_norm=trained.update_norm,
             smoothness=NAN,
             gradient_variance=NAN,
@@ -388,7 +391,12 @@ class OrderExecutor:
             def emulated(count: int) -> FloatArray:
                 return times(1 << max(4, (count - 1).bit_length()))  # rarely another count
 
-        return StepPace(usual=self.step_time, emulated=emulated, stopped=self._learner.stopped)
+        return StepPace(
+            usual=self.step_time,
+            emulated=emulated,
+            stopped=self._learner.stopped,
+            carried=self._carried,
+        )
 
     async def catch_up(self, order: wire.Order) -> bool:
         """Take the committed model from the first peer that has it; whether one did.

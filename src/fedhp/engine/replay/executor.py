@@ -125,6 +125,10 @@ class ReplayEventExecutor:
         """Any number will do."""
         return 0.0
 
+    def share(self, worker: int) -> float:
+        """Any number will do."""
+        return 0.0
+
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """No distance is known."""
         return float("nan")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ from fedhp.algorithms.base import ALGORITHMS
 from fedhp.config import Experiment, apply_changes, parse_change, to_tables
 from fedhp.errors import ConfigError
 from fedhp.tables import parse_override
+
+NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+RANGE = re.compile(rf"\s*([\w.]+)\s*=\s*({NUMBER})\.\.({NUMBER})\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,13 @@ def split_algorithms(text: str) -> list[str]:
         elif entry:
             joined.append(entry)
     return joined
+
+
+def split_ranges(entry: str) -> tuple[str, list[re.Match[str]]]:
+    """An entry without its ranges, and these (key, low, high): "adpsgd:steps=5..50"."""
+    parts = with_colons(entry).split(":")
+    matches = [match for part in parts if (match := RANGE.fullmatch(part))]
+    return ":".join(part for part in parts if not RANGE.fullmatch(part)).strip(), matches
 
 
 def with_colons(text: str) -> str:

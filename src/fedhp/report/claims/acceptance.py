@@ -182,7 +182,7 @@ def acceptance_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCheck:
-    """A figure of the acceptance setting against its bar: one line of `make accept`."""
+    """A figure of an acceptance setting against its bar: one line of `make accept`."""
 
     name: str
     figure: str
@@ -220,32 +220,32 @@ def _checks(runs: SuiteRuns, deadline: Deadline) -> list[AcceptanceCheck]:
     ahead_iid = final_iid[fedhp] - final_iid["dpsgd"]
     earlier = mean("ldsgd", _time) / mean(fedhp, _time)
     checks = [
-        _at_most(
+        at_most(
             "A1 IID, time to 92 %: FedHP / D-PSGD", time_share("dpsgd"), MEAN_TIME_SHARE["dpsgd"]
         ),
-        _at_most("A1 the same, worst seed", max(seed_time_shares), SEED_TIME_SHARE),
-        _at_most("A2 time to 92 %: FedHP / PENS", time_share("pens"), MEAN_TIME_SHARE["pens"]),
-        _at_least("A2 LD-SGD is not earlier: LD-SGD / FedHP", earlier, 1.0),
-        _at_most(
+        at_most("A1 the same, worst seed", max(seed_time_shares), SEED_TIME_SHARE),
+        at_most("A2 time to 92 %: FedHP / PENS", time_share("pens"), MEAN_TIME_SHARE["pens"]),
+        at_least("A2 LD-SGD is not earlier: LD-SGD / FedHP", earlier, 1.0),
+        at_most(
             "A3 time to 92 %: FedHP / AD-PSGD 30", time_share("adpsgd"), MEAN_TIME_SHARE["adpsgd"]
         ),
-        _at_most("A4 round time: FedHP / D-PSGD", round_time, ROUND_TIME_SHARE[deadline]),
-        _at_least("A5 IID final: FedHP - D-PSGD (points)", ahead_iid, 0.0),
+        at_most("A4 round time: FedHP / D-PSGD", round_time, ROUND_TIME_SHARE[deadline]),
+        at_least("A5 IID final: FedHP - D-PSGD (points)", ahead_iid, 0.0),
     ]
     for rival, bar in MEAN_AHEAD.items():
         worst = min(
             ours - theirs for ours, theirs in paired(fedhp, rival, _points, skews=(SKEWED,))
         )
         name = f"B1 p=0.8 final: FedHP - {rival} (points)"
-        checks.append(_at_least(name, final[fedhp] - final[rival], bar))
-        checks.append(_at_least("B1 the same, worst seed", worst, SEED_AHEAD))
+        checks.append(at_least(name, final[fedhp] - final[rival], bar))
+        checks.append(at_least("B1 the same, worst seed", worst, SEED_AHEAD))
     name = "B2 drop from IID to p=0.8: FedHP / D-PSGD"
-    checks.append(_at_most(name, drop[fedhp] / drop["dpsgd"], DROP_SHARE))
+    checks.append(at_most(name, drop[fedhp] / drop["dpsgd"], DROP_SHARE))
     for rival in ("dpsgd", "pens"):
         pairs = paired(fedhp, rival, _waiting, skews=(IID, SKEWED))
         worst = min(theirs / ours for ours, theirs in pairs)
         name = f"C1 waiting, worst seed: {rival} / FedHP"
-        checks.append(_at_least(name, worst, WAITING_RATIO[deadline]))
+        checks.append(at_least(name, worst, WAITING_RATIO[deadline]))
     checks.append(
         AcceptanceCheck(
             "C2 waiting: AD-PSGD < FedHP < LD-SGD < D-PSGD",
@@ -255,7 +255,7 @@ def _checks(runs: SuiteRuns, deadline: Deadline) -> list[AcceptanceCheck]:
         )
     )
     name = "D p=0.8: FedHP - literal reading (points)"
-    return [*checks, _at_least(name, final[fedhp] - final[LITERAL], LITERAL_AHEAD)]
+    return [*checks, at_least(name, final[fedhp] - final[LITERAL], LITERAL_AHEAD)]
 
 
 def tuned_note(runs: SuiteRuns) -> str:
@@ -267,11 +267,13 @@ def tuned_note(runs: SuiteRuns) -> str:
     )
 
 
-def _at_most(name: str, value: float, bar: float) -> AcceptanceCheck:
+def at_most(name: str, value: float, bar: float) -> AcceptanceCheck:
+    """The value must not be above the bar."""
     return AcceptanceCheck(name, f"{value:.3f}", f"<= {bar}", passes(value, bar, scale=SHARE))
 
 
-def _at_least(name: str, value: float, bar: float) -> AcceptanceCheck:
+def at_least(name: str, value: float, bar: float) -> AcceptanceCheck:
+    """The value must not be below the bar."""
     return AcceptanceCheck(name, f"{value:.3f}", f">= {bar}", passes(value, bar, scale=TIMES))
 
 

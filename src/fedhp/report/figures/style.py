@@ -83,6 +83,7 @@ KNOWN = {
     "adpsgd": LineStyle(GREEN, DASHES[1], "^"),
     "ldsgd": LineStyle(SKY, DASHES[2], "D"),
     "pens": LineStyle(PURPLE, DASHES[3], "v"),
+    "free_links": LineStyle("#7f7f7f", DASHES[0], "x", 1.0),
 }
 OTHERS = (ORANGE, "#4d4d4d", "#7a5c00", "#5b5b9f")
 

@@ -1,0 +1,39 @@
+"""The limit: the same devices and data with links that cost nothing.
+
+Every finished step of any worker moves one shared model at once, and nobody ever waits. With the
+learning rate N times as large this is an exact average of all N models after every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.types import Action
+
+
+@dataclass(frozen=True, slots=True)
+class FreeLinksState:
+    """Nothing is decided, so nothing is remembered."""
+
+
+class FreeLinks(Settings):
+    """Asynchronous SGD on one shared model."""
+
+    uses_rounds: ClassVar[bool] = False
+    # Of the shared model: up to N steps are under way at a time, and each moves it.
+    learning_rate: Annotated[float, Field(gt=0)] | None = 0.05
+    serve: Literal["model", "average"] = "average"  # average: a moving average of the model
+
+    def start(self, federation: Federation) -> FreeLinksState:
+        """Nothing to prepare."""
+        return FreeLinksState()
+
+    def act(
+        self, state: FreeLinksState, worker: int, observation: Observation, *, turn: int
+    ) -> tuple[FreeLinksState, Action]:
+        """One step, from the shared model as it is now."""
+        return state, Action(local_steps=1, partner=None, shared=True)

@@ -1,0 +1,135 @@
+"""`fedhp tune`: the best settings of several algorithms, compared on held-out seeds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedhp.cli.parameters import (
+    ExperimentFile,
+    Jobs,
+    Json,
+    Out,
+    Overrides,
+    Ray,
+    Resume,
+    check_compared,
+    choose_folder,
+    parse_seeds,
+    redirect_user_prints,
+    say,
+    suggest,
+    table_console,
+)
+from fedhp.errors import combine_errors
+from fedhp.tables import read_toml
+
+if TYPE_CHECKING:
+    from fedhp.report.tune import TuneResult
+
+
+def tune(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Algorithms, separated by commas. Settings that are given are fixed, "
+            "such as adpsgd:overlap=true, or have a range, such as adpsgd:steps=5..50. "
+            "Default: compare.algorithms in the file.",
+        ),
+    ] = None,
+    budget: Annotated[
+        int, typer.Option(metavar="N", help="Trials for each of the algorithms.")
+    ] = 20,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="The accuracy that is to be reached soon, such as 0.9. "
+            "Default: the highest of evaluation.targets in the file.",
+        ),
+    ] = None,
+    tuning_seeds: Annotated[
+        str, typer.Option(metavar="LIST", help="The seeds of every trial.")
+    ] = "0-2",
+    seeds: Annotated[
+        str, typer.Option(metavar="LIST", help="The held-out seeds of the comparison.")
+    ] = "6-8",
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+) -> None:
+    """Tune algorithms with an equal budget, then compare them on held-out seeds.
+
+    With --resume, finished runs are not repeated; the budget may be increased.
+    """
+    from fedhp.engine.runs.variants import split_algorithms, split_ranges
+
+    entries = None if algorithms is None else split_algorithms(algorithms)
+    labels = None if entries is None else ",".join(split_ranges(entry)[0] for entry in entries)
+    check_compared(experiment, overrides or [], labels)
+    tuned_on = parse_seeds(tuning_seeds, option="--tuning-seeds")
+    compared_on = parse_seeds(seeds)
+
+    from fedhp.console import Activity
+
+    with redirect_user_prints(as_json), Activity("starting") as activity:
+        from fedhp.cli.stopping import StopRequest
+        from fedhp.console.tune import tune_with_progress
+        from fedhp.engine.runs.tune import Trial, check_tuning, plan_tuning
+        from fedhp.report.labels import names_for
+        from fedhp.report.tune import TuneResult, trial_words
+
+        plan = plan_tuning(
+            read_toml(experiment),
+            overrides=overrides or [],
+            algorithms=entries,
+            budget=budget,
+            target=target,
+            tuning_seeds=tuned_on,
+            seeds=compared_on,
+            out=choose_folder(out, experiment, resume=resume),
+            source=str(experiment),
+        )
+        activity.now("checking the settings")
+        check_tuning(plan, resume=resume)
+        names = names_for(algorithm.label for algorithm in plan.algorithms)
+
+    def describe(trial: Trial, best: bool) -> str:
+        return trial_words(trial, name=names[trial.algorithm], target=plan.target, best=best)
+
+    with StopRequest() as stop:
+        found, errors = tune_with_progress(
+            plan, jobs=jobs, ray=ray, stop=stop, describe=describe, short_labels=names
+        )
+    _finish(TuneResult(found), as_json=as_json, figures=figures)
+    if errors:
+        raise combine_errors(errors)
+
+
+def _finish(result: TuneResult, *, as_json: bool, figures: bool) -> None:
+    from fedhp.console import Activity
+    from fedhp.report.figures.tune import save_tuning
+    from fedhp.report.tune import tune_table
+
+    with Activity("drawing the figure"):
+        picture = save_tuning(result, figures=figures)
+    if as_json:
+        print(json.dumps(result.as_json()))
+        return
+    table_console().print(tune_table(result))
+    for line in result.verdicts():
+        say(line)
+    folder = result.found.tuning.folder
+    say(f"table, numbers and every trial: {folder} (tune.md, tune.json, trials.csv)")
+    if picture is not None:
+        say(f"figure: {picture}")
+    suggest("the comparison as a page:", [f"fedhp report {shlex.quote(str(folder))}"])
