@@ -316,8 +316,13 @@ class OrderExecutor:
         received: float,
     ) -> NodeResult:
         """Wait for the average; a training that fails meanwhile ends the wait."""
-        until = received + work.exchange_deadline - work.group.train_time
-        left = max(0.0, until - time.monotonic())
+        train_time = work.group.train_time
+        # Until training on would be too late; but as long as was predicted at least.
+        seconds = max(
+            work.exchange_deadline - train_time,
+            min(work.deadline - train_time, work.group.transfer_time),
+        )
+        left = max(0.0, received + seconds - time.monotonic())
         loop = asyncio.get_running_loop()
         waiting = asyncio.ensure_future(node.result(until=loop.time() + left))
         try:
