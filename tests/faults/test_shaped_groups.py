@@ -45,7 +45,7 @@ def group_settings(folder: Path, *, rounds: int, **changes: Any) -> Experiment:
     tables = to_tables(settings("dpsgd", folder))
     group = {
         "rounds": rounds,
-        "algorithm": {"name": "fedhp_plus"},
+        "algorithm": {"name": "fedhp_plus", "deadline_ratio": 0.3},
         "model": {"hidden": [12000]},
         "evaluation": {"every": rounds},
     }

@@ -269,6 +269,8 @@ class OrderExecutor:
                 learner.prepared.task.metric_name,
             )
             probing.cancel()
+            # There was little time: a link that did not answer within it is not broken.
+            probes = [link for link in probes if link.lost != "deadline"]
         return wire.RoundReport(
             step_time=self.step_time,
             compute_seconds=pace.seconds,
