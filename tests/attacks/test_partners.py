@@ -110,6 +110,21 @@ class Caller:
         )
         return await self._answer(victim, lambda stub: stub.Pull(request, timeout=10))
 
+    async def average(self, victim: str, attempt: Attempt, ticket: bytes) -> str:
+        """What a worker answers to a piece of a sum."""
+        chunk = wire.Chunk(
+            envelope=self.envelope(attempt),
+            total=1040,
+            encoding="sum",
+            data=bytes(1040),
+            ticket=ticket,
+        )
+
+        async def chunks() -> AsyncIterator[wire.Chunk]:
+            yield chunk
+
+        return await self._answer(victim, lambda stub: stub.Average(chunks(), timeout=10))
+
     async def swap(self, victim: str, attempt: Attempt, ticket: bytes, width: int) -> str:
         """What a worker answers to a swap."""
         chunk = wire.Chunk(
@@ -268,6 +283,58 @@ def test_only_the_partner_of_a_turn_may_swap_and_once(certificates: Path, tmp_pa
             await until(lambda: leader.round_index >= before + 2)
 
     run(scenario())
+
+
+def test_only_the_children_of_the_tree_may_send_or_read_a_piece(
+    certificates: Path, tmp_path: Path
+) -> None:
+    """Neither a stranger nor another member gets into a group average: not without a ticket, not
+    with that of another, and not with one for another worker or attempt."""
+    settings = endless(
+        algorithm={"name": "fedhp_plus", "first_deadline": 0.2}, cluster={"min_workers": 3}
+    )
+
+    async def scenario() -> None:
+        async with federation_of_workers(settings, certificates, tmp_path) as (members, leader):
+            await until(lambda: leader.round_index >= 2)
+            await until(lambda: any(_parents(leader)))
+            stranger = Caller(members, leader, "w3")
+            for victim in ("w0", "w1", "w2"):
+                attempt = Attempt(leader.conductor.epoch, leader.round_index + 1, 1)
+                assert await stranger.average(victim, attempt, b"") == "ticket"
+                for caller, purpose, named in (
+                    ("w2", TicketPurpose.AVERAGE, attempt),
+                    ("w3", TicketPurpose.TRAINED, attempt),
+                    ("w3", TicketPurpose.AVERAGE, Attempt(attempt.epoch, 1, 1)),
+                ):
+                    ticket = make_ticket(
+                        leader.keys[victim],
+                        run=leader.run,
+                        caller=caller,
+                        purpose=purpose,
+                        attempt=named,
+                    )
+                    assert await stranger.average(victim, attempt, ticket) == "ticket"
+            # A coordinator that errs: the worker still lets in nobody whom its order does not name.
+            await until(lambda: leader.conductor.running is not None)
+            running = leader.conductor.running
+            assert running is not None
+            ticket = make_ticket(
+                leader.keys["w0"],
+                run=leader.run,
+                caller="w3",
+                purpose=TicketPurpose.AVERAGE,
+                attempt=running.attempt,
+            )
+            assert await stranger.average("w0", running.attempt, ticket) in ("role", "attempt")
+            before = leader.round_index
+            await until(lambda: leader.round_index >= before + 2)
+
+    run(scenario())
+
+
+def _parents(leader: CoordinatorState) -> list[bool]:
+    return [work.group.HasField("parent") for work in leader.work_orders.values()]
 
 
 def test_open_streams_that_send_nothing_are_limited_too(certificates: Path, tmp_path: Path) -> None:

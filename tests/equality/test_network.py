@@ -13,7 +13,7 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse
 
-SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
+SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens", "fedhp_plus")
 
 
 def experiment(algorithm: str, *, workers: int, rounds: int, **model: Any) -> Experiment:
@@ -40,7 +40,7 @@ def run_and_verify(settings: Experiment, folder: Path, *, seconds: float) -> Ver
     return verify(folder)
 
 
-@pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
+@pytest.mark.parametrize("algorithm", ["fedhp", "pens", "fedhp_plus"])
 def test_a_short_run_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Path) -> None:
     settings = experiment(algorithm, workers=3, rounds=3, hidden=[8])
     verification = run_and_verify(settings, tmp_path / "run", seconds=120)

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.fault_run import CaseResult, FaultCase, FaultRun, experiment
-from fedhp.cluster.failpoints import COORDINATOR_POINTS, WORKER_POINTS
+from fedhp.cluster.audit.verify import verify
+from fedhp.cluster.failpoints import COORDINATOR_POINTS, GROUP_POINTS, WORKER_POINTS
 from fedhp.cluster.ledger.etcd import LEASE
+from fedhp.config import Experiment
 from fedhp.seeds import Purpose, generator
 from net.etcd_support import running_etcd
 
 COORDINATOR = "coordinator"
 FIRST, SECOND = "c0", "c1"
 TAKEOVER = LEASE + 5.0  # s until a standby must lead
+Make = Callable[..., Experiment]  # settings for a seed
+Check = Callable[[FaultRun], None]  # of a run that is over, in addition to the promises
 
 
 def moment(seed: int) -> float:
@@ -33,19 +37,43 @@ def require(condition: bool, what: str) -> None:
         raise AssertionError(what)
 
 
+def nothing_more(run: FaultRun) -> None:
+    """The promises are checked for every case."""
+
+
 def more_rounds(run: FaultRun, rounds: int = 2) -> None:
     """So many more rounds are committed."""
     run.until_round(run.committed() + rounds)
 
 
+def group_experiment(*, seed: int, workers: int = 4, rounds: int = 30) -> Experiment:
+    """FedHP+: everyone is a member of every group, and a fragment has 15 pieces."""
+    return experiment(
+        seed=seed,
+        workers=workers,
+        rounds=rounds,
+        algorithm={"name": "fedhp_plus", "first_deadline": 0.3, "min_share": 1.0, "max_steps": 500},
+        model={"name": "mlp", "hidden": [400]},
+    )
+
+
+def verified(run: FaultRun) -> None:
+    """The simulation repeats every committed round bit by bit: no sum was wrong."""
+    verification = verify(run.folder)
+    require(verification.equal, f"the bits differ: {verification.rounds}")
+    require(verification.whole, f"not all rounds were compared: {verification.rounds}")
+
+
 # --- workers -------------------------------------------------------------------------------
 
 
-def worker_dies(phase: str) -> Callable[[Path, int], CaseResult]:
+def worker_dies(
+    phase: str, *, make: Make = experiment, check: Check = nothing_more
+) -> Callable[[Path, int], CaseResult]:
     """kill -9 in a phase of a round; the others continue; it comes back."""
 
     def run_case(folder: Path, seed: int) -> CaseResult:
-        settings = experiment(seed=seed)
+        settings = make(seed=seed)
         with FaultRun(settings, folder) as run:
             victim = f"w{seed % settings.workers}"
             run.start(**{victim: at("worker", phase, "kill", seed=seed)})
@@ -56,6 +84,7 @@ def worker_dies(phase: str) -> Callable[[Path, int], CaseResult]:
             run.finish()
             back = seed % settings.workers in run.last_participants()
             require(back, f"{victim} did not come back")
+        check(run)
         return settings, None
 
     return run_case
@@ -95,19 +124,54 @@ def three_of_eight_die(folder: Path, seed: int) -> CaseResult:
     return settings, None
 
 
+# --- members of a group average ------------------------------------------------------------
+
+
+def group_members_fail(action: str) -> Callable[[Path, int], CaseResult]:
+    """kill -9, or SIGSTOP, of any member at any instant, again and again."""
+
+    def run_case(folder: Path, seed: int) -> CaseResult:
+        settings = group_experiment(seed=seed, rounds=60)
+        with FaultRun(settings, folder) as run:
+            run.start()
+            run.until_round(3)
+            for again in range(3):
+                victim = f"w{(seed + again) % settings.workers}"
+                run.pass_time(moment(seed + 100 * again))
+                if action == "kill":
+                    run.kill(victim)
+                    run.until_dead(victim)
+                else:
+                    run.stop(victim)
+                more_rounds(run, 3)
+                if action == "kill":
+                    run.restart(victim)
+                else:
+                    run.wake(victim)
+                more_rounds(run, 3)
+            run.finish()
+        verified(run)
+        return settings, None
+
+    return run_case
+
+
 # --- coordinators --------------------------------------------------------------------------
 
 
-def coordinator_dies(phase: str) -> Callable[[Path, int], CaseResult]:
+def coordinator_dies(
+    phase: str, *, make: Make = experiment, check: Check = nothing_more
+) -> Callable[[Path, int], CaseResult]:
     """kill -9 in a phase, restarted at once."""
 
     def run_case(folder: Path, seed: int) -> CaseResult:
-        settings = experiment(seed=seed, rounds=12)
+        settings = make(seed=seed, rounds=12)
         with FaultRun(settings, folder) as run:
             run.start(**{COORDINATOR: at("coordinator", phase, "kill", seed=seed)})
             run.until_dead(COORDINATOR)
             run.restart(COORDINATOR)
             run.finish()
+        check(run)
         return settings, None
 
     return run_case
@@ -194,6 +258,22 @@ def _new_folder(folder: Path) -> Path:
 CASES: tuple[FaultCase, ...] = (
     *(FaultCase(f"worker killed: {phase}", worker_dies(phase)) for phase in WORKER_POINTS),
     FaultCase("worker stopped and woken", worker_stops),
+    *(
+        FaultCase(
+            f"group member killed: {phase}",
+            worker_dies(phase, make=group_experiment, check=verified),
+        )
+        for phase in GROUP_POINTS
+    ),
+    FaultCase("group members killed at any instant", group_members_fail("kill")),
+    FaultCase("group members stopped and woken", group_members_fail("stop")),
+    *(
+        FaultCase(
+            f"coordinator killed during an average: {phase}",
+            coordinator_dies(phase, make=group_experiment, check=verified),
+        )
+        for phase in ("gathering", "committing", "committed")
+    ),
     FaultCase("three of eight workers killed", three_of_eight_die),
     *(
         FaultCase(f"coordinator killed: {phase}", coordinator_dies(phase))

@@ -91,21 +91,25 @@ class CustomCluster:
         wait_until(lambda: announced.exists() or not coordinator.is_alive(), "a coordinator")
         if not announced.exists():
             raise RuntimeError(f"no coordinator: {self.log(COORDINATOR)}")
-        address = json.loads(announced.read_bytes())["address"]
-        trace = self.settings.world.trace
         for name in self.workers:
-            self._start(
-                name,
-                _work,
-                WorkerSettings(
-                    name=name,
-                    coordinator=address,
-                    certificates=certificates,
-                    state=self.folder / "workers" / name,
-                    listen=f"{self.host(name)}:0",
-                    trace=None if trace is None else Path(trace),
-                ),
-            )
+            self.start_worker(name)
+
+    def start_worker(self, name: str) -> None:
+        """Start a worker, for the first time or again."""
+        address = json.loads((self.folder / "coordinator.json").read_bytes())["address"]
+        trace = self.settings.world.trace
+        self._start(
+            name,
+            _work,
+            WorkerSettings(
+                name=name,
+                coordinator=address,
+                certificates=self.folder / "certs",
+                state=self.folder / "workers" / name,
+                listen=f"{self.host(name)}:0",
+                trace=None if trace is None else Path(trace),
+            ),
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait until all have ended without error; TimeoutError if that takes longer."""

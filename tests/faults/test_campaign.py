@@ -17,6 +17,7 @@ from net.etcd_support import needs_etcd
 
 QUICK = {
     "worker killed: mixing": 0,
+    "group member killed: broadcasting": 1,
     "coordinator killed: committing": 1,
     "coordinator stopped: gathering": 1,
 }

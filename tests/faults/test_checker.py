@@ -129,6 +129,32 @@ def a_peer_model_never_committed(run: InventedRun) -> None:
     run.take_model(0, (1, 3, 1), "caught_up")
 
 
+def with_group(run: InventedRun, participants: list[int]) -> None:
+    """The attempt that was begun last has a group average."""
+    for event in reversed(run.files[run.coordinator]):
+        if event["event"] == "attempt":
+            event["group"] = {"participants": participants}
+            return
+
+
+def an_average_without_a_member(run: InventedRun) -> None:
+    facts = run.begin()
+    with_group(run, [0, 2])
+    run.report(0, facts)
+    run.report(1, facts)
+    run.commit(facts, [0, 1])
+
+
+def trained_from_a_round_that_others_made(run: InventedRun) -> None:
+    facts = run.begin()
+    with_group(run, [0, 1])
+    run.report(0, facts)
+    run.report(1, facts)
+    run.commit(facts, [0, 1])
+    facts = run.begin()  # worker 2 takes over what it was not counted in
+    run.report(2, facts)
+
+
 def trained_from_an_old_model(run: InventedRun) -> None:
     facts = run.begin()
     run.take_model(0, (1, 1, 1))
@@ -233,6 +259,8 @@ PLANTED: list[tuple[Callable[[InventedRun], None], set[str]]] = [
     (an_order_of_nobody, {"obedience"}),
     (a_model_never_committed, {"model"}),
     (a_peer_model_never_committed, {"model"}),
+    (an_average_without_a_member, {"average"}),
+    (trained_from_a_round_that_others_made, {"model"}),
     (trained_from_an_old_model, {"model"}),
     (trained_from_the_first_model_in_a_new_process, {"model"}),
     (counted_twice, {"report"}),
@@ -344,6 +372,21 @@ def test_waiting_for_who_catches_up_has_an_end(tmp_path: Path) -> None:
     run.clock += DEADLINE + 2.5
     run.round()
     assert broken_rules(run, tmp_path) == {"pause"}
+
+
+def test_with_group_averages_everyone_continues_from_its_own_last_round(tmp_path: Path) -> None:
+    run = good()
+    facts = run.begin()
+    with_group(run, [0, 1])
+    run.report(0, facts)
+    run.report(1, facts)
+    run.commit(facts, [0, 1])
+    facts = run.begin()
+    run.take_model(2, (1, 2, 1))
+    for worker in range(3):
+        run.report(worker, facts)
+    run.commit(facts, [0, 1, 2])
+    assert broken_rules(run, tmp_path) == set()
 
 
 def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:

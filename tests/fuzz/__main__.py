@@ -22,6 +22,8 @@ from net.good_messages import GOOD
 
 HERE = Path(__file__).parent
 MODELS = "models (raw, fp16, int8, topk)"
+PIECES = "pieces of group averages"
+HARNESSES = {MODELS: "fuzz_codec.py", PIECES: "fuzz_group.py"}
 INPUT_SECONDS = 5  # that one input may take
 DONE = re.compile(r"^Done (\d+) (?:runs )?in ", re.MULTILINE)
 
@@ -42,8 +44,8 @@ def fuzz(decoder: str, *, runs: int, folder: Path) -> Fuzzed:
     work = folder / re.sub(r"\W+", "-", decoder)
     work.mkdir(parents=True)
     libfuzzer = [f"-runs={runs}", f"-timeout={INPUT_SECONDS}", f"-artifact_prefix={work}/"]
-    if decoder == MODELS:
-        command = [str(HERE / "fuzz_codec.py"), "-max_len=256"]
+    if decoder in HARNESSES:
+        command = [str(HERE / HARNESSES[decoder]), "-max_len=256"]
     else:
         command = [
             str(HERE / "fuzz_messages.py"),
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="decoders whose name has this")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz.json"))
     given = parser.parse_args(arguments)
-    decoders = [each for each in (MODELS, *GOOD) if given.only in each]
+    decoders = [each for each in (*HARNESSES, *GOOD) if given.only in each]
     folder = Path(tempfile.mkdtemp(prefix="fedhp-fuzz-"))
     with ThreadPoolExecutor(given.jobs) as pool:
         found = list(pool.map(lambda each: fuzz(each, runs=given.runs, folder=folder), decoders))

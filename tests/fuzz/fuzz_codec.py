@@ -1,7 +1,7 @@
 """An atheris harness for the receiver of models: it may raise nothing but BadModel.
 
 Valid streams of all encodings are changed a little, so that most of them pass the header.
-Run: python tests/fuzz/fuzz_codec.py -runs=1000000 -max_len=256 -timeout=5
+Run: PYTHONPATH=src:tests python tests/fuzz/fuzz_codec.py -runs=1000000 -max_len=256 -timeout=5
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ with atheris.instrument_imports(
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.learn.params import Layout, Slot
+from fuzz.streams import change_bytes, seldom
 
 SLOTS = (
     Slot("w", (4, 3), 0, 12),
@@ -161,33 +162,11 @@ def changed_head(source: Any, head: bytes) -> bytes:
     return json.dumps(table).encode()
 
 
-def seldom(source: Any, share: float) -> bool:
-    """True for a share of the inputs; False after their end, so that short ones stay valid."""
-    return bool(source.ConsumeProbability() > 1 - share)
-
-
 def any_value(source: Any) -> Any:
     number = source.PickValueInList(list(NUMBERS))
     values = [number, float(number), str(number), None, True, [], [number], [0, number], {}]
     values += [float("nan"), {"dtype": "F32", "shape": [number], "data_offsets": [0, number]}]
     return source.PickValueInList(values)
-
-
-def change_bytes(source: Any, data: bytearray) -> None:
-    """Overwrite, insert or remove a few bytes in place."""
-    place = source.ConsumeIntInRange(0, len(data))
-    kind = source.ConsumeIntInRange(0, 3)
-    if kind == 0:
-        data[place : place + 4] = source.ConsumeBytes(4)
-    elif kind == 1:
-        data[place:place] = source.ConsumeBytes(source.ConsumeIntInRange(0, 16))
-    elif kind == 2:
-        del data[place : place + source.ConsumeIntInRange(0, 16)]
-    else:
-        special = (np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -0.0)
-        value = np.float32(source.PickValueInList(list(special))).tobytes()
-        start = place - place % 4
-        data[start : start + 4] = value[: len(data) - start]
 
 
 if __name__ == "__main__":

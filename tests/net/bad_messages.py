@@ -232,6 +232,44 @@ def member_twice(message: Any, scene: Scene) -> None:
 
 
 LONG = "x" * (limits.TEXT_LENGTH + 1)
+
+
+def without_partners(message: Any, scene: Scene) -> None:
+    message.work.group.ClearField("parent")
+    message.work.group.ClearField("children")
+    message.work.group.ClearField("returning_children")
+
+
+def falling_children(message: Any, scene: Scene) -> None:
+    children = sorted(message.work.group.children, key=lambda peer: -peer.worker)
+    del message.work.group.children[:]
+    message.work.group.children.extend(children)
+
+
+def one_child_twice(message: Any, scene: Scene) -> None:
+    message.work.group.children[1].CopyFrom(message.work.group.children[0])
+
+
+def parent_is_child(message: Any, scene: Scene) -> None:
+    message.work.group.parent.CopyFrom(message.work.group.children[0])
+
+
+def parent_is_itself(message: Any, scene: Scene) -> None:
+    message.work.group.parent.CopyFrom(address_of(scene.worker))
+
+
+def returning_stranger(message: Any, scene: Scene) -> None:
+    message.work.group.returning_children.append(other(scene, 5))
+
+
+def probe_of_a_child(message: Any, scene: Scene) -> None:
+    message.work.probes[0].CopyFrom(message.work.group.children[0])
+
+
+def readers_too(message: Any, scene: Scene) -> None:
+    message.work.readers.append(address_of(other(scene, 5)))
+
+
 INJECTED = "all is well\n2031-01-01 12:00:00 coordinator: worker-1 is dead"
 
 ENVELOPES = [
@@ -366,6 +404,44 @@ PEERS = [
     Bad("a digest before the end", "Chunk", "digest", put("digest", bytes(32))),
     Bad("a chunk of no envelope", "Chunk", "missing", drop("envelope")),
 ]
+GROUPS = [
+    Bad("more steps during than in all", "Group report", "range", put("steps_during", 10)),
+    Bad("a million steps more", "Group report", "range", put("steps", 2**31)),
+    Bad("a short digest of the consensus", "Group report", "digest", put("consensus", b"1")),
+    Bad("more timed than came", "Group report", "size", put("links[0].timed_bytes", 2**40)),
+    Bad("timed backwards", "Group report", "range", put("links[0].timed_seconds", -1.0)),
+    Bad("timed by no clock", "Group report", "nan", put("links[0].timed_seconds", math.nan)),
+    Bad("a failure of many lines", "Failed", "text", put("failed", "gone\r\ngone")),
+    Bad("a failure at oneself", "Failed", "worker", link_to_itself),
+    Bad("a failure at nobody", "Failed", "worker", link_to_nobody),
+    Bad("a failure that was not asked for", "Failed", "worker", link_not_asked),
+    Bad("a piece of a model", "Piece", "encoding", put("encoding", "raw")),
+    Bad("a piece of nothing", "Piece", "range", put("total", 0)),
+    Bad("a piece over its size", "Piece", "size", put("data", bytes(5001))),
+    Bad("a piece of no envelope", "Piece", "missing", drop("envelope")),
+    Bad("a version of its own that is later", "Group", "future", put("own.round", 2**31)),
+    Bad("a version of its own of no epoch", "Group", "missing", put("own.epoch", 0)),
+    Bad("no fragments", "Group", "range", put("work.group.fragments", 0)),
+    Bad("a fragment beyond the last", "Group", "range", put("work.group.fragment", 2)),
+    Bad("a million fragments", "Group", "range", put("work.group.fragments", 2**20)),
+    Bad("momentum above 1", "Group", "range", put("work.group.momentum", 1.5)),
+    Bad("an unknown compression", "Group", "encoding", put("work.group.compression", "zip")),
+    Bad("a transfer that ends before", "Group", "range", put("work.group.transfer_time", -1.0)),
+    Bad("training for no time", "Group", "range", put("work.group.train_time", 0.0)),
+    Bad("training for a month", "Group", "range", put("work.group.train_time", MONTH)),
+    Bad("more members than workers", "Group", "range", put("work.group.members", 7)),
+    Bad("more partners than members", "Group", "range", put("work.group.members", 3)),
+    Bad("partners of nobody", "Group", "range", put("work.group.members", 0)),
+    Bad("a returning worker with children", "Group", "kind", put("work.group.returning", True)),
+    Bad("a member without partners", "Group", "missing", without_partners),
+    Bad("children in falling order", "Group", "order", falling_children),
+    Bad("one child twice", "Group", "duplicate", one_child_twice),
+    Bad("a child above", "Group", "duplicate", parent_is_child),
+    Bad("itself above", "Group", "worker", parent_is_itself),
+    Bad("a returning stranger", "Group", "worker", returning_stranger),
+    Bad("a partner that is probed", "Group", "duplicate", probe_of_a_child),
+    Bad("an average and models", "Group", "kind", readers_too),
+]
 ORDERS = [
     Bad("an order of no epoch", "Wait", "missing", put("epoch", 0)),
     Bad("an order without a committed version", "Wait", "missing", drop("committed")),
@@ -451,4 +527,4 @@ REPLIES = [
     Bad("a crowd of broken links", "StatusReply", "size", crowd_of_broken_links),
     Bad("endless silence", "StatusReply", "infinite", put("members[0].silent_seconds", math.inf)),
 ]
-BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *ORDERS, *REPLIES]
+BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *GROUPS, *ORDERS, *REPLIES]

@@ -10,6 +10,7 @@ from typing import Any
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.codec import GROUP_STREAMS
 from fedhp.cluster.protocol.guard import CALL_RULES, OPERATOR_ROLE, WORKER_ROLE, Guard
 
 NOW = Attempt(epoch=3, round_index=7, number=2)
@@ -136,6 +137,45 @@ def _scoring(scene: Scene) -> wire.Order:
     return order
 
 
+def _group(scene: Scene) -> wire.Order:
+    """A round with a group average, for a worker with one above and two below."""
+    order = _work(scene)
+    work = order.work
+    del work.weights[:], work.peers[:], work.readers[:]
+    work.own_weight = 1.0
+    order.own.CopyFrom(wire.Stand(round=1, epoch=2, attempt=1))
+    work.group.CopyFrom(
+        wire.GroupWork(
+            fragment=1,
+            fragments=2,
+            momentum=0.7,
+            compression="int8",
+            members=5,
+            children=some_peers(scene, 1, 2),
+            returning_children=[other(scene, 2)],
+            transfer_time=2.0,
+            train_time=0.5,
+            overlap=True,
+        )
+    )
+    (parent,) = some_peers(scene, 3)
+    work.group.parent.CopyFrom(parent)
+    return order
+
+
+def _group_report(scene: Scene) -> wire.RoundReport:
+    report = _report(scene)
+    report.steps, report.steps_during, report.consensus = 9, 7, bytes(32)
+    report.links[0].timed_bytes, report.links[0].timed_seconds = 900, 0.09
+    return report
+
+
+def _failed(scene: Scene) -> wire.RoundReport:
+    report = wire.RoundReport(envelope=envelope(scene), failed="a link broke", step_time=0.1)
+    report.links.add(worker=other(scene, 1), distance=math.nan, lost="unreachable")
+    return report
+
+
 def _act(scene: Scene) -> wire.Order:
     order = _order(scene)
     order.act.CopyFrom(
@@ -209,6 +249,14 @@ def _chunk(scene: Scene) -> wire.Chunk:
     return wire.Chunk(envelope=envelope(scene), total=5000, encoding="fp16", data=bytes(4096))
 
 
+def _piece(scene: Scene) -> wire.Chunk:
+    return wire.Chunk(envelope=envelope(scene), total=5000, encoding="sum", data=bytes(1040))
+
+
+def _check_piece(chunk: wire.Chunk, scene: Scene) -> None:
+    message_checks.check_first_chunk(chunk, encodings=GROUP_STREAMS)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of message: a good one, its check, and the call whose request it is, if any."""
@@ -258,6 +306,8 @@ GOOD: Mapping[str, Kind] = {
         "Next",
     ),
     "Report": Kind(_report, _check_report, "Report"),
+    "Group report": Kind(_group_report, _check_report, "Report"),
+    "Failed": Kind(_failed, _check_report, "Report"),
     "Beat": Kind(
         lambda scene: wire.BeatRequest(
             envelope=envelope(scene),
@@ -298,6 +348,7 @@ GOOD: Mapping[str, Kind] = {
         lambda scene: _pull(scene, wire.PROBE), _plain(message_checks.check_pull), "Pull"
     ),
     "Chunk": Kind(_chunk, _plain(message_checks.check_first_chunk), "Swap"),
+    "Piece": Kind(_piece, _check_piece, "Average"),
     "JoinReply": Kind(
         lambda scene: wire.JoinReply(
             run=scene.run, epoch=3, worker=2, experiment="rounds = 9\n", beat_seconds=1.0
@@ -306,6 +357,7 @@ GOOD: Mapping[str, Kind] = {
     ),
     "Work": Kind(_work, _check_order),
     "Scoring": Kind(_scoring, _check_order),
+    "Group": Kind(_group, _check_order),
     "Act": Kind(_act, _check_order),
     "CatchUp": Kind(_catch_up, _check_order),
     "Survey": Kind(_survey, _check_order),

@@ -125,7 +125,7 @@ def test_nan_is_taken_only_where_it_says_not_measured(name: str) -> None:
             assert refusal(message, kind) == "nan", field
     wanted = {
         "Next": {"distance"},
-        "Report": MEASURED | {"distance"},
+        **dict.fromkeys(("Report", "Group report", "Failed"), MEASURED | {"distance"}),
         "StatusReply": {"accuracy"},
     }
     assert taken == wanted.get(name, set())

@@ -76,6 +76,10 @@ def test_a_call_to_a_frozen_coordinator_is_tried_again(
     run(test())
 
 
+def like(width: int) -> StoredModel:
+    return StoredModel(np.zeros(width, np.float32), np.arange(2))
+
+
 def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
     store = ModelStore(tmp_path, RUN)
     models = {
@@ -92,13 +96,13 @@ def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     again = ModelStore(tmp_path, RUN)
-    again.load(width=7, counters=2)
+    again.load(like(7))
     assert again.attempts() == [FIRST]
     stored = again.get(FIRST)
     assert stored is not None
     np.testing.assert_array_equal(stored.row, models[FIRST].row)
     other = ModelStore(tmp_path, RUN)
-    other.load(width=8, counters=2)
+    other.load(like(8))
     assert other.attempts() == []
 
 

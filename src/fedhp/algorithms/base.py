@@ -158,6 +158,14 @@ class Condensable(Protocol):
         """A state that may have been condensed, whole again."""
 
 
+@runtime_checkable
+class Restartable(Protocol):
+    """An algorithm of group averages that runs on real machines, which may lose what they keep."""
+
+    def restart(self, state: Any, workers: BoolArray) -> Any:
+        """The state once these workers, [N], begin again with the initial model."""
+
+
 class Settings(BaseModel):
     """Base of the built-in algorithms, whose settings are their fields.
 

@@ -142,6 +142,12 @@ class FedHPPlus(Settings):
         )
         return _after(state, group.exchange, observation.round_index, deadline), plan
 
+    def restart(self, state: FedHPPlusState, workers: BoolArray) -> FedHPPlusState:
+        """They hold the initial model again, and return to the averages like others do."""
+        held, since = state.held.copy(), state.since.copy()
+        held[:, workers] = since[:, workers] = 0
+        return replace(state, held=held, since=since)
+
     def _choose(
         self,
         fragment: int,

@@ -12,6 +12,7 @@ import signal
 FAILPOINTS_VARIABLE = "FEDHP_FAILPOINTS"
 # In the order in which a process passes them.
 WORKER_POINTS = ("joined", "planned", "training", "sending", "receiving", "mixing", "reporting")
+GROUP_POINTS = ("reducing", "broadcasting")  # of a group average, within its streams
 COORDINATOR_POINTS = ("leading", "planning", "ordering", "gathering", "committing", "committed")
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 

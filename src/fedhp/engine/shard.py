@@ -8,7 +8,7 @@ workers; on Ray each actor hosts one. Results do not depend on the number of thr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -228,6 +228,48 @@ class Shard:
         }
         losses = self._train(trainings, self.mixed, self.after_velocity)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
+        return loss, self._norms_with_consensus()
+
+    def train_paced(
+        self, row: int, more: Callable[[], bool], *, round_index: int, learning_rate: float
+    ) -> tuple[int, float]:
+        """Local steps of one worker as long as `more` says, before the group average: how many,
+        and their mean loss. The bits are those of `train` with that number."""
+        self._foreign, self._new_consensus = {}, {}
+        self.after[row] = self.models[row]
+        self.after_counters[row] = self.counters[row]
+        return self._train_paced(row, LocalTraining(round_index, 0, learning_rate), more)
+
+    def train_on_paced(
+        self, row: int, more: Callable[[], bool], *, round_index: int, learning_rate: float
+    ) -> tuple[int, float, float]:
+        """The same after the average, on `mixed`: steps, mean loss, and the norm of all steps."""
+        training = LocalTraining(round_index, 0, learning_rate, phase=1)
+        steps, loss = self._train_paced(row, training, more)
+        return steps, loss, float(self._norms_with_consensus()[row])
+
+    def _train_paced(
+        self, row: int, training: LocalTraining, more: Callable[[], bool]
+    ) -> tuple[int, float]:
+        assert self.velocity is None
+        target = self.mixed if training.phase else self.after
+        part = self.spec.parts[row]
+        rng = generator(self.spec.seed, Purpose.BATCHES, self.workers[row], *_batch_keys(training))
+        steps = 0
+
+        def batches() -> Iterator[Tensor]:
+            nonlocal steps
+            while more():
+                check(self.stop)
+                steps += 1
+                yield self._to(part[rng.integers(len(part), size=self.spec.batch_size)])
+
+        loss = self._train_one(row, training, rows_of(target), None, batches=batches())
+        check(self.stop)
+        return steps, loss
+
+    def _norms_with_consensus(self) -> FloatArray:
+        """The norms of all local steps of a round with a group average, [n]."""
         norms, trainable = [], self.spec.layout.trainable
         for row in range(len(self.workers)):
             change = self.mixed[row, :trainable] - self.models[row, :trainable]
@@ -235,7 +277,7 @@ class Shard:
                 trained = self._fragment.trained
                 change[trained] = self.mixed[row, trained] - self._new_consensus[row]
             norms.append(float(torch.linalg.vector_norm(change)))
-        return loss, np.array(norms)
+        return np.array(norms)
 
     def advance(self) -> None:
         """The mixed models become the models of the next round."""
@@ -465,9 +507,16 @@ class Shard:
         return losses
 
     def _train_one(
-        self, row: int, training: LocalTraining, views: list[Tensor], velocity: Tensor | None
+        self,
+        row: int,
+        training: LocalTraining,
+        views: list[Tensor],
+        velocity: Tensor | None,
+        *,
+        batches: Iterable[Tensor] | None = None,
     ) -> float:
-        batches = self._training_batches(row, training)
+        if batches is None:
+            batches = self._training_batches(row, training)
         noise = self._noise(Purpose.BATCHES, row, *_batch_keys(training))
         with self._threads.replica() as replica, noise:
             replica.bind(views[row], self.after_counters[row])

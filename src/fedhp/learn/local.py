@@ -5,7 +5,7 @@ Algorithm 1, lines 3-5: the local steps, the smoothness L_i and the gradient var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,13 +56,14 @@ def train(
     task: Task,
     samples: Samples,
     *,
-    batches: Tensor,
+    batches: Iterable[Tensor],
     learning_rate: float,
     stop: Callable[[], bool],
     momentum: float = 0.0,
     velocity: Tensor | None = None,
 ) -> float:
-    """One SGD step per row of batches [steps, batch], in place; the mean loss (NaN if none).
+    """One SGD step per batch, in place; the mean loss (NaN if there is none). batches may be a
+    tensor [steps, batch], or draw them one by one.
 
     With momentum, velocity [trainable columns] is the worker's own and changes in place:
     v = momentum v + gradient, x -= learning_rate v.
@@ -70,7 +71,7 @@ def train(
     replica.module.train()
     weights = [tensor.data for tensor in replica.trained]
     velocities = [] if velocity is None else replica.views(velocity)
-    total = torch.zeros((), device=samples.inputs.device)
+    total, steps = torch.zeros((), device=samples.inputs.device), 0
     for batch in batches:
         check(stop)
         inputs, targets = samples.take(batch)
@@ -86,7 +87,8 @@ def train(
         else:
             torch._foreach_add_(weights, gradients, alpha=-learning_rate)  # type: ignore[arg-type]
         replica.clear()
-    return float(total) / len(batches) if len(batches) else float("nan")
+        steps += 1
+    return float(total) / steps if steps else float("nan")
 
 
 def _follow(

@@ -135,6 +135,7 @@ def _rule_words(view: RoundView) -> str:
         known = "" if deadline is None else f" Deadline: {seconds(deadline)}."
         return sentence(view.reason_text) + known
     numbers = view.reason.numbers
+    carried = "" if view.network else " An unfinished step is continued in the next round."
     pace = f"{view.facts.get('pace_steps') or 0.0:.3g} steps"
     fit = f"Each worker gets as many local steps as fit into {seconds(deadline)}, together with "
     fit += "the transfer over its slowest link"
@@ -191,12 +192,12 @@ def _rule_words(view: RoundView) -> str:
         case StepRule.GROUP_OVERLAP:
             return (
                 f"Everyone trains during the transfer, and then for {seconds(deadline)} until the "
-                f"deadline. An unfinished step is continued in the next round."
+                f"deadline.{carried}"
             )
         case StepRule.GROUP_WAIT:
             return (
                 f"Everyone waits for the transfer, then trains for {seconds(deadline)} until the "
-                f"deadline. An unfinished step is continued in the next round."
+                f"deadline.{carried}"
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.leadership import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
@@ -322,9 +322,17 @@ def test_bad_settings(settings: dict[str, Any], key: str) -> None:
     assert caught.value.fix
 
 
-def test_a_network_refuses_it() -> None:
-    with pytest.raises(ConfigError, match="averages groups") as caught:
-        check_network(parse({"algorithm": {"name": "fedhp_plus"}}))
+class NeverRestarts:
+    """An own algorithm that was written for simulations."""
+
+    group_average = True
+
+
+def test_a_network_needs_a_way_to_begin_again() -> None:
+    settings = parse({"algorithm": {"name": "fedhp_plus"}})
+    check_network(settings)
+    with pytest.raises(ConfigError, match="lost its models") as caught:
+        _check_groups(settings, NeverRestarts(), "")
     assert caught.value.key == "algorithm.name"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.types import FloatArray, IntArray, LinkVerdict
+from fedhp.types import FloatArray, GroupAverage, IntArray, LinkVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class CommittedRound:
     compute_time: FloatArray  # [N] s
     communication_time: FloatArray  # [N] s
     round_time: float
+    group: GroupAverage | None = None
+    during_transfer: IntArray | None = None  # [N] steps before a group average was there
+    consensus: dict[int, str] = field(default_factory=dict)  # digests by worker
+    restarted: tuple[int, ...] = ()  # workers that began again with the initial model
 
 
 def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
@@ -76,6 +80,12 @@ def _read_round(
     steps = np.array(workers["local_steps"], dtype=np.int64)
     for worker, event in _worker_events(timeline, "trained", attempt):
         steps[worker] = event["steps"]  # also of those whose report was never counted
+    began = next(
+        event for event in term.events_of("attempt") if Attempt.from_facts(event) == attempt
+    )
+    during = np.zeros_like(steps)
+    for event in reports:
+        during[int(event["worker"])] = event.get("during", 0)
     return CommittedRound(
         attempt=attempt,
         participants=tuple(sorted(term.participants[attempt])),
@@ -95,6 +105,28 @@ def _read_round(
         compute_time=_as_array(workers["compute_time"]),
         communication_time=_as_array(workers["communication_time"]),
         round_time=rows["round_time"][0],
+        group=_group_average(began["group"]) if "group" in began else None,
+        during_transfer=during,
+        consensus={
+            int(event["worker"]): str(event["consensus"])
+            for event in reports
+            if "consensus" in event
+        },
+        restarted=tuple(began.get("restarted", ())),
+    )
+
+
+def _group_average(facts: Event) -> GroupAverage:
+    """As the coordinator wrote it down."""
+    participants = np.array(facts["participants"], dtype=np.int64)
+    return GroupAverage(
+        participants=participants,
+        parents=np.array(facts["parents"], dtype=np.int64),
+        returning=np.isin(participants, facts["returning"]),
+        fragment=int(facts["fragment"]),
+        fragments=int(facts["fragments"]),
+        momentum=float(facts["momentum"]),
+        compression=str(facts["compression"]),
     )
 
 

@@ -6,7 +6,8 @@ that planted faults (events "fault"). It shares no code with the processes that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -153,6 +154,8 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violat
 def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Violation]:
     """A worker takes over models of committed rounds alone, and trains from the last one."""
     expected = {1: INITIAL} | {attempt.round_index + 1: attempt for attempt in timeline.committed}
+    groups = any("group" in event for term in timeline.terms for event in term.events_of("attempt"))
+    counted = _counted_attempts(timeline) if groups else {}
     for name, events in timeline.worker_events.items():
         current, process = INITIAL, None
         for event in events:
@@ -168,12 +171,58 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
                     )
             if event["event"] == "trained" and "turn" not in event:
                 attempt = Attempt.from_facts(event)
-                if current != expected.get(attempt.round_index):
+                if groups:
+                    last = _last_before(counted.get(name, ()), attempt)
+                    wrong = current not in (INITIAL, last)
+                else:
+                    wrong = current != expected.get(attempt.round_index)
+                if wrong:
                     yield Violation(
                         "model",
                         f"{name} trained for ({attempt}) from {_model_of(current)}",
                         event["at"],
                     )
+
+
+def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
+    """The committed attempts for which a worker's report was counted, by name, in their order."""
+    names = {worker: name for name, worker in timeline.worker_numbers.items()}
+    counted: dict[str, list[Attempt]] = {}
+    for term in timeline.terms:
+        for event in term.events_of("report"):
+            attempt = Attempt.from_facts(event)
+            if attempt in timeline.committed and int(event["worker"]) in names:
+                counted.setdefault(names[int(event["worker"])], []).append(attempt)
+    return counted
+
+
+def _last_before(counted: Sequence[Attempt], attempt: Attempt) -> Attempt:
+    """The last of these attempts, which rise, that is of an earlier round."""
+    place = bisect_left(counted, attempt.round_index, key=lambda version: version.round_index)
+    return counted[place - 1] if place else INITIAL
+
+
+def averages_have_all_participants(timeline: RunTimeline) -> Iterator[Violation]:
+    """A committed group average took effect for all of its participants: no sum lacks one, and
+    none counts twice what a worker learned."""
+    for term in timeline.terms:
+        groups = {
+            Attempt.from_facts(event): set(event["group"]["participants"])
+            for event in term.events_of("attempt")
+            if "group" in event
+        }
+        reports: dict[Attempt, dict[int, str]] = {}
+        for event in term.events_of("report"):
+            by_worker = reports.setdefault(Attempt.from_facts(event), {})
+            by_worker[int(event["worker"])] = str(event.get("consensus", ""))
+        for attempt in sorted(groups.keys() & timeline.committed):
+            missing = sorted(groups[attempt] - reports.get(attempt, {}).keys())
+            if missing:
+                yield Violation(
+                    "average",
+                    f"({attempt}) was committed, but participants {missing} did not report",
+                    term.at,
+                )
 
 
 def _model_of(attempt: Attempt) -> str:
@@ -338,6 +387,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     every_epoch_has_one_coordinator,
     workers_obey_only_the_newest_epoch,
     workers_train_from_committed_models,
+    averages_have_all_participants,
     every_report_counts_once,
     reports_have_the_digest_of_the_stored_model,
     commits_have_enough_reports,

@@ -34,6 +34,7 @@ class RunReplayer:
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
         self._engine = LocalExecutor(self._prepared)
         self._workers = self._prepared.experiment.workers
+        self._initial = {name: rows[:1].copy() for name, rows in self._engine.state().items()}
         self._last = INITIAL  # the attempt that was repeated last
         self._versions = [INITIAL] * self._workers  # the attempt that made each worker's model
         self._unreported: dict[int, Arrays] = {}  # mixed by workers whose report was not counted
@@ -50,6 +51,9 @@ class RunReplayer:
             return "the record has only a selection of its links"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
+        if done.group is not None:
+            missing = sorted(set(done.group.participants.tolist()) - done.digests.keys())
+            return f"participants {missing} of its average did not report" if missing else ""
         if len(silent) > 1:
             return f"the links between workers {silent} are unknown: none of them reported"
         for worker, source in self._catch_ups():
@@ -61,16 +65,46 @@ class RunReplayer:
                 return f"the model that worker {worker} began with is unknown"
         return ""
 
+    def replay_group_round(self, done: CommittedRound) -> tuple[dict[int, str], dict[int, str]]:
+        """Train, average, train on; the digests of the models and of the consensus, by worker.
+        Who was not counted keeps what it had."""
+        assert done.group is not None
+        assert done.during_transfer is not None
+        engine, index, rate = self._engine, done.attempt.round_index, done.learning_rate
+        if done.restarted:
+            state = _copied(engine.state())
+            for name, rows in state.items():
+                rows[list(done.restarted)] = self._initial[name][0]
+            engine.load(state)
+        before = _copied(engine.state())
+        counted = np.isin(np.arange(self._workers), list(done.digests))
+        during = np.where(counted, done.during_transfer, 0)
+        engine.train(during, round_index=index, learning_rate=rate)
+        engine.exchange(done.group, round_index=index)
+        engine.train_on(
+            np.where(counted, done.local_steps - during, 0), round_index=index, learning_rate=rate
+        )
+        engine.advance()
+        after = _copied(engine.state())
+        for name, rows in after.items():
+            rows[~counted] = before[name][~counted]
+        engine.load(after)
+        self._last = done.attempt
+        return (
+            {worker: self._digest(after["models"][worker]) for worker in done.digests},
+            {worker: row_digest(after["consensus"][worker]).hex() for worker in done.digests},
+        )
+
     def replay_round(self, done: CommittedRound) -> dict[int, str]:
         """Train, exchange and mix; the digests of the models by worker."""
         engine, index = self._engine, done.attempt.round_index
-        before = {name: rows.copy() for name, rows in engine.state().items()}
+        before = _copied(engine.state())
         engine.train(done.local_steps, round_index=index, learning_rate=done.learning_rate)
         engine.shard.exchange(
             np.empty((0, 2), dtype=np.int64), self._weights(done), kernel="ordered"
         )
         engine.advance()
-        after = {name: rows.copy() for name, rows in engine.state().items()}
+        after = _copied(engine.state())
         digests = {worker: self._digest(after["models"][worker]) for worker in done.digests}
         self._unreported = {
             worker: {name: rows[worker].copy() for name, rows in after.items()}
@@ -153,7 +187,7 @@ class RunReplayer:
     def _copy_model(self, worker: int, source: int) -> None:
         """What is sent is the other's; the rest stays the worker's own."""
         width = self._prepared.layout.mixed
-        state = {name: rows.copy() for name, rows in self._engine.state().items()}
+        state = _copied(self._engine.state())
         state["models"][worker, :width] = state["models"][source, :width]
         self._engine.load(state)
         self._versions[worker] = self._last
@@ -163,7 +197,7 @@ class RunReplayer:
         model = self._unreported.get(worker)
         if model is None:
             return False
-        state = {name: rows.copy() for name, rows in self._engine.state().items()}
+        state = _copied(self._engine.state())
         for name, row in model.items():
             state[name][worker] = row
         self._engine.load(state)
@@ -173,6 +207,10 @@ class RunReplayer:
     def _digest(self, row: NDArray[Any]) -> str:
         """As a worker computes it (learner.py): of the part that is sent."""
         return row_digest(row[: self._prepared.layout.mixed]).hex()
+
+
+def _copied(state: Arrays) -> Arrays:
+    return {name: rows.copy() for name, rows in state.items()}
 
 
 def _rows(matrix: csr_array) -> list[dict[int, float]]:

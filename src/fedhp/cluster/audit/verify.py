@@ -1,8 +1,8 @@
 """A run of the network repeated in simulation from its plans, and compared bit by bit.
 
-The model of every worker after every committed round must have the digest that the worker
-reported, also after deaths, lost links and catching up. The round times are compared with those
-that the simulator predicts from the measured step and link times.
+The model of every worker after every committed round, and its consensus where there is one, must
+have the digest that the worker reported, also after deaths, lost links and catching up. The round
+times are compared with those that the simulator predicts from measured step and link times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 from fedhp.types import FloatArray
 
-SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens")
+SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens", "fedhp_plus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,16 @@ def verify(folder: Path) -> Verification:
             if obstacle:
                 verdicts.append(RoundVerdict(index, 0, (), obstacle))
                 continue
-            digests = replayer.replay_round(done)
+            consensus: dict[int, str] = {}
+            if done.group is None:
+                digests = replayer.replay_round(done)
+            else:
+                digests, consensus = replayer.replay_group_round(done)
             different = tuple(
                 worker
                 for worker, reported in sorted(done.digests.items())
                 if digests[worker] != reported
+                or consensus.get(worker, "") != done.consensus.get(worker, "")
             )
             verdicts.append(RoundVerdict(index, len(done.digests), different))
     finally:

@@ -32,6 +32,8 @@ class CommittedState:
     digests: dict[int, bytes] = field(default_factory=dict)  # of that attempt's models, by worker
     certificates: dict[str, list[int | str]] = field(default_factory=dict)  # NameBindings.pack()
     removed: tuple[str, ...] = ()  # names that the operator removed
+    # Group averages: the last committed attempt in which each worker was counted, by worker.
+    versions: dict[int, Attempt] = field(default_factory=dict)
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -53,6 +55,7 @@ class CommittedState:
             "allowed": self.allowed,
             "removed": self.removed,
             "certificates": self.certificates,
+            "versions": {worker: version.to_list() for worker, version in self.versions.items()},
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
         }
         return json.dumps(head).encode() + b"\n" + self.planner
@@ -77,6 +80,10 @@ class CommittedState:
             place=head.get("place", ""),
             allowed=None if head.get("allowed") is None else tuple(head["allowed"]),
             removed=tuple(head.get("removed", ())),
+            versions={
+                int(worker): Attempt.from_list(version)
+                for worker, version in head.get("versions", {}).items()
+            },
             certificates=dict(head.get("certificates", {})),
             digests={
                 int(worker): bytes.fromhex(digest)

@@ -74,6 +74,15 @@ class ConductorSettings:
     suspect_after: float
     dead_after: float
     asynchronous: bool = False  # each worker continues from its own model, whatever it is
+    groups: bool = False  # each worker continues from the last round in which it was counted
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a participant says of a group average that did not come."""
+
+    lost: tuple[int, ...]  # the neighbors in the tree whose part is missing
+    late: bool  # it waited for them until the end; else the link broke
 
 
 @dataclass(slots=True)
@@ -88,6 +97,8 @@ class RunningAttempt(Generic[T]):
     awaited: set[int] = field(default_factory=set)  # participants that have not reported yet
     arrivals: dict[int, float] = field(default_factory=dict)  # s from the start, by worker
     sealed: bool = False  # it is being committed: a report that comes now is late
+    required: frozenset[int] = frozenset()  # without the reports of these it cannot be committed
+    failed: dict[int, Failure] = field(default_factory=dict)  # by worker that says so
 
 
 class Conductor(Generic[T]):
@@ -213,7 +224,8 @@ class Conductor(Generic[T]):
 
     def holds(self, member: Member) -> bool:
         """Whether it has a model to continue from; the initial one everyone can make."""
-        anyone = self.settings.asynchronous or self.committed == INITIAL
+        settings = self.settings
+        anyone = settings.asynchronous or settings.groups or self.committed == INITIAL
         return anyone or self.committed in member.models
 
     def alive(self, now: float) -> list[Member]:
@@ -300,15 +312,28 @@ class Conductor(Generic[T]):
     # --- attempts --------------------------------------------------------------------------
 
     def begin(
-        self, participants: Iterable[int], *, deadline: float, started: float = 0.0
+        self,
+        participants: Iterable[int],
+        *,
+        deadline: float,
+        started: float = 0.0,
+        required: Iterable[int] = (),
     ) -> Attempt:
-        """Start an attempt at the round after the committed one."""
+        """Start an attempt at the round after the committed one; required: the members of a
+        group average, which takes effect for all of them or for none."""
         if self.running is not None:
             raise RuntimeError("an attempt is running")
         self._tries += 1
         attempt = Attempt(self.epoch, self.committed.round_index + 1, self._tries)
         workers = frozenset(participants)
-        self.running = RunningAttempt(attempt, workers, deadline, started, awaited=set(workers))
+        self.running = RunningAttempt(
+            attempt,
+            workers,
+            deadline,
+            started,
+            awaited=set(workers),
+            required=frozenset(required),
+        )
         return attempt
 
     def hurry(self, deadline: float) -> None:
@@ -318,6 +343,20 @@ class Conductor(Generic[T]):
 
     def report(self, worker: int, attempt: Attempt, body: T, *, now: float = 0.0) -> None:
         """A participant's report counts once, and only for the running attempt."""
+        running = self._check_report(worker, attempt)
+        running.reports[worker] = body
+        running.awaited.discard(worker)
+        running.arrivals[worker] = now - running.started
+
+    def fail(self, worker: int, attempt: Attempt, failure: Failure) -> None:
+        """A member of a group says that there is no average: it has no report."""
+        running = self._check_report(worker, attempt)
+        if worker not in running.required:
+            raise Refused("kind", f"worker {worker} is not a member of the group of {attempt}")
+        running.failed[worker] = failure
+        running.awaited.discard(worker)
+
+    def _check_report(self, worker: int, attempt: Attempt) -> RunningAttempt[T]:
         running = self.running
         if running is None or attempt != running.attempt:
             current = "none" if running is None else str(running.attempt)
@@ -326,17 +365,17 @@ class Conductor(Generic[T]):
             raise Refused("attempt", f"{attempt} is being committed without worker {worker}")
         if worker not in running.participants:
             raise Refused("participant", f"worker {worker} does not take part in {attempt}")
-        if worker in running.reports:
+        if worker in running.reports or worker in running.failed:
             raise Refused("doubled", f"worker {worker} has already reported in {attempt}")
-        running.reports[worker] = body
-        running.awaited.discard(worker)
-        running.arrivals[worker] = now - running.started
+        return running
 
     def verdict(self, now: float) -> AttemptVerdict:
         """Commit when all that are alive have reported, or at the deadline if enough have."""
         running = self.running
         if running is None:
             return AttemptVerdict.WAIT
+        if self._group_is_lost(running, now):
+            return AttemptVerdict.GIVE_UP
         if now < running.deadline and any(
             self._is_alive(worker, now) for worker in running.awaited
         ):
@@ -344,6 +383,20 @@ class Conductor(Generic[T]):
         if len(running.reports) >= max(1, self.settings.min_workers):
             return AttemptVerdict.COMMIT
         return AttemptVerdict.GIVE_UP
+
+    def _group_is_lost(self, running: RunningAttempt[T], now: float) -> bool:
+        """Whether the group average can no longer take effect for all of its members. Where some
+        waited in vain, the others may still say for whom."""
+        missing = running.required - running.reports.keys()
+        if any(not failure.late for failure in running.failed.values()):
+            return True
+        if any(
+            worker not in running.awaited or not self._is_alive(worker, now)
+            for worker in missing - running.failed.keys()
+        ):
+            return True
+        silent = missing - running.failed.keys()
+        return bool(missing) and (now >= running.deadline or not silent)
 
     def seal(self) -> dict[int, T]:
         """No further report counts; returns those that are going to be committed."""

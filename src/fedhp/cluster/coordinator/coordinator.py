@@ -30,6 +30,7 @@ from fedhp.cluster.coordinator.state import (
     STOP_SECONDS,
     CoordinatorState,
     Phase,
+    averages_in_groups,
     create_planner,
     is_asynchronous,
 )
@@ -173,6 +174,7 @@ class Coordinator:
             suspect_after=experiment.cluster.suspect_after,
             dead_after=experiment.cluster.dead_after,
             asynchronous=asynchronous,
+            groups=averages_in_groups(experiment),
         )
         conductor: Conductor[wire.RoundReport] = Conductor(
             settings, epoch=epoch, committed=committed.attempt
@@ -209,6 +211,7 @@ class Coordinator:
             bindings=NameBindings(committed.certificates),
             leaders=extended(committed.leaders, epoch, start=committed.attempt),
             place=self.ledger.place(),
+            versions=committed.versions,
             upgrading=self.settings.upgrading,
         )
         self.history.note(
@@ -373,17 +376,23 @@ class CoordinatorRoundLoop:
         waiting: dict[str, object]
         patience = self.experiment.cluster.gather if state.round_seconds == 0 else 0.0
         while not state.stopping:
+            aside = state.left_aside()
             ready = [
                 member.worker
                 for member in state.conductor.ready(time.monotonic())
-                if np.isfinite(member.step_time) and state.has_usual_model(member)
+                if np.isfinite(member.step_time)
+                and state.has_usual_model(member)
+                and member.worker not in aside
             ]
             waited = time.monotonic() - started
             enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
+            if not enough and aside:
+                state.end_left_aside()
+                continue
             if not enough and state.conductor.end_suspensions(time.monotonic()):
                 state.wake_behind()
                 continue
-            complete = len(ready) == wanted or (enough and waited >= patience)
+            complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
             if complete:
                 state.settle_model_size(ready)
             if complete and state.planner is not None:
@@ -427,7 +436,11 @@ class CoordinatorRoundLoop:
         coming = self.state.round_index + 1
         reach("coordinator.planning", coming)
         present = np.isin(np.arange(self.experiment.workers), participants)
-        return await asyncio.to_thread(planner.plan, coming, present, self.state.step_times())
+        self.state.settle_versions(participants)
+        restarted = self.state.restarting()
+        return await asyncio.to_thread(
+            planner.plan, coming, present, self.state.step_times(), restarted=restarted
+        )
 
     def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:
         """Begin an attempt; the workers that wait get their orders."""

@@ -91,6 +91,8 @@ class CoordinatorHandlers:
         order = wire.Order(
             epoch=conductor.epoch, committed=conductor.committed.to_wire(), token=state.token
         )
+        if conductor.settings.groups:
+            order.own.CopyFrom(state.own_version(member).to_wire())
         if not state.leads():
             order.wait.why = "this coordinator does not lead any more"
             return order

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.base import Restartable, averages_groups
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.coordinator.committed_state import CommittedState
@@ -167,22 +167,14 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             fix="remove training.momentum, or simulate it with: fedhp run",
         )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
-    if averages_groups(stage.algorithm):
-        raise ConfigError(
-            f"{experiment.algorithm.name!r} averages groups of workers, which a network of "
-            "machines does not offer yet",
-            key="algorithm.name",
-            source=source,
-            allowed="fedhp, dpsgd, ldsgd, pens, adpsgd, or your own without a GroupAverage",
-            fix="choose another algorithm, or simulate it with: fedhp run",
-        )
+    _check_groups(experiment, stage.algorithm, source)
     if isinstance(stage.algorithm, FreeLinks):
         raise ConfigError(
             f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
             "have",
             key="algorithm.name",
             source=source,
-            allowed="fedhp, dpsgd, ldsgd, pens, adpsgd, or your own without a GroupAverage",
+            allowed="fedhp, fedhp_plus, dpsgd, ldsgd, pens, adpsgd, or your own",
             fix="choose another algorithm, or simulate it with: fedhp run",
         )
     _check_adpsgd(stage.algorithm, source)
@@ -195,6 +187,33 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             allowed="false, as in the paper",
             fix="remove algorithm.symmetric, or simulate it with: fedhp run",
         )
+
+
+def _check_groups(experiment: Experiment, algorithm: object, source: str) -> None:
+    """Refuse what group averages do not offer."""
+    if not averages_groups(algorithm):
+        return
+    if not isinstance(algorithm, Restartable):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
+            "machine has lost its models",
+            key="algorithm.name",
+            source=source,
+            allowed="a class with group_average = True and restart(state, workers)",
+            fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
+        )
+    for key, value, instead in (
+        ("compression", experiment.cluster.compression, "algorithm.compression"),
+        ("robust", experiment.cluster.robust, "fedhp, dpsgd, ldsgd or pens"),
+    ):
+        if value != "none":
+            raise ConfigError(
+                f"is {value!r}, but a group average sends sums, not models",
+                key=f"cluster.{key}",
+                source=source,
+                allowed="none with an algorithm that averages groups",
+                fix=f"remove cluster.{key}, or use {instead}",
+            )
 
 
 def _check_adpsgd(algorithm: object, source: str) -> None:

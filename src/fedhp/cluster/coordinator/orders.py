@@ -72,8 +72,11 @@ def work_orders(
 ) -> dict[int, wire.Work]:
     """The orders of all participants, by worker."""
     plan, exchange = planned.plan, planned.plan.exchange
+    tree = exchange if isinstance(exchange, GroupAverage) else None
     participants = np.flatnonzero(planned.observation.available).tolist()
-    sources = all_sources(plan)
+    sources: list[list[int]] = [[] for _ in planned.observation.available]
+    if tree is None:
+        sources = all_sources(plan)
     readers: dict[int, list[int]] = {worker: [] for worker in participants}
     for worker in participants:
         for source in sources[worker]:
@@ -109,6 +112,10 @@ def work_orders(
             exchange_deadline=0.9 * deadline,
             own_weight=1.0,
         )
+        if tree is not None:
+            work.group.CopyFrom(
+                _group_work(planned, tree, caller, members, addresses=addresses, attempt=attempt)
+            )
         if isinstance(exchange, PeerScoring):
             work.keep = min(exchange.keep, len(work.peers))
             work.samples = exchange.samples
@@ -121,9 +128,9 @@ def work_orders(
 
 
 def _mixing_weights(exchange: Exchange) -> list[dict[int, float]] | None:
-    """For each worker, the weights of the models that it mixes; None where it scores them."""
-    assert not isinstance(exchange, GroupAverage)  # refused before a run starts
-    if isinstance(exchange, PeerScoring):
+    """For each worker, the weights of the models that it mixes; None where it scores them, or
+    where no models are mixed."""
+    if isinstance(exchange, PeerScoring | GroupAverage):
         return None
     if isinstance(exchange, NeighborMixing):
         matrix = mixing_weights(exchange.topology, exchange.weights)
@@ -137,6 +144,43 @@ def _mixing_weights(exchange: Exchange) -> list[dict[int, float]] | None:
         dict(zip(columns[start:stop], values[start:stop], strict=True))
         for start, stop in pairwise(starts)
     ]
+
+
+def _group_work(
+    planned: PlannedRound,
+    tree: GroupAverage,
+    worker: Member,
+    members: Mapping[int, Member],
+    *,
+    addresses: PeerAddresses,
+    attempt: Attempt,
+) -> wire.GroupWork:
+    """A worker's part in a round with a group average."""
+    assert planned.plan.deadline is not None
+    work = wire.GroupWork(
+        fragment=tree.fragment,
+        fragments=tree.fragments,
+        momentum=tree.momentum,
+        compression=tree.compression,
+        transfer_time=planned.transfer_time,
+        train_time=planned.plan.deadline,
+        overlap=planned.plan.overlap,
+    )
+    position = np.flatnonzero(tree.participants == worker.worker)
+    if not len(position):
+        return work
+    work.members = len(tree.participants)
+    work.returning = bool(tree.returning[position[0]])
+    parent = int(tree.parents[position[0]])
+    if parent >= 0:
+        work.parent.CopyFrom(
+            addresses.address(members[parent], worker, TicketPurpose.AVERAGE, attempt=attempt)
+        )
+    below = tree.parents == worker.worker
+    children = tree.participants[below].tolist()
+    work.children.extend(peer_address(members[child]) for child in children)
+    work.returning_children.extend(tree.participants[below & tree.returning].tolist())
+    return work
 
 
 def turn_order(

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
-from fedhp.algorithms.base import Condensable
+from fedhp.algorithms.base import Condensable, Restartable, averages_groups
+from fedhp.algorithms.group_tree import group_time
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.link_estimates import (
     SLOWEST_GUESS,
@@ -59,6 +60,7 @@ class PlannedRound:
     observation: Observation
     local_steps: IntArray  # [N]
     predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
+    transfer_time: float = 0.0  # s that a group average should be on its way
 
     @property
     def slowest(self) -> float:
@@ -87,8 +89,16 @@ class RoundPlanner:
         self.reports: Reports | None = None
         self.step_time = np.full(self.workers, np.nan)
 
-    def plan(self, round_index: int, present: BoolArray, step_time: FloatArray) -> PlannedRound:
-        """The next round for the present workers, [N]; step_time [N] is their last one."""
+    def plan(
+        self,
+        round_index: int,
+        present: BoolArray,
+        step_time: FloatArray,
+        *,
+        restarted: Sequence[int] = (),
+    ) -> PlannedRound:
+        """The next round for the present workers, [N]; step_time [N] is their last one.
+        restarted: workers that begin again with the initial model, in a run of group averages."""
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
         observation = Observation(
@@ -103,9 +113,13 @@ class RoundPlanner:
             ),
         )
         reports = self.reports or first_reports(self.step_time)
+        state = self.state
+        if restarted:
+            assert isinstance(self.algorithm, Restartable)
+            state = self.algorithm.restart(state, np.isin(np.arange(self.workers), restarted))
         state, plan = next_plan(
             self.algorithm,
-            self.state,
+            state,
             observation=observation,
             reports=self._with_step_times(reports, present),
         )
@@ -114,8 +128,12 @@ class RoundPlanner:
             steps = plan.local_steps
         else:
             assert plan.deadline is not None
-            steps = np.maximum(1, plan.deadline // self.step_time).astype(np.int64)
+            steps = np.maximum(1, np.nan_to_num(plan.deadline // self.step_time)).astype(np.int64)
         steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
+        if isinstance(plan.exchange, GroupAverage):
+            transfer_time = group_time(plan.exchange, observation.network)
+            predicted = np.where(present, transfer_time + (plan.deadline or 0.0), 0.0)
+            return PlannedRound(state, plan, observation, steps, predicted, transfer_time)
         predicted = self._predicted_seconds(plan, observation, steps)
         return PlannedRound(state, plan, observation, steps, predicted)
 
@@ -125,8 +143,20 @@ class RoundPlanner:
         links, times, sizes, distances = _measured_links(planned, reports)
         compute = self._column(reports, "compute_seconds")
         communication = np.where(took_part, 0.0, np.nan)
-        np.fmax.at(communication, links[:, 0], times)
-        if isinstance(planned.plan.exchange, NeighborMixing):
+        exchange, decision, transfer_time = planned.plan.exchange, planned.plan.decision, np.nan
+        local_steps = planned.local_steps
+        if isinstance(exchange, GroupAverage):
+            # Everyone trains meanwhile, unless the plan says otherwise.
+            waited = self._column(reports, "exchange_seconds")
+            communication = communication if planned.plan.overlap else waited
+            local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
+            if len(exchange.participants):
+                transfer_time = float(np.nanmax(waited[exchange.participants]))
+                facts = {**decision.facts, "transfer_time": transfer_time}
+                decision = replace(decision, facts=facts)
+        else:
+            np.fmax.at(communication, links[:, 0], times)
+        if isinstance(exchange, NeighborMixing):
             np.fmax.at(communication, links[:, 1], times)
         # Mixing, testing and saving is not waiting, though the simulation has none of it.
         other = self._column(reports, "other_seconds")
@@ -136,15 +166,15 @@ class RoundPlanner:
             round_index=planned.observation.round_index,
             clock=self.clock + seconds,
             learning_rate=planned.observation.learning_rate,
-            local_steps=np.where(took_part, planned.local_steps, 0),
+            local_steps=np.where(took_part, local_steps, 0),
             step_time=self._column(reports, "step_time"),
             timing=Timing(compute, communication, worked, seconds - worked, seconds),
             links=links,
             link_time=times,
             link_bytes=sizes,
             link_distance=distances,
-            decision=planned.plan.decision,
-            train_loss=self._column(reports, "train_loss"),
+            decision=decision,
+            train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
             update_norm=self._column(reports, "update_norm"),
             smoothness=self._column(reports, "smoothness"),
             gradient_variance=self._column(reports, "gradient_variance"),
@@ -166,6 +196,7 @@ class RoundPlanner:
             gradient_variance=set_aside_large(record.gradient_variance),
             start_loss=set_aside_large(self._column(reports, "start_loss")) if first else missing,
             selected=self._selected(planned.plan, reports),
+            transfer_time=transfer_time,
         )
         self.state, self.clock = planned.state, record.clock
         timed = {worker: report.links for worker, report in reports.items()}
@@ -186,6 +217,12 @@ class RoundPlanner:
         )
         used = set(map(tuple, np.sort(travelled(planned.plan.exchange), axis=1).tolist()))
         return [pair for pair in stale if pair not in used]
+
+    def learn_failed(
+        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    ) -> None:
+        """The links of a group average that did not come: one may be slower than was planned."""
+        self._learn_links(timed, round_index=round_index)
 
     def learn_survey(self, timed: Mapping[int, Sequence[wire.LinkReport]]) -> None:
         """The links that workers timed before the first round."""
@@ -263,10 +300,10 @@ class RoundPlanner:
     ) -> None:
         """All workers get their orders at once, so times since then can be compared."""
         transfers = [
-            Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
+            transfer
             for worker, links in sorted(timed.items())
             for link in links
-            if not link.lost and link.bytes > 0
+            if (transfer := self._transfer(worker, link)) is not None
         ]
         transfers = limit_rates(transfers)
         if self.stage.world.sharing:
@@ -280,6 +317,18 @@ class RoundPlanner:
                 seconds=transfer.seconds,
                 round_index=round_index,
             )
+
+    def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
+        """What a link shows of its speed; None for nothing."""
+        if averages_groups(self.algorithm) and not link.probe and link.bytes:
+            # The pieces of a tree keep the pace of its slowest link: only those that waited count.
+            if 2 * link.timed_bytes < link.bytes:
+                return None
+            bits, seconds = 8.0 * link.timed_bytes, link.timed_seconds
+            return Transfer(worker, link.worker, bits, link.started, seconds)
+        if link.lost or not link.bytes:
+            return None
+        return Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
 
     def _column(self, reports: WireReports, name: str) -> FloatArray:
         """One field of all reports, [N], NaN where there is none."""
@@ -305,7 +354,7 @@ def all_sources(plan: Plan) -> list[list[int]]:
     if isinstance(exchange, NeighborMixing):
         start, neighbors = (array.tolist() for array in neighbor_lists(exchange.topology))
         return [sorted(neighbors[first:stop]) for first, stop in pairwise(start)]
-    assert not isinstance(exchange, GroupAverage)  # refused before a run starts
+    assert not isinstance(exchange, GroupAverage)  # sums travel, not models
     table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
     return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
 
@@ -337,7 +386,7 @@ def _measured_links(
     planned: PlannedRound, reports: WireReports
 ) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
     """The links over which models went: pairs, seconds, bytes and distances."""
-    directed = not isinstance(planned.plan.exchange, NeighborMixing)
+    directed = not isinstance(planned.plan.exchange, NeighborMixing | GroupAverage)
     by_pair: dict[tuple[int, int], tuple[float, int, float]] = {}
     for worker, report in sorted(reports.items()):
         for link in report.links:

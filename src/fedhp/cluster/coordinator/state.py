@@ -18,9 +18,10 @@ import numpy as np
 
 from fedhp import __version__
 from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms.base import averages_groups
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
+from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
 from fedhp.cluster.coordinator.deadlines import (
     WITHHELD,
     RoundDeadlines,
@@ -39,7 +40,7 @@ from fedhp.cluster.coordinator.waiting import WaitingMembers
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
 from fedhp.cluster.protocol.succession import Line
@@ -50,7 +51,7 @@ from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
 from fedhp.engine.context import planning_context
 from fedhp.engine.until import StopCondition
-from fedhp.types import FloatArray
+from fedhp.types import FloatArray, GroupAverage
 
 LOG = logging.getLogger("fedhp.coordinator")
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
@@ -97,6 +98,7 @@ class CoordinatorState:
         bindings: NameBindings | None = None,
         leaders: Line = (),
         place: str = "",
+        versions: Mapping[int, Attempt] | None = None,
         upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
@@ -131,6 +133,11 @@ class CoordinatorState:
         self.addresses = orders.PeerAddresses(run, self.keys)
         # Of the models of the committed round, by worker; of late reports too.
         self.digests: dict[int, bytes] = dict(digests or {})
+        # Group averages: what each worker continues from, by worker; INITIAL for all others.
+        self.versions: dict[int, Attempt] = dict(versions or {})
+        self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
+        # Workers that lost a group average: in which round, by which process, and when.
+        self._left_aside: dict[int, tuple[int, int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
         self.bindings = bindings or NameBindings()
         self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name
@@ -190,6 +197,7 @@ class CoordinatorState:
             stopped=self.stopping,
             informed=tuple(sorted(self.informed)),
             digests=self.digests if attempt is None else self._reported_digests(),
+            versions=self.versions if attempt is None else self._versions_after(attempt),
             certificates=self.bindings.pack(),
             leaders=self.leaders,
             place=self.place,
@@ -201,6 +209,73 @@ class CoordinatorState:
         running = self.conductor.running
         reports = {} if running is None else running.reports
         return {worker: report.digest for worker, report in reports.items() if report.digest}
+
+    # --- group averages: everyone continues from its own last round ------------------------
+
+    def own_version(self, member: Member) -> Attempt:
+        """What a member continues from: the last round in which it was counted, or the initial
+        model if it has lost that."""
+        if member.worker in self._own:
+            return self._own[member.worker]
+        version = self.versions.get(member.worker, INITIAL)
+        return version if version in member.models else INITIAL
+
+    def settle_versions(self, workers: Iterable[int]) -> None:
+        """Before an attempt is planned: what everyone is going to continue from."""
+        self._own = {}
+        if self.conductor.settings.groups:
+            members = self.conductor.members
+            self._own = {worker: self.own_version(members[worker]) for worker in workers}
+
+    def restarting(self) -> list[int]:
+        """Workers that have lost what they had, and begin again in the attempt that is planned."""
+        return [
+            worker
+            for worker, version in sorted(self._own.items())
+            if version != self.versions.get(worker, INITIAL)
+        ]
+
+    def _versions_after(self, attempt: Attempt) -> dict[int, Attempt]:
+        """What everyone continues from once the running attempt is committed."""
+        running = self.conductor.running
+        if running is None or not self.conductor.settings.groups:
+            return self.versions
+        return {**self.versions, **self._own, **dict.fromkeys(running.reports, attempt)}
+
+    def _leave_aside(self) -> None:
+        """The round is tried again without those whose part of the average did not come: of those
+        that their neighbors name, the ones that say nothing themselves."""
+        running, conductor = self.conductor.running, self.conductor
+        assert running is not None
+        named = {worker for failure in running.failed.values() for worker in failure.lost}
+        silent = named - running.reports.keys() - running.failed.keys()
+        broken = {
+            worker
+            for failure in running.failed.values()
+            if not failure.late
+            for worker in failure.lost
+        }
+        left = silent or broken
+        for worker in left & conductor.members.keys():
+            member, coming = conductor.members[worker], self.round_index + 1
+            self._left_aside[worker] = coming, member.incarnation, time.monotonic()
+        if left:
+            self.history.note("left_aside", {"workers": sorted(left)})
+
+    def left_aside(self) -> list[int]:
+        """Workers without which the next round is tried: they lost an average in this round, or
+        in an earlier one and gave no sign of life since. Who did has kept the others waiting."""
+        for worker, (round_index, incarnation, when) in list(self._left_aside.items()):
+            member = self.conductor.members[worker]
+            if round_index <= self.round_index and member.seen > when:
+                del self._left_aside[worker]
+                if member.incarnation == incarnation:
+                    self._suspend(member, "its part of a group average did not come")
+        return sorted(self._left_aside)
+
+    def end_left_aside(self) -> None:
+        """Without them there are too few."""
+        self._left_aside = {}
 
     def late_report(self, member: Member, report: wire.RoundReport) -> None:
         """A report that does not count any more: the member may still hold a model of the round,
@@ -290,6 +365,7 @@ class CoordinatorState:
             now=time.monotonic(),
         )
         self.reachability.forget(member.worker)
+        self._left_aside.pop(member.worker, None)
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
@@ -335,6 +411,12 @@ class CoordinatorState:
                 "version",
                 f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
                 "with itself, the one before and the one after: update the older one",
+            )
+        if knows_no_tickets(release) and self.conductor.settings.groups:
+            raise Refused(
+                "version",
+                f"the worker has fedhp {release}, which knows no group averages: update it to "
+                f"{__version__}",
             )
         if knows_no_tickets(release) and not self.upgrading:
             raise Refused(
@@ -408,14 +490,42 @@ class CoordinatorState:
         if self.asynchronous:
             self._end_turn(member, report)
             facts["turn"] = report.turn
+        elif report.failed:
+            self._average_failed(member, attempt, report)
+            return
         else:
+            self._check_group_report(report)
             self.conductor.report(member.worker, attempt, report, now=time.monotonic())
+        if self.conductor.settings.groups:
+            facts["steps"], facts["during"] = report.steps, report.steps_during
+            facts["consensus"] = report.consensus.hex()
         lost = [link.worker for link in report.links if link.lost and not link.probe]
         if lost:
             facts["lost"] = lost
         self.history.note("report", facts)
         self._links_tried(member, report.links, round_index=attempt.round_index)
         self.conductor.reported(member, accuracy=report.accuracy, now=time.monotonic())
+        self.notify()
+
+    def _check_group_report(self, report: wire.RoundReport) -> None:
+        """A round of group averages has the digests that its audit needs."""
+        if not self.conductor.settings.groups:
+            return
+        if not report.consensus or not report.digest:
+            raise Refused("digest", "the report has no digest of the model or of the consensus")
+
+    def _average_failed(self, member: Member, attempt: Attempt, report: wire.RoundReport) -> None:
+        """A member of the group has no average; the attempt cannot be committed."""
+        lost = {link.worker: link.lost for link in report.links if link.lost}
+        late = all(why == "deadline" for why in lost.values())
+        named = tuple(worker for worker, why in lost.items() if why != "refused: attempt")
+        self.conductor.fail(member.worker, attempt, Failure(named, late))
+        facts = {**attempt.to_facts(), "worker": member.worker, "lost": sorted(lost)}
+        self.history.note("failed", {**facts, "why": report.failed})
+        if isinstance(self.planner, RoundPlanner):
+            timed = {member.worker: report.links}
+            self.planner.learn_failed(timed, round_index=attempt.round_index)
+        self._links_tried(member, report.links, round_index=attempt.round_index)
         self.notify()
 
     def _links_tried(
@@ -622,7 +732,14 @@ class CoordinatorState:
     ) -> Attempt:
         """Begin an attempt at the next round; deadline in seconds from its start."""
         assert isinstance(self.planner, RoundPlanner)
-        attempt = self.conductor.begin(participants, deadline=started + deadline, started=started)
+        exchange = planned.plan.exchange
+        tree = exchange if isinstance(exchange, GroupAverage) else None
+        attempt = self.conductor.begin(
+            participants,
+            deadline=started + deadline,
+            started=started,
+            required=() if tree is None else tree.participants.tolist(),
+        )
         self._ordered.clear()
         self.work_orders = orders.work_orders(
             planned,
@@ -634,10 +751,15 @@ class CoordinatorState:
             deadline=deadline,
         )
         self.named_peers = {
-            worker: frozenset(peer.worker for peer in (*work.peers, *work.probes))
+            worker: frozenset(
+                peer.worker
+                for peer in (*work.peers, *work.probes, *work.group.children, work.group.parent)
+                if peer.name
+            )
             for worker, work in self.work_orders.items()
         }
-        self._note_attempt(attempt, participants, deadline)
+        about = {} if tree is None else {"group": _tree_facts(tree), "restarted": self.restarting()}
+        self._note_attempt(attempt, participants, deadline, **about)
         return attempt
 
     def begin_turns(self) -> Attempt:
@@ -648,13 +770,19 @@ class CoordinatorState:
 
     def give_up_attempt(self, attempt: Attempt) -> None:
         """Too few reported in time, or the run is to stop and not all did."""
-        self._judge_members({})
-        self.work_orders = {}
+        running = self.conductor.running
+        if running is not None and running.required:
+            self._leave_aside()
+        else:
+            self._judge_members({})
+        self.work_orders, self._own = {}, {}
         self.history.note("gave_up", attempt.to_facts())
         if self.stopping:
             LOG.warning("round %d is given up: %s", attempt.round_index, self.stopping)
         else:
-            LOG.warning("round %d: too few reports; planning it again", attempt.round_index)
+            lost = running is not None and running.required
+            why = "a group average did not come" if lost else "too few reports"
+            LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self.conductor.give_up()
 
     def seal_attempt(self, *, seconds: float) -> dict[int, wire.RoundReport]:
@@ -709,6 +837,7 @@ class CoordinatorState:
         if running is not None and not self.asynchronous:
             self._took_part = running.participants
         self.digests = self._reported_digests()
+        self.versions, self._own = self._versions_after(attempt), {}
         self.conductor.commit()
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
 
@@ -721,8 +850,10 @@ class CoordinatorState:
             whole_test=last and evaluation.whole_at_end,
         )
 
-    def _note_attempt(self, attempt: Attempt, participants: Sequence[int], deadline: float) -> None:
-        facts = {"participants": participants, "deadline": deadline}
+    def _note_attempt(
+        self, attempt: Attempt, participants: Sequence[int], deadline: float, **about: object
+    ) -> None:
+        facts = {"participants": participants, "deadline": deadline, **about}
         self.history.note("attempt", {**attempt.to_facts(), **facts})
 
     # --- turns of an asynchronous algorithm ------------------------------------------------
@@ -792,6 +923,25 @@ class CoordinatorState:
         if now - self._gone[0] > GONE_SECONDS:
             self._gone = now, self.conductor.gone(now)
         return self._gone[1]
+
+
+def _tree_facts(tree: GroupAverage) -> dict[str, object]:
+    """A group average, for the history: enough to repeat it."""
+    return {
+        "participants": tree.participants.tolist(),
+        "parents": tree.parents.tolist(),
+        "returning": tree.participants[tree.returning].tolist(),
+        "fragment": tree.fragment,
+        "fragments": tree.fragments,
+        "momentum": tree.momentum,
+        "compression": tree.compression,
+    }
+
+
+def averages_in_groups(experiment: Experiment) -> bool:
+    """Whether the algorithm averages groups of workers."""
+    part = experiment.algorithm
+    return averages_groups(load_algorithm(part.name, part.settings))
 
 
 def is_asynchronous(experiment: Experiment) -> bool:

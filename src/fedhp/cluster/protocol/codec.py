@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 # How models are sent, by the name of the compression in the settings.
 ENCODING_OF = {"none": "raw", "fp16": "fp16", "int8": "int8", "topk": "topk"}
 ENCODINGS = tuple(ENCODING_OF.values())
+# What the streams of a group average have. Up the tree: sums. Down: the change of the consensus,
+# or for a worker that returns the whole consensus.
+GroupStream: TypeAlias = Literal["sum", "change", "whole"]
+GROUP_STREAMS: tuple[GroupStream, ...] = ("sum", "change", "whole")
 
 _LENGTH_BYTES = 8  # of the header's length, before the header
 _SPARE_HEADER_BYTES = 1024  # that a header may have beyond ours, for blanks and metadata

@@ -84,6 +84,7 @@ CALL_RULES: Mapping[str, CallRule] = {
     "Command": CallRule(frozenset({OPERATOR_ROLE}), "any"),
     "Pull": CallRule(_WORKERS_ONLY, "since"),
     "Swap": CallRule(_WORKERS_ONLY, "since"),
+    "Average": CallRule(_WORKERS_ONLY, "since"),
 }
 
 

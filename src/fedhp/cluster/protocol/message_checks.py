@@ -30,6 +30,8 @@ MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
+MAX_FRAGMENTS = 1024  # of a model, for group averages
+GROUP_COMPRESSIONS = ("int8", "none")
 MAX_TICKET_BYTES = 64
 MAX_DIALS = 4  # addresses that a member is asked to try with one heartbeat
 MAX_DIAL_RESULTS = 64  # in the reply to one test
@@ -102,20 +104,6 @@ def check_report(
     """
     _check_envelope(report)
     _check_attempt(report.envelope, attempt)
-    check_positive(report.step_time, "step_time", most=MAX_STEP_SECONDS)
-    check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK_SECONDS)
-    check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK_SECONDS)
-    check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK_SECONDS)
-    for name in ("train_loss", "start_loss"):
-        value, unmeasured = getattr(report, name), name == "start_loss"
-        check_number(value, name, least=-MAX_MEASURE, most=MAX_MEASURE, nan=unmeasured)
-    check_number(report.update_norm, "update_norm", least=0.0, most=MAX_MEASURE)
-    for name in ("smoothness", "gradient_variance"):
-        check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
-    for name in ("accuracy", "whole_accuracy"):
-        check_number(getattr(report, name), name, least=-MAX_METRIC, most=MAX_METRIC, nan=True)
-    check_count(report.images, "images", most=MAX_SAMPLES)
-    check_digest(report.digest, "the model's digest")
     _check_links(
         report.links,
         "a link",
@@ -124,6 +112,24 @@ def check_report(
         asked=asked,
         most_bytes=most_bytes,
     )
+    check_text(report.failed, "why there is no average")
+    check_positive(report.step_time, "step_time", most=MAX_STEP_SECONDS)
+    check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK_SECONDS)
+    check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK_SECONDS)
+    check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK_SECONDS)
+    for name in ("train_loss", "start_loss"):
+        value, unmeasured = getattr(report, name), name == "start_loss"
+        check_number(value, name, least=-MAX_MEASURE, most=MAX_MEASURE, nan=unmeasured)
+    check_count(report.steps, "steps", most=MAX_LOCAL_STEPS)
+    check_count(report.steps_during, "the steps during the transfer", most=report.steps)
+    check_digest(report.consensus, "the digest of the consensus")
+    check_number(report.update_norm, "update_norm", least=0.0, most=MAX_MEASURE)
+    for name in ("smoothness", "gradient_variance"):
+        check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
+    for name in ("accuracy", "whole_accuracy"):
+        check_number(getattr(report, name), name, least=-MAX_METRIC, most=MAX_METRIC, nan=True)
+    check_count(report.images, "images", most=MAX_SAMPLES)
+    check_digest(report.digest, "the model's digest")
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
 
 
@@ -208,6 +214,12 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         raise Refused("future", "the committed model version is of a later epoch than the order")
     if order.HasField("receipt"):
         check_receipt(order.receipt)
+    if order.HasField("own"):
+        _check_version(order.own)
+        if order.own.epoch > order.epoch or order.own.round > order.committed.round:
+            raise Refused(
+                "future", "the worker's own model version is later than the committed one"
+            )
     what = order.WhichOneof("what")
     if what == "work":
         _check_work(order.work, committed=order.committed.round, workers=workers, worker=worker)
@@ -424,6 +436,8 @@ def _check_link(link: wire.LinkReport, most_bytes: int) -> None:
     check_length(link.bytes, "bytes over a link", most=most_bytes)
     check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK_SECONDS)
     check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
+    check_length(link.timed_bytes, "timed bytes of a link", most=link.bytes)
+    check_number(link.timed_seconds, "timed seconds of a link", least=0.0, most=WEEK_SECONDS)
     check_number(link.distance, "the distance of a link", least=0.0, most=MAX_MEASURE, nan=True)
     check_text(link.lost, "why a link was lost")
 
@@ -446,6 +460,39 @@ def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -
     if work.keep:
         check_count(work.samples, "the samples to score on", least=1, most=_UINT32_MAX)
     _check_weights(work)
+    if work.HasField("group"):
+        if peers or work.readers:
+            raise Refused("kind", "the order has a group average, and peers or readers")
+        partners = _check_group(work.group, workers=workers, worker=worker)
+        if not set(partners).isdisjoint(probes):
+            raise Refused("duplicate", "a worker is named for the average and for a probe")
+
+
+def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[int]:
+    """A round with a group average; returns the workers with which this one exchanges sums."""
+    check_count(group.fragments, "fragments", least=1, most=MAX_FRAGMENTS)
+    check_count(group.fragment, "the fragment", most=group.fragments - 1)
+    check_number(group.momentum, "momentum", least=0.0, most=1.0)
+    if group.compression not in GROUP_COMPRESSIONS:
+        raise Refused("encoding", "the compression of the average is unknown")
+    check_number(group.transfer_time, "transfer_time", least=0.0, most=WEEK_SECONDS)
+    check_positive(group.train_time, "train_time", most=WEEK_SECONDS)
+    check_count(group.members, "members of the group", most=workers)
+    parents = [group.parent] if group.HasField("parent") else []
+    above = _check_peers(parents, "parent", workers=workers, own=worker)
+    below = _check_peers(group.children, "children", workers=workers, own=worker)
+    if below != sorted(below):
+        raise Refused("order", "the children are not in ascending order of worker")
+    if not set(above).isdisjoint(below):
+        raise Refused("duplicate", "a worker is above and below this one")
+    if len(above) + len(below) > max(0, group.members - 1):
+        raise Refused("range", f"a group of {group.members} has fewer partners than are named")
+    if group.members > 1 and not above and not below:
+        raise Refused("missing", "a member of a group has no partner")
+    if group.returning and (below or not above):
+        raise Refused("kind", "a worker that returns has no children, and is not the root")
+    _check_workers(group.returning_children, "returning", workers=workers, own=worker, asked=below)
+    return above + below
 
 
 def _check_act(act: wire.Act, *, workers: int, worker: int) -> None:

@@ -28,6 +28,7 @@ class TicketPurpose(StrEnum):
     COMMITTED = "committed"  # the model of an earlier attempt, to catch up
     PROBE = "probe"
     SWAP = "swap"
+    AVERAGE = "average"  # the sums of this attempt, to the worker above in the tree
 
 
 def new_key() -> bytes:

@@ -128,7 +128,7 @@ class PeerAddress(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token", "receipt")
+    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token", "receipt", "own")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class Order(_message.Message):
     SURVEY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     committed: Stand
     wait: Wait
@@ -149,7 +150,8 @@ class Order(_message.Message):
     survey: Survey
     token: bytes
     receipt: Receipt
-    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+    own: Stand
+    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., own: _Optional[_Union[Stand, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("why",)
@@ -182,7 +184,7 @@ class Survey(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., deadline: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline")
+    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline", "group")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +201,7 @@ class Work(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     local_steps: int
@@ -215,7 +218,36 @@ class Work(_message.Message):
     samples: int
     deadline: float
     exchange_deadline: float
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ...) -> None: ...
+    group: GroupWork
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
+
+class GroupWork(_message.Message):
+    __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RETURNING_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    RETURNING_CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_TIME_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_TIME_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    fragments: int
+    momentum: float
+    compression: str
+    members: int
+    returning: bool
+    parent: PeerAddress
+    children: _containers.RepeatedCompositeFieldContainer[PeerAddress]
+    returning_children: _containers.RepeatedScalarFieldContainer[int]
+    transfer_time: float
+    train_time: float
+    overlap: bool
+    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: bool = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: bool = ...) -> None: ...
 
 class Act(_message.Message):
     __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
@@ -238,7 +270,7 @@ class Act(_message.Message):
     def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: bool = ..., deadline: _Optional[float] = ..., whole_test: bool = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started")
+    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started", "timed_bytes", "timed_seconds")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +278,8 @@ class LinkReport(_message.Message):
     PROBE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
+    TIMED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     worker: int
     bytes: int
     seconds: float
@@ -253,10 +287,12 @@ class LinkReport(_message.Message):
     probe: bool
     lost: str
     started: float
-    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ...) -> None: ...
+    timed_bytes: int
+    timed_seconds: float
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds")
+    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +310,10 @@ class RoundReport(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     OTHER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DURING_FIELD_NUMBER: _ClassVar[int]
+    CONSENSUS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     step_time: float
     compute_seconds: float
@@ -291,7 +331,11 @@ class RoundReport(_message.Message):
     digest: bytes
     turn: int
     other_seconds: float
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ...) -> None: ...
+    steps: int
+    steps_during: int
+    consensus: bytes
+    failed: str
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("accepted", "why")
@@ -512,17 +556,19 @@ class PullRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("envelope", "total", "encoding", "data", "digest", "ticket")
+    __slots__ = ("envelope", "total", "encoding", "data", "digest", "ticket", "ready")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     total: int
     encoding: str
     data: bytes
     digest: bytes
     ticket: bytes
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., total: _Optional[int] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+    ready: float
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., total: _Optional[int] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., ticket: _Optional[bytes] = ..., ready: _Optional[float] = ...) -> None: ...

@@ -429,6 +429,11 @@ class PeerStub(object):
                 request_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
                 response_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
                 _registered_method=True)
+        self.Average = channel.stream_stream(
+                '/fedhp.cluster.v1.Peer/Average',
+                request_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
+                response_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
+                _registered_method=True)
 
 
 class PeerServicer(object):
@@ -449,6 +454,14 @@ class PeerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Average(self, request_iterator, context):
+        """A group average: a worker sends its sums to the one above it in the tree, piece by piece, and
+        gets the result the same way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -459,6 +472,11 @@ def add_PeerServicer_to_server(servicer, server):
             ),
             'Swap': grpc.stream_stream_rpc_method_handler(
                     servicer.Swap,
+                    request_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
+                    response_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
+            ),
+            'Average': grpc.stream_stream_rpc_method_handler(
+                    servicer.Average,
                     request_deserializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
                     response_serializer=fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
             ),
@@ -516,6 +534,33 @@ class Peer(object):
             request_iterator,
             target,
             '/fedhp.cluster.v1.Peer/Swap',
+            fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
+            fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Average(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/fedhp.cluster.v1.Peer/Average',
             fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.SerializeToString,
             fedhp_dot_cluster_dot_protocol_dot_wire__pb2.Chunk.FromString,
             options,

@@ -24,10 +24,12 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
+from fedhp.cluster.worker.tree_node import NodeRows
 from fedhp.engine.executor import LocalTraining, check_finite
 from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights
+from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
 from fedhp.learn.local import Estimate
 from fedhp.learn.mix import distance
 from fedhp.learn.robust import combine
@@ -48,6 +50,7 @@ class TrainingResult:
     update_norm: float
     seconds: float
     row: Row
+    steps: int = 0  # where they were not ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,16 @@ class RoundResult:
     mixed: MixedModel
     accuracy: float
     whole_accuracy: float
+
+
+def served(model: StoredModel) -> StoredModel:
+    """What is tested and exported: with group averages the consensus instead of what travels."""
+    consensus = model.group.get("consensus")
+    if consensus is None:
+        return model
+    row = model.row.copy()
+    row[: len(consensus)] = consensus
+    return StoredModel(row, model.counters)
 
 
 async def run_codec(codec: ModelCodec, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -92,9 +105,12 @@ class Learner:
         self._stop = threading.Event()
         # Torch counts threads per calling thread; with more than one, sums have other bits.
         self._pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
-        self._shard = self._pool.submit(Shard, shard_spec, stop=self._stopped).result()
-        store.load(width=self.layout.width, counters=self.layout.counter_width)
-        store.hold(INITIAL, self._current())
+        self._shard = self._pool.submit(Shard, shard_spec, stop=self.stopped).result()
+        # Whether each worker keeps a consensus and continues from its own last round.
+        self.averages_groups = shard_spec.group_average
+        self._initial = self._current()
+        store.load(self._initial)
+        store.hold(INITIAL, self._initial)
 
     def close(self) -> None:
         """Give up a running job and release the threads."""
@@ -120,7 +136,8 @@ class Learner:
             future.cancel()  # if it has not begun
             raise
 
-    def _stopped(self) -> bool:
+    def stopped(self) -> bool:
+        """Whether the job that runs in the thread is given up."""
         return self._stop.is_set()
 
     # --- one synchronous round, in the thread ----------------------------------------------
@@ -206,7 +223,7 @@ class Learner:
         mixed = self.measure_and_mix(received, weights)
         accuracy = self.test(mixed.model, whole=False) if on_part else float("nan")
         whole_accuracy = self.test(mixed.model, whole=True) if on_whole else float("nan")
-        if not self._stopped():  # else nobody waits for it any more
+        if not self.stopped():  # else nobody waits for it any more
             self.write(attempt, mixed.model)
         return RoundResult(mixed, accuracy, whole_accuracy)
 
@@ -223,11 +240,85 @@ class Learner:
         """Store a model durably, in addition to the current one."""
         self.store.write(attempt, model, keeping=self.committed)
 
+    # --- one round with a group average, in the thread -------------------------------------
+
+    def contribute(self, columns: Columns) -> NodeRows:
+        """What this worker brings into an average of these columns."""
+        worker = np.array([self.worker])
+        brings = self._shard.contributions(worker, columns)
+        known = self._shard.root_rows(self.worker, columns)
+        return NodeRows(
+            change=brings.changes[ONLY],
+            residual=brings.residuals[ONLY],
+            plain=brings.plain[ONLY],
+            consensus=known.consensus.copy(),
+            momentum=known.momentum.copy(),
+            root_residual=known.root_residual.copy(),
+        )
+
+    def train_during(
+        self, more: Callable[[], bool], *, round_index: int, learning_rate: float
+    ) -> tuple[int, float]:
+        """Local steps from the current model while the average is on its way; their mean loss."""
+        return self._shard.train_paced(
+            ONLY, more, round_index=round_index, learning_rate=learning_rate
+        )
+
+    def train_on(
+        self,
+        average: GroupUpdate | None,
+        columns: Columns,
+        more: Callable[[], bool],
+        *,
+        round_index: int,
+        learning_rate: float,
+        before: tuple[int, float],
+    ) -> TrainingResult:
+        """Take the average over, if there is one, and train on. before: the steps so far and
+        their mean loss."""
+        self._shard.adopt(average, columns)
+        steps, loss, norm = self._shard.train_on_paced(
+            ONLY, more, round_index=round_index, learning_rate=learning_rate
+        )
+        first, loss_before = before
+        parts = [(first, loss_before), (steps, loss)]
+        mean = sum(count * value for count, value in parts if count) / max(first + steps, 1)
+        check_finite(
+            np.array([mean]),
+            np.array([norm]),
+            worked=np.array([first + steps > 0]),
+            round_index=round_index,
+            learning_rate=learning_rate,
+        )
+        return TrainingResult(mean, norm, float("nan"), np.empty(0, np.float32), first + steps)
+
+    def end_group_round(
+        self, *, attempt: Attempt, on_part: bool, on_whole: bool
+    ) -> tuple[RoundResult, bytes]:
+        """Test the consensus, and store everything durably; returns its digest, too."""
+        shard = self._shard
+        assert shard.group is not None
+        model = StoredModel(
+            shard.mixed[ONLY].cpu().numpy().copy(),
+            shard.after_counters[ONLY].cpu().numpy().copy(),
+            shard.group.after_commit(ONLY),
+        )
+        mixed = MixedModel(model, {}, self.digest(model.row))
+        tested = served(model)
+        accuracy = self.test(tested, whole=False) if on_part else float("nan")
+        whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
+        if not self.stopped():
+            self.write(attempt, model)
+        return RoundResult(mixed, accuracy, whole_accuracy), row_digest(model.group["consensus"])
+
     # --- what changes the current model, on the event loop ---------------------------------
 
     def advance(self, committed: Attempt) -> bool:
         """Make the model of a committed attempt the current one; whether it is stored here."""
         if committed == self.committed:
+            return True
+        if committed == INITIAL and self.averages_groups:
+            self.load(INITIAL, self._initial)  # it lost its own, and begins again
             return True
         model = self.store.get(committed)
         if model is None:
@@ -237,7 +328,13 @@ class Learner:
 
     def load(self, committed: Attempt, model: StoredModel) -> None:
         """Make this the current model."""
-        self._shard.load({"models": model.row[None], "counters": model.counters[None]})
+        self._shard.load(
+            {
+                "models": model.row[None],
+                "counters": model.counters[None],
+                **{name: values[None] for name, values in model.group.items()},
+            }
+        )
         self.committed = committed
 
     def with_received(self, row: Row) -> StoredModel:
@@ -284,8 +381,9 @@ class Learner:
         return self._shard.average(ONLY, other)
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """The current model, tensor by tensor under the names of the module."""
-        model = self._current()
+        """The current model, tensor by tensor under the names of the module; with group averages
+        the consensus that the worker holds."""
+        model = served(self._current())
         tensors: dict[str, NDArray[np.generic]] = {}
         for slots, values in (
             (self.layout.slots, model.row),
@@ -299,7 +397,9 @@ class Learner:
 
     def _current(self) -> StoredModel:
         state = self._shard.state()
-        return StoredModel(state["models"][ONLY].copy(), state["counters"][ONLY].copy())
+        rows = {name: array[ONLY].copy() for name, array in state.items()}
+        group = {name: rows[name] for name in GROUP_STATE if name in rows}
+        return StoredModel(rows["models"], rows["counters"], group)
 
     def _receive(self, received: Mapping[int, Row]) -> None:
         self._shard.receive(

@@ -11,8 +11,9 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +32,12 @@ _RUN_NAME = re.compile(r"^[0-9a-f]{32}$")
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """One model: all its columns, and its counters, which are never sent."""
+    """One model: all its columns, and its counters, which are never sent. With group averages
+    also what the worker keeps for them, by name."""
 
     row: NDArray[np.float32]  # [D]
     counters: NDArray[np.int64]  # [C]
+    group: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class ModelStore:
@@ -47,11 +50,12 @@ class ModelStore:
         self._models: dict[Attempt, StoredModel] = {}
         make_folder(self._run_folder, option="--state", private=True)
 
-    def load(self, *, width: int, counters: int) -> None:
-        """Read the files of an earlier process; damaged or unsuitable ones are left alone."""
+    def load(self, like: StoredModel) -> None:
+        """Read the files of an earlier process; damaged ones, and those with other shapes than
+        `like`, are left alone."""
         for attempt, file in _files(self._run_folder):
             try:
-                self._models[attempt] = _read(file, self.run, width=width, counters=counters)
+                self._models[attempt] = _read(file, self.run, like)
             except (OSError, ValueError) as error:
                 log.warning("stored model ignored", extra={"file": file.name, "why": str(error)})
 
@@ -76,7 +80,7 @@ class ModelStore:
             "digest": _digest(model),
             **_metadata(attempt),
         }
-        arrays: Arrays = {"model": model.row, "counters": model.counters}
+        arrays: Arrays = {"model": model.row, "counters": model.counters, **model.group}
         _write(self._run_folder / _file_name(attempt), arrays, metadata)
         self._models[attempt] = model
         self._delete_others({attempt, keeping})
@@ -123,20 +127,26 @@ def _files(folder: Path) -> Iterator[tuple[Attempt, Path]]:
             yield Attempt(epoch, round_index, number), file
 
 
-def _read(file: Path, run: str, *, width: int, counters: int) -> StoredModel:
+def _read(file: Path, run: str, like: StoredModel) -> StoredModel:
     arrays, metadata = read_tensors(file)
     if metadata.get("version") != FILE_VERSION or metadata.get("run") != run:
         raise ValueError("it belongs to another version or run")
     row, counter_values = arrays.get("model"), arrays.get("counters")
-    if row is None or row.dtype != np.float32 or row.shape != (width,):
+    if row is None or row.dtype != np.float32 or row.shape != like.row.shape:
         raise ValueError("its model does not fit the experiment")
     if (
         counter_values is None
         or counter_values.dtype != np.int64
-        or counter_values.shape != (counters,)
+        or counter_values.shape != like.counters.shape
     ):
         raise ValueError("its counters do not fit the experiment")
-    model = StoredModel(row, counter_values)
+    group: dict[str, NDArray[np.float32]] = {}
+    for name, wanted in like.group.items():
+        values = arrays.get(name)
+        if values is None or values.dtype != np.float32 or values.shape != wanted.shape:
+            raise ValueError(f"its {name} does not fit the experiment")
+        group[name] = values
+    model = StoredModel(row, counter_values, group)
     if metadata.get("digest") != _digest(model):
         raise ValueError("its checksum does not match")
     return model
@@ -151,7 +161,9 @@ def _write(path: Path, arrays: Arrays, metadata: dict[str, str]) -> None:
 
 def _digest(model: StoredModel) -> str:
     digest = hashlib.sha256()
-    for array in (model.row, model.counters):
+    arrays: list[NDArray[Any]] = [model.row, model.counters]
+    arrays += [model.group[name] for name in sorted(model.group)]
+    for array in arrays:
         for block in array_blocks(array):
             digest.update(block)
     return digest.hexdigest()

@@ -21,7 +21,8 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.codec import BadModel, ModelCodec
+from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, ModelCodec
+from fedhp.cluster.protocol.group_codec import PieceReader, PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
@@ -30,12 +31,14 @@ from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
+from fedhp.cluster.worker.tree_node import TreeNode
 from fedhp.learn.quantize import Row
 
 WORKERS_ONLY = frozenset({WORKER_ROLE})
 LATE = "late"  # this worker itself came to the exchange after its end: no peer is to blame
 FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
+CLIMB_PAUSE = 0.3  # s until the worker above is tried again
 BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
 IDLE_ROUNDS = 10  # until the connection to a peer that no order names any more is closed
 IDLE_CONNECTIONS = 32  # that are kept in addition to those of the last round
@@ -165,7 +168,15 @@ class PeerClient:
             before = arrivals[-1][0] if arrivals else 0
             arrivals.append((before + len(chunk.data), time.monotonic()))
 
-        transfer = await self._pull(peer, request, push, patience=patience, max_bytes=size)
+        try:
+            transfer = await self._pull(peer, request, push, patience=patience, max_bytes=size)
+        except PeerLost as error:
+            # What came in time shows how slow the link is.
+            counted = [arrival for arrival in arrivals if arrival[0] >= size * BUFFERED_SHARE]
+            if error.reason != "deadline" or len(counted) < 2:
+                raise
+            (before, then), (total, end) = counted[0], counted[-1]
+            return TransferTime(total - before, then, end - then)
         buffered, then = next(
             (arrival for arrival in arrivals if arrival[0] >= size * BUFFERED_SHARE), (0, 0.0)
         )
@@ -195,6 +206,46 @@ class PeerClient:
                 return await self._swap_once(peer, attempt, learner, left)
             await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             pause = min(2 * pause, LONGEST_SWAP_PAUSE)
+
+    async def climb(self, peer: wire.PeerAddress, node: TreeNode, *, patience: float) -> None:
+        """Exchange sums with the worker above in the tree; a link that breaks loses the average.
+        One that could not be reached at all is tried once more."""
+        reader, until = node.reader(peer.worker), time.monotonic() + patience
+        for last in (False, True):
+            try:
+                await self._climb(peer, node, reader, until - time.monotonic())
+                return
+            except PeerLost as error:
+                if last or reader.taken or error.reason != "unreachable":
+                    node.lose(peer.worker, error.reason)
+                    return
+            await asyncio.sleep(CLIMB_PAUSE)
+
+    async def _climb(
+        self, peer: wire.PeerAddress, node: TreeNode, reader: PieceReader, patience: float
+    ) -> None:
+        envelope = self._session.envelope(node.attempt)
+        writer = PieceWriter(node.codec, "sum", envelope)
+
+        async def sums() -> AsyncIterator[wire.Chunk]:
+            ticket = peer.ticket
+            async for data in node.pieces_up():
+                self._session.sent_bytes += len(data)
+                yield writer.chunk(data, ticket=ticket)
+                ticket = b""
+                failpoints.reach("worker.reducing", node.attempt.round_index)
+
+        async with self._connected(peer) as stub:
+            stream = stub.Average(sums(), timeout=max(patience, 0.01))
+            with self._errors_as_peer_lost(peer, stream):
+                while (chunk := await stream.read()) is not grpc.aio.EOF:
+                    if not reader.taken:
+                        check_first_chunk(chunk, encodings=GROUP_STREAMS)
+                        self._check_sender(peer, chunk, envelope, "Average")
+                    self._session.received_bytes += len(chunk.data)
+                    node.take(peer.worker, chunk)
+                if not reader.complete:
+                    raise PeerLost("unreachable")
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -305,8 +356,13 @@ class PeerClient:
     ) -> None:
         """The answer comes from the peer that was asked, and names the attempt of the request."""
         check_first_chunk(chunk, most=max_bytes)
+        self._check_sender(peer, chunk, request, "Pull")
+
+    def _check_sender(
+        self, peer: wire.PeerAddress, chunk: wire.Chunk, request: wire.Envelope, call: str
+    ) -> None:
         guard = self._session.guard
-        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES["Pull"])
+        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES[call])
         if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
             raise Refused("kind", "the answer belongs to another request")
 

@@ -24,7 +24,8 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.call_limits import CallLimits
-from fedhp.cluster.protocol.codec import BadModel, Encoded
+from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, Encoded
+from fedhp.cluster.protocol.group_codec import PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
@@ -33,8 +34,10 @@ from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import PeerIdentity, identify_caller
 from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
+from fedhp.cluster.worker.tree_node import NotOpen, OpenAverage, TreeNode
 
 MAX_CALLS_PER_PEER = 4  # at once; more are refused
+AVERAGE_SECONDS = 20.0  # that a child waits for the order of the worker above it
 MAX_SENDING = 64  # streams that send at once; more wait for their turn
 PROBE_BUDGET_BYTES = 2 * limits.PROBE_BYTES  # that one peer may ask for at once
 PROBE_BUDGET_RATE = limits.PROBE_BYTES / 10.0  # bytes per s by which it is refilled
@@ -137,11 +140,13 @@ class PeerService(PeerServicer):
         session: WorkerSession,
         offer: ModelOffer,
         *,
+        average: OpenAverage | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.learner: Learner | None = None  # set once it is built
         self._session = session
         self._offer = offer
+        self._average = average or OpenAverage()
         self._limits = CallLimits(at_once=MAX_CALLS_PER_PEER)
         self._sending = asyncio.Semaphore(MAX_SENDING)
         self._probes = ProbeBudget(clock)
@@ -200,6 +205,78 @@ class PeerService(PeerServicer):
             self._session.note("averaged", {"peer": peer})
             encoded = await run_codec(learner.codec, learner.codec.encode, mine)
             await self._send_model(encoded, self._reply_to(first), context)
+
+    async def Average(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
+        """A group average: take the sums of a child in the tree, and return the result to it.
+
+        Only a child that this worker's order names can send or get anything.
+        """
+        async with self._answering(context, "average") as caller:
+            source = aiter(chunks)
+            async with asyncio.timeout(limits.CHUNK_SECONDS):
+                first = await anext(source, None)
+            if first is None:
+                raise Refused("missing", "the stream is empty")
+            self._admit(first.envelope, caller, "Average")
+            check_first_chunk(first, encodings=GROUP_STREAMS)
+            purpose = (TicketPurpose.AVERAGE, INITIAL)
+            self._check_partner(caller.name, first.envelope, first.ticket, purpose)
+            attempt = Attempt.from_envelope(first.envelope)
+            try:
+                node = await self._average.take(
+                    attempt, child=caller.name, patience=AVERAGE_SECONDS
+                )
+                child = node.children[caller.name]
+                node.reader(child)
+            except NotOpen as error:
+                raise NotAvailable(error.reason, str(error)) from None
+            await self._exchange_sums(node, child, first, source, context)
+
+    async def _exchange_sums(
+        self,
+        node: TreeNode,
+        child: int,
+        first: wire.Chunk,
+        source: AsyncIterator[wire.Chunk],
+        context: Context,
+    ) -> None:
+        """Both directions of one link of the tree."""
+        own = asyncio.current_task()
+        assert own is not None
+        node.keep(own)
+        writing = asyncio.ensure_future(self._send_result(node, child, first, context))
+        why = "unreachable"
+        try:
+            chunk: wire.Chunk | None = first
+            while chunk is not None:
+                self._session.received_bytes += len(chunk.data)
+                node.take(child, chunk)
+                failpoints.reach("worker.reducing", node.attempt.round_index)
+                chunk = await anext(source, None)
+            if not node.readers[child].complete:
+                raise NotAvailable("attempt", "the stream ended before its last piece")
+            await writing
+            why = ""
+        except (BadModel, Refused) as error:
+            why = f"refused: {error.reason}"
+            raise
+        except asyncio.CancelledError:
+            if not node.closed:
+                raise
+            raise NotAvailable("attempt", "this worker is at a later attempt") from None
+        finally:
+            writing.cancel()
+            if why:  # also when the connection breaks, which cancels this call
+                node.lose(child, why)
+
+    async def _send_result(
+        self, node: TreeNode, child: int, first: wire.Chunk, context: Context
+    ) -> None:
+        envelope = self._reply_to(first)
+        writer = PieceWriter(node.codec, node.kind_for(child), envelope)
+        async for data in node.pieces_down(child):
+            await context.write(writer.chunk(data))
+            self._session.sent_bytes += len(data)
 
     # --- inside ----------------------------------------------------------------------------
 

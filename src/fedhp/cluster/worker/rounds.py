@@ -11,20 +11,30 @@ import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
+from fedhp.cluster.protocol.group_codec import FragmentCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
-from fedhp.cluster.worker.learner import Learner, TrainingResult, run_codec
+from fedhp.cluster.worker.learner import ONLY, Learner, TrainingResult, run_codec
+from fedhp.cluster.worker.pace import StepPace
 from fedhp.cluster.worker.peer_client import LATE, PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
+from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode
 from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged
+from fedhp.learn.group import fragment_columns
+from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.local import Estimate
+from fedhp.learn.params import Layout
 from fedhp.learn.quantize import Row
+from fedhp.types import FloatArray
 
 T = TypeVar("T")
 NAN = float("nan")
@@ -51,11 +61,17 @@ class OrderExecutor:
     """Carries out orders with one learner."""
 
     def __init__(
-        self, session: WorkerSession, learner: Learner, offer: ModelOffer, peers: PeerClient
+        self,
+        session: WorkerSession,
+        learner: Learner,
+        offer: ModelOffer,
+        peers: PeerClient,
+        average: OpenAverage | None = None,
     ) -> None:
         self._session = session
         self._learner = learner
         self._offer = offer
+        self._open_average = average or OpenAverage()
         self._peers = peers
         cluster = learner.prepared.experiment.cluster
         self._outgoing = OutgoingModel(
@@ -67,6 +83,7 @@ class OrderExecutor:
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
         self._surveyed: list[wire.LinkReport] = []
         self._lost_peers: set[str] = set()  # whose models did not come at the last try
+        self._carried = 0.0  # s that the last round left for the next step
         self.step_time = 0.0
         self.last_round: RoundProgress | None = None
 
@@ -110,6 +127,8 @@ class OrderExecutor:
         session, learner, work = self._session, self._learner, order.work
         attempt = Attempt.from_order(order)
         self._gone = frozenset()
+        if work.HasField("group"):
+            return await self._average(work, attempt, received=received)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
             work.probes, attempt, probes, received=received, until=received + work.deadline
@@ -176,6 +195,214 @@ class OrderExecutor:
             whole_accuracy=result.whole_accuracy,
             images=learner.prepared.test_images if work.evaluate else 0,
             digest=mixed.digest,
+        )
+
+    async def _average(
+        self, work: wire.Work, attempt: Attempt, *, received: float
+    ) -> wire.RoundReport:
+        """One attempt with a group average: train while it is on its way, take it over, train on
+        until the deadline, test, report. Without all participants there is no average: then the
+        report says so, and everything is as it was."""
+        session, learner, group = self._session, self._learner, work.group
+        self.last_round = None
+        columns = fragment_of(learner.layout, group.fragment, group.fragments)
+        node = await self._join_tree(work, attempt, columns, received=received)
+        probes: list[wire.LinkReport] = []
+        probe = self._probe_later(work, attempt, probes, node, received=received)
+        pace = self._pace(work)
+        async with _in_background(probe) as probing:
+            session.enter("training")
+            arrival = received + group.transfer_time
+            more = partial(pace.until, arrival) if node is None else pace.until_arrival
+            training = learner.run(
+                learner.train_during,
+                more if group.overlap else (lambda: False),
+                round_index=work.round,
+                learning_rate=work.learning_rate,
+            )
+            average, result = None, None
+            async with _in_background(training) as first:
+                if node is not None:
+                    try:
+                        result = await self._result(node, work, first, received=received)
+                    except AverageLost as error:
+                        return self._without_average(node, error, received=received)
+                    finally:
+                        pace.arrived.set()
+                    arrival = time.monotonic()
+                    average = _update(group, result)
+                elif not group.overlap:
+                    await asyncio.sleep(max(0.0, arrival - time.monotonic()))
+                during, loss = await first
+            exchange_seconds = arrival - received if node is not None else 0.0
+            trained = await learner.run(
+                learner.train_on,
+                average,
+                columns,
+                partial(pace.until, arrival + group.train_time),
+                round_index=work.round,
+                learning_rate=work.learning_rate,
+                before=(during, loss),
+            )
+            self._carried = pace.carried
+            if pace.steps:
+                self.step_time = max(pace.seconds / pace.steps, SHORTEST_STEP)
+            facts = {"steps": trained.steps, "during": during, "seconds": pace.seconds}
+            session.note("trained", {**attempt.to_facts(), **facts})
+
+            session.enter("mixing")
+            ended, consensus = await learner.run(
+                learner.end_group_round,
+                attempt=attempt,
+                on_part=work.evaluate,
+                on_whole=work.whole_test,
+            )
+            digests = {"digest": ended.mixed.digest.hex(), "consensus": consensus.hex()}
+            session.note("mixed", {**attempt.to_facts(), **digests})
+            seconds = time.monotonic() - received
+            self.last_round = RoundProgress(
+                work.round,
+                trained.steps,
+                seconds,
+                ended.accuracy,
+                0,
+                learner.prepared.task.metric_name,
+            )
+            probing.cancel()
+            # There was little time: a link that did not answer within it is not broken.
+            probes = [link for link in probes if link.lost != "deadline"]
+        return wire.RoundReport(
+            step_time=self.step_time,
+            compute_seconds=pace.seconds,
+            exchange_seconds=exchange_seconds,
+            other_seconds=max(0.0, seconds - max(pace.seconds, exchange_seconds)),
+            train_loss=trained.loss if trained.steps else 0.0,  # then it does not count
+            update_norm=trained.update_norm,
+            smoothness=NAN,
+            gradient_variance=NAN,
+            start_loss=NAN,
+            links=[*self._tree_links(node, {}, received=received), *probes],
+            accuracy=ended.accuracy,
+            whole_accuracy=ended.whole_accuracy,
+            images=learner.prepared.test_images if work.evaluate else 0,
+            digest=ended.mixed.digest,
+            consensus=consensus,
+            steps=trained.steps,
+            steps_during=during,
+        )
+
+    async def _join_tree(
+        self, work: wire.Work, attempt: Attempt, columns: Columns, *, received: float
+    ) -> TreeNode | None:
+        """This worker's node in the tree, and its link to the worker above; None if it is not a
+        participant."""
+        group, learner = work.group, self._learner
+        if not group.members:
+            await self._open_average.open(attempt, None)
+            return None
+        rows = await learner.run(learner.contribute, columns)
+        node = TreeNode(attempt, group, FragmentCodec(columns, group.compression), rows)
+        node.begin()
+        await self._open_average.open(attempt, node)
+        if group.HasField("parent") and node.codec.pieces:
+            patience = received + work.deadline - time.monotonic()
+            node.run(self._peers.climb(group.parent, node, patience=patience))
+        return node
+
+    async def _result(
+        self,
+        node: TreeNode,
+        work: wire.Work,
+        training: asyncio.Task[tuple[int, float]],
+        *,
+        received: float,
+    ) -> NodeResult:
+        """Wait for the average; a training that fails meanwhile ends the wait."""
+        train_time = work.group.train_time
+        # Until training on would be too late; but as long as was predicted at least.
+        seconds = max(
+            work.exchange_deadline - train_time,
+            min(work.deadline - train_time, work.group.transfer_time),
+        )
+        left = max(0.0, received + seconds - time.monotonic())
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(node.result(until=loop.time() + left))
+        try:
+            await asyncio.wait({waiting, training}, return_when=asyncio.FIRST_COMPLETED)
+            if training.done():
+                training.result()  # or its error
+            return await waiting
+        except BadModel:
+            raise Diverged(
+                f"round {work.round}: the sum of this worker's group is no longer finite",
+                fix=f"lower the learning rate (it was {work.learning_rate:g} in this round)",
+            ) from None
+        finally:
+            waiting.cancel()
+
+    def _without_average(
+        self, node: TreeNode, error: AverageLost, *, received: float
+    ) -> wire.RoundReport:
+        """The report of an attempt that cannot succeed."""
+        self._session.note("average_lost", {**node.attempt.to_facts(), "why": str(error)})
+        why = "waited in vain" if error.late else "a link broke"
+        return wire.RoundReport(
+            failed=why,
+            step_time=self.step_time,
+            links=self._tree_links(node, error.lost, received=received),
+        )
+
+    def _tree_links(
+        self, node: TreeNode | None, lost: Mapping[int, str], *, received: float
+    ) -> list[wire.LinkReport]:
+        """What came over each link of the tree, and how fast."""
+        if node is None:
+            return []
+        links = []
+        for worker in sorted({*node.children.values(), node.parent} - {-1}):
+            link = wire.LinkReport(worker=worker, distance=NAN, lost=lost.get(worker, ""))
+            reader = node.readers.get(worker)
+            if reader is not None and reader.taken:
+                link.bytes, link.seconds = reader.bytes, reader.timing.seconds
+                link.started = max(0.0, reader.timing.started - received)
+                link.timed_bytes, link.timed_seconds = reader.timing.busy()
+            links.append(link)
+        return links
+
+    async def _probe_later(
+        self,
+        work: wire.Work,
+        attempt: Attempt,
+        links: list[wire.LinkReport],
+        node: TreeNode | None,
+        *,
+        received: float,
+    ) -> None:
+        """Time other links once the tree's are idle again, until the end of the training."""
+        if node is not None:
+            await node.ended()
+        await asyncio.sleep(max(0.0, received + work.group.transfer_time - time.monotonic()))
+        until = time.monotonic() + work.group.train_time
+        await self._probe(work.probes, attempt, links, received=received, until=until)
+
+    def _pace(self, work: wire.Work) -> StepPace:
+        prepared, worker = self._learner.prepared, self._learner.worker
+        emulated = None
+        if prepared.experiment.cluster.emulate:
+            moment = 0.0 if prepared.world.trace is None else time.monotonic() - self._created
+
+            @lru_cache(maxsize=1)
+            def times(count: int) -> FloatArray:
+                return prepared.world.step_times(worker, work.round, steps=count, time=moment)
+
+            def emulated(count: int) -> FloatArray:
+                return times(1 << max(4, (count - 1).bit_length()))  # rarely another count
+
+        return StepPace(
+            usual=self.step_time,
+            emulated=emulated,
+            stopped=self._learner.stopped,
+            carried=self._carried,
         )
 
     async def catch_up(self, order: wire.Order) -> bool:
@@ -444,6 +671,27 @@ async def _in_background(job: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.T
         yield task
     finally:
         task.cancel()
+
+
+def fragment_of(layout: Layout, fragment: int, fragments: int) -> Columns:
+    """The columns of a fragment of the part that travels."""
+    start, stop = fragment_columns(layout.mixed, fragment, fragments)
+    return Columns.of(start, stop, trainable=layout.trainable)
+
+
+def _update(group: wire.GroupWork, result: NodeResult) -> GroupUpdate:
+    """What the average changes in a shard of one worker."""
+    return GroupUpdate(
+        rows=[ONLY],
+        returning=np.array([group.returning]),
+        residuals=result.residual[None],
+        root=None if group.HasField("parent") else ONLY,
+        change=result.change,
+        wholes={ONLY: result.whole} if group.returning else {},
+        root_residual=result.root_residual,
+        plain=result.plain,
+        factor=group.momentum,
+    )
 
 
 def _link_reports(

@@ -53,6 +53,7 @@ from fedhp.cluster.worker.peer_client import PeerClient
 from fedhp.cluster.worker.peer_server import ModelOffer, PeerService
 from fedhp.cluster.worker.rounds import OrderExecutor, RoundProgress
 from fedhp.cluster.worker.session import WorkerSession
+from fedhp.cluster.worker.tree_node import OpenAverage
 from fedhp.errors import ConfigError, FedhpError, Interrupted, RunError, StorageFull, TryAgain
 from fedhp.files import (
     PRIVATE_FILE,
@@ -62,6 +63,7 @@ from fedhp.files import (
     storage_errors,
     write_file,
 )
+from fedhp.learn.group_state import GROUP_STATE
 from fedhp.trust import load_trust
 
 log = logging.getLogger("fedhp.worker")
@@ -157,7 +159,8 @@ class Worker:
         ):
             write_file(settings.state / INCARNATION, incarnation.encode(), mode=PRIVATE_FILE)
         self._offer = ModelOffer()
-        self._service = PeerService(self._session, self._offer)
+        self._average = OpenAverage()
+        self._service = PeerService(self._session, self._offer, average=self._average)
         self._peers = PeerClient(self._session)
         self._dial_tests = DialTests(
             lambda address, name: handshake_problem(self._session.identity, address, name=name)
@@ -198,7 +201,7 @@ class Worker:
         self._beating = asyncio.ensure_future(self._send_beats())
         learner = await asyncio.to_thread(self._build_learner, reply)
         self._service.learner = self._learner = learner
-        executor = OrderExecutor(self._session, learner, self._offer, self._peers)
+        executor = OrderExecutor(self._session, learner, self._offer, self._peers, self._average)
         self._executor = executor
         await executor.calibrate()
         try:
@@ -253,6 +256,7 @@ class Worker:
         if self._session.run and not over:
             await self._coordinator.leave(why, within=LEAVE_SECONDS)
         await self._dial_tests.close()
+        await self._average.open(self._session.attempt, None)
         await self._peers.close()
         await self._coordinator.end()
         if self._server is not None:
@@ -388,7 +392,10 @@ class Worker:
                 surveyed=executor.take_survey(),
                 report=self._unsent,
             )
-            if order.HasField("work" if learner.asynchronous else "act"):
+            averages = order.HasField("work") and order.work.HasField("group")
+            if order.HasField("work" if learner.asynchronous else "act") or (
+                order.HasField("work") and averages != learner.averages_groups
+            ):
                 raise Refused("kind", "the order is not for the algorithm of this run")
         except Refused as error:
             self._session.note_refusal("coordinator", error, what="order")
@@ -407,6 +414,8 @@ class Worker:
         self._session.note("order", {"kind": kind, **attempt.to_facts()})
         up_to_date, before = True, learner.committed
         if not learner.asynchronous:
+            if learner.averages_groups and order.HasField("own"):
+                committed = Attempt.from_wire(order.own)
             up_to_date = learner.advance(committed)
             if learner.committed != before:
                 self._session.note("advanced", committed.to_facts())
@@ -489,7 +498,8 @@ class Worker:
 
 def _needed_bytes(learner: Learner) -> int:
     """On the disk, for a round: two models, and some more."""
-    return 8 * learner.layout.width + SPARE_BYTES
+    rows = 1 + len(GROUP_STATE) if learner.averages_groups else 1
+    return 8 * rows * learner.layout.width + SPARE_BYTES
 
 
 def _is_cancelled() -> bool:
