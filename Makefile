@@ -55,7 +55,8 @@ campaign: setup
 faults: setup
 	PYTHONPATH=tests .venv/bin/python -m faults $(ARGS)
 	.venv/bin/pytest -m slow tests/faults/test_shaped.py tests/faults/test_poison.py \
-	  tests/faults/test_many.py tests/faults/test_compression.py tests/equality/test_network.py
+	  tests/faults/test_many.py tests/faults/test_compression.py tests/faults/test_shaped_groups.py \
+	  tests/equality/test_network.py
 
 # Hours of random faults: memory, file descriptors and disk at the start and the end;
 # ARGS="--hours 0.1" for a quick check.
