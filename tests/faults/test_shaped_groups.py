@@ -60,6 +60,7 @@ class Ran:
     experiment: Experiment
     rounds: list[CommittedRound]
     deadline: FloatArray  # s, of every round
+    planned: FloatArray  # s of the transfer that the coordinator expected, of every average
     model_bits: float
 
 
@@ -74,13 +75,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with RunReader(folder) as reader:
         facts = reader.table("facts")
         model_bits = 8.0 * int(reader.meta("model_bytes"))
-    deadline = [
-        value
-        for name, value in zip(facts["name"], facts["value"], strict=True)
-        if name == "deadline"
-    ]
+    deadline, planned = (
+        np.array([v for n, v in zip(facts["name"], facts["value"], strict=True) if n == name])
+        for name in ("deadline", "planned_transfer_time")
+    )
     rounds = list(read_committed_rounds(read_timeline(folder)))
-    return Ran(folder, experiment, rounds, np.array(deadline), model_bits)
+    return Ran(folder, experiment, rounds, deadline, planned, model_bits)
 
 
 @contextmanager
@@ -122,6 +122,19 @@ def test_the_simulator_predicts_the_rounds(ran: Ran, record_property: Any) -> No
         f"{100 * errors.mean():.1f} % in the mean, {100 * errors.max():.1f} % at worst",
     )
     assert abs(predicted.mean() - real.mean()) <= OFF_BY * real.mean()
+    assert errors.mean() <= OFF_BY
+
+
+def test_the_coordinator_predicts_the_rounds(ran: Ran, record_property: Any) -> None:
+    """From measured links and the overhead that it has learned."""
+    planned = ran.planned + [deadline for _, _, deadline in averages(ran)]
+    real = np.array([done.round_time for done, _, _ in averages(ran)])
+    errors = np.abs(planned - real) / real
+    record_property(
+        "figure: fedhp_plus on shaped links, round time as the coordinator expects it",
+        f"{real.mean():.2f} s, planned {planned.mean():.2f} s, off by "
+        f"{100 * errors.mean():.1f} % in the mean, {100 * errors.max():.1f} % at worst",
+    )
     assert errors.mean() <= OFF_BY
 
 

@@ -49,6 +49,8 @@ from fedhp.types import (
 )
 
 WireReports = Mapping[int, wire.RoundReport]  # by worker
+MOST_OVERHEAD = 2.0
+OVERHEAD_SMOOTHING = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class RoundPlanner:
         self.state: Any = algorithm.start(stage.federation)
         self.reports: Reports | None = None
         self.step_time = np.full(self.workers, np.nan)
+        self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
 
     def plan(
         self,
@@ -107,7 +110,7 @@ class RoundPlanner:
             learning_rate=rate_at(self.stage, round_index, self.clock),
             available=present,
             network=self.links.network(
-                model_bits=self.stage.world.model_bits,
+                model_bits=self._overhead * self.stage.world.model_bits,
                 sharing=self.stage.world.sharing,
                 otherwise=SLOWEST_GUESS,
             ),
@@ -137,6 +140,13 @@ class RoundPlanner:
         predicted = self._predicted_seconds(plan, observation, steps)
         return PlannedRound(state, plan, observation, steps, predicted)
 
+    def _learn_overhead(self, measured: float, predicted: float) -> None:
+        """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
+        its bytes. A new leader learns it again."""
+        if predicted > 0 and np.isfinite(measured):
+            ratio = np.clip(self._overhead * measured / predicted, 1.0, MOST_OVERHEAD)
+            self._overhead += OVERHEAD_SMOOTHING * (float(ratio) - self._overhead)
+
     def finish(self, planned: PlannedRound, reports: WireReports, *, seconds: float) -> RoundRecord:
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
@@ -151,7 +161,9 @@ class RoundPlanner:
             communication = communication if planned.plan.overlap else waited
             local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
             if len(exchange.participants):
-                transfer_time = float(np.nanmax(waited[exchange.participants]))
+                # All have it at nearly the same time, and one of them may not tell the truth.
+                transfer_time = float(np.nanmedian(waited[exchange.participants]))
+                self._learn_overhead(transfer_time, planned.transfer_time)
                 facts = {**decision.facts, "transfer_time": transfer_time}
                 decision = replace(decision, facts=facts)
         else:
