@@ -30,6 +30,7 @@ SMALLER = {
     "demo": ["workers=4", "rounds=2", "compare.seeds=[0]", 'compare.algorithms=["fedhp", "dpsgd"]'],
     "run": ["training.local_steps=2", "evaluation.images=100", "rounds=12"],
     "compare": ["rounds=2", "training.local_steps=2", "--seeds", "0", "--no-figures"],
+    "tune": ["--budget", "1", "--seeds", "1", "training.local_steps=2", "data.train_images=200"],
     "cluster up": ["training.local_steps=2", "rounds=1"],
 }
 # These need another machine or a download: their options are checked, and other tests run them.
