@@ -79,7 +79,7 @@ def _empty(field: Any) -> str | int:
 
 def _value(field: Any, now: Any, rng: random.Random) -> Any:
     """A value of the field's type: an odd one, one near the present one, or any."""
-    if field.type == field.TYPE_DOUBLE:
+    if field.type in (field.TYPE_DOUBLE, field.TYPE_FLOAT):
         return rng.choice((*DOUBLES, rng.uniform(-2, 2), now + rng.uniform(-1, 1)))
     if field.type == field.TYPE_BOOL:
         return not now

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedhp.algorithms import load_algorithm
+from fedhp.components import is_dotted
 from fedhp.config import Experiment, check_targets, log_notes, parse, source_of, to_tables
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
@@ -57,6 +59,9 @@ def plan_cells(
     notes: list[str] = []
     base = parse(tables, overrides, source=source, folder=folder, notes=notes)
     check_targets(base, source=source_of("evaluation.targets", overrides, source))
+    own = base.algorithm
+    if not is_dotted(own.name):  # a mistake in it counts, even if it is not compared
+        load_algorithm(own.name, own.settings, source=source_of("algorithm", overrides, source))
     entries = base.compare.algorithms if algorithms is None else algorithms
     labels = [with_colons(entry) for entry in entries]
     numbers = list(base.compare.seeds if seeds is None else seeds)
