@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fedhp
-from cli.support import Command, ended, write
+from cli.support import Command, children_of, ended, is_alive, write
 from fedhp.cli.parameters import parse_seeds
 from fedhp.errors import ConfigError
 from subprocesses import ForkedCommand
@@ -139,7 +139,9 @@ def test_a_killed_tuning_continues_with_the_same_trials(command: Command, tmp_pa
     with ForkedCommand(*line) as process:
         wait_until(lambda: begun() >= 3 or process.poll() is not None, "3 of 10 runs at most")
         assert process.poll() is None, process.communicate(1)
+        jobs = children_of(process.pid)
         process.kill()
+        wait_until(lambda: not any(map(is_alive, jobs)), "the jobs end by themselves")
     assert not (out / "tune.json").exists()
     early = command("show", out)
     assert early.code == 2

@@ -113,9 +113,10 @@ def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
 
 def remove_unused_folders() -> None:
     """Remove the folders that choose_folder made and nothing was written to."""
-    while _reserved:
+    for folder in sorted(_reserved, key=lambda folder: len(folder.parts), reverse=True):
         with suppress(OSError):  # it has files, or is gone
-            _reserved.pop().rmdir()
+            folder.rmdir()
+    _reserved.clear()
 
 
 def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
