@@ -21,7 +21,7 @@ from fedhp.record.reader import RunReader
 TARGET = Path(__file__).with_name("images") / "fedhp_plus.png"
 FIRST, LAST = 9, 15  # the rounds that are drawn
 WORKERS = 10
-TRAINING, FRAGMENTS, RETURNING = "#d9dde3", ("#0072b2", "#d55e00"), "#f0e442"
+TRAINING, FRAGMENTS = "#d9dde3", ("#0072b2", "#d55e00")
 
 
 def main() -> None:
