@@ -104,7 +104,8 @@ def dash(
     with Activity("starting"):
         from fedhp.dash.actions import Operator
         from fedhp.dash.app import DashSettings
-        from fedhp.dash.server import listening_socket, serve, url_of
+        from fedhp.dash.listening import listening_socket, url_of
+        from fedhp.dash.server import serve
 
         files = _tls(cert, key)
         access, made = _access(
@@ -137,7 +138,7 @@ def dash(
 def live_page(
     wanted: bool, folder: Path, *, port: int | None, quiet: bool = False
 ) -> Iterator[None]:
-    """While a command runs, its page if --dash is given; at the end, how to see it again."""
+    """While a command runs, its page if --dash is given; it ends with the command."""
     if not wanted:
         if port is not None:
             raise ConfigError(
@@ -151,11 +152,16 @@ def live_page(
         return
     from fedhp.dash.child import DashChild
 
-    with DashChild(folder, port=port) as child:
-        say(f"live page: {child.url()}", error=True)
+    with DashChild(folder, port=port, option="--dash-port") as child:
+        say(f"live page: {child.url}", error=True)
         yield
-    if not quiet:
-        suggest("see it again:", [f"fedhp dash {shlex.quote(str(folder))} --open"])
+        if child.failed:
+            say("the live page ended before the run", error=True)
+
+
+def suggest_dash(folder: Path) -> None:
+    """Say how to look at runs on the page."""
+    suggest("look at them in a browser:", [f"fedhp dash {shlex.quote(str(folder))} --open"])
 
 
 def _tls(cert: Path | None, key: Path | None) -> TlsFiles | None:

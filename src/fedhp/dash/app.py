@@ -162,7 +162,7 @@ def create_app(settings: DashSettings) -> FastAPI:
     _add_live_routes(app, served)
     _add_actions(app, served)
     _add_page(app, served)
-    app.add_middleware(SecurityMiddleware, access=settings.access)  # type: ignore[arg-type]
+    app.add_middleware(SecurityMiddleware, access=settings.access)
     return app
 
 

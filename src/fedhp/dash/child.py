@@ -1,7 +1,7 @@
 """The page next to a command that runs: a process of its own that ends with the command.
 
-The command does not do anything for it but start it, so the run is the same with and without it.
-The process has the lowest priority, and ends when its standard input does.
+The command takes the address and starts the process, nothing else, so the run is the same with and
+without it. The process has a low priority, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -9,50 +9,43 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
-from fedhp.errors import RunError
+from fedhp.dash.listening import listening_socket, url_of
 
-START_SECONDS = 30.0
+HOST = "127.0.0.1"
 GOODBYE_SECONDS = 5.0
 NICENESS = 10
 
 
 class DashChild:
-    """The page of a folder, while a command runs; a context manager that ends it."""
+    """The page of a folder, while a command runs; a context manager that ends it.
 
-    def __init__(self, folder: Path, *, port: int | None = None) -> None:
-        self.folder = folder
-        arguments = {"folder": str(folder.absolute()), "port": port}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedhp.dash", json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the command, which then ends it
-        )
+    The folder may not exist yet. A browser that comes before the process is ready waits for it.
+    """
 
-    def url(self) -> str:
-        """Where the page is, as soon as it is there; RunError if it cannot be."""
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            line = self._process.stdout.readline() if selector.select(START_SECONDS) else b""
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = {"error": f"it did not start within {START_SECONDS:.0f} s"}
-        if "url" in answer:
-            return str(answer["url"])
-        self.close()
-        raise RunError(
-            f"the live page cannot be started: {answer['error']}",
-            allowed="--dash with a free port",
-            fix="choose another --dash-port, or leave --dash out",
-        )
+    def __init__(self, folder: Path, *, port: int | None = None, option: str = "--port") -> None:
+        with listening_socket(HOST, port, option=option) as listener:
+            self.url = url_of(listener, HOST, tls=False)
+            number = listener.fileno()
+            arguments = {"folder": str(folder.absolute()), "listener": number}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fedhp.dash", json.dumps(arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(number,),
+                start_new_session=True,  # Ctrl-C is for the command, which then ends it
+            )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended before it was ended."""
+        return self._process.poll() is not None
 
     def close(self) -> None:
         """End it."""
@@ -64,8 +57,6 @@ class DashChild:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
     def __enter__(self) -> DashChild:
         return self
@@ -81,24 +72,14 @@ class DashChild:
 
 def main() -> None:
     """The process: serve until standard input ends."""
-    from fedhp.dash.app import DashSettings
-    from fedhp.dash.security import LOOPBACK, Access
-    from fedhp.dash.server import listening_socket, serve, url_of
-    from fedhp.errors import FedhpError
-
     arguments = json.loads(sys.argv[1])
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    host = "127.0.0.1"
-    try:
-        listener = listening_socket(host, arguments["port"])
-    except FedhpError as error:
-        print(json.dumps({"error": error.problem}), flush=True)  # noqa: T201
-        return
+
+    from fedhp.dash.app import DashSettings
+    from fedhp.dash.security import LOOPBACK, Access
+    from fedhp.dash.server import serve
+
+    listener = socket.socket(fileno=arguments["listener"])
     settings = DashSettings(Path(arguments["folder"]), Access(hosts=frozenset(LOOPBACK)))
-
-    def say() -> None:
-        url = url_of(listener, host, tls=False)
-        print(json.dumps({"url": url}), flush=True)  # noqa: T201
-
-    serve(settings, listener, started=say, ended=sys.stdin.buffer.read)
+    serve(settings, listener, ended=sys.stdin.buffer.read)

@@ -1,10 +1,9 @@
-"""The server: an address to listen on, TLS, and the loop that serves."""
+"""The server: TLS, and the loop that serves."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -15,12 +14,9 @@ from typing import Any
 import uvicorn
 
 from fedhp.dash.app import DashSettings, create_app
-from fedhp.errors import AddressUnavailable, ConfigError
+from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
 
-FIRST_PORT = 8420  # of the ports that are tried if none is given
-PORTS_TRIED = 20
-BACKLOG = 128
 GOODBYE_SECONDS = 1  # that open streams have when the server ends
 
 
@@ -30,47 +26,6 @@ class TlsFiles:
 
     certificate: Path
     key: Path
-
-
-def listening_socket(host: str, port: int | None) -> socket.socket:
-    """A socket at this address; without a port the first free one of a few."""
-    ports = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else [port]
-    for candidate in ports:
-        try:
-            return _listen(host, candidate)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and candidate != ports[-1]:
-                continue
-            raise AddressUnavailable(
-                f"cannot listen on {host} port {candidate}: {error.strerror or error}",
-                key="--host" if error.errno != errno.EADDRINUSE else "--port",
-                source=COMMAND_LINE,
-                allowed="an address of this machine and a port that no other process uses",
-                fix="choose another --port, or leave it out for a free one",
-            ) from None
-    raise AssertionError("there is a port to try")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def url_of(listener: socket.socket, host: str, *, tls: bool) -> str:
-    """The address for a browser on this machine."""
-    port = listener.getsockname()[1]
-    name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-    shown = f"[{name}]" if ":" in name else name
-    return f"{'https' if tls else 'http'}://{shown}:{port}/"
 
 
 def check_tls(files: TlsFiles) -> None:
