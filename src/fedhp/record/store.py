@@ -359,6 +359,43 @@ class Store:
         columns = zip(*rows, strict=True) if rows else ((),) * len(header)
         return {name: list(column) for name, column in zip(header, columns, strict=True)}
 
+    def last_row(self, table: str) -> dict[str, Any] | None:
+        """The last row of a table by its key; None if it has none."""
+        with _clear_errors(self.path):
+            self._select(table, where="0")  # refuses an unknown table
+            order = ", ".join(f"{column} DESC" for column in KEYS[table].split(", "))
+            cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    def extremes(self, table: str, column: str, *, first_round: int) -> dict[str, list[Any]]:
+        """The lowest and the highest value of a column in every round from the first one on."""
+        with _clear_errors(self.path):
+            self._select(table, names=(column,), where="0")  # refuses unknown names
+            rows = self._connection.execute(
+                f"SELECT round, min({column}), max({column}) FROM {table} "
+                "WHERE round >= ? GROUP BY round ORDER BY round",
+                (first_round,),
+            ).fetchall()
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        return {
+            name: list(values)
+            for name, values in zip(("round", "lowest", "highest"), columns, strict=True)
+        }
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Inside, everything that is read is of one moment, whatever is written meanwhile."""
+        with _clear_errors(self.path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
     def names(self, table: str) -> list[str]:
         """The names of a table's columns."""
         with _clear_errors(self.path):
