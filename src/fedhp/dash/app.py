@@ -21,11 +21,13 @@ from fedhp import __version__
 from fedhp.dash import progress, workers
 from fedhp.dash.actions import ActionRefused, Operator
 from fedhp.dash.answers import JsonAnswer, problem_response
+from fedhp.dash.classes import DataSplits
 from fedhp.dash.events import EventLog
 from fedhp.dash.progress import NoSuchRound, round_in_record
 from fedhp.dash.replays import ReplayRefused, Replays
 from fedhp.dash.runs import NoSuchRun, RecordState, RunsFolder, record_state
 from fedhp.dash.schema import (
+    ClassCounts,
     Command,
     Decisions,
     Done,
@@ -101,6 +103,7 @@ class Served:
         self.logs = EventLogs(self.runs)
         self.streams = Streams(self.runs, self.logs)
         self.replays = Replays()
+        self.splits = DataSplits()
         self._summaries: OrderedDict[str, tuple[RecordState, dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -201,6 +204,13 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
     def run_decisions(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
             return JsonAnswer(progress.decisions(reader, after=after))
+
+    @_get(app, "/api/classes", ClassCounts, "How many samples of each class each worker has")
+    def classes(run: RunName) -> Response:
+        folder = served.runs.folder_of(run)
+        with RunReader(folder) as reader:
+            experiment = reader.meta("experiment")
+        return JsonAnswer(served.splits.counts(folder, experiment))
 
     @_get(app, "/api/worker", WorkerHistory, "One worker over all rounds")
     def worker(

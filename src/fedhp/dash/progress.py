@@ -32,7 +32,14 @@ ROUND_COLUMNS = (
     "rule",
     "pace_setter",
 )
-FACTS = ("mean_distance", "distance_bound", "planned_round_time", "deadline")
+FACTS = (
+    "mean_distance",
+    "distance_bound",
+    "planned_round_time",
+    "deadline",
+    "planned_transfer_time",
+    "transfer_time",
+)
 
 
 class NoSuchRound(RunError):
@@ -64,6 +71,7 @@ def progress(run: RunReader, *, after: int) -> Progress:
         spread = run.extremes("worker_evaluations", "accuracy", first_round=first)
         losses = run.table("test_metrics", first_round=first)
         sent = run.table("rounds", columns=("round", "bytes_sent"))
+        slowest = _slowest(run, rounds)
     before = sum(
         size for index, size in zip(sent["round"], sent["bytes_sent"], strict=True) if index < first
     )
@@ -78,7 +86,7 @@ def progress(run: RunReader, *, after: int) -> Progress:
     }
     indices = tests["round"]
     return Progress(
-        rounds=rounds,
+        rounds={**rounds, "slowest": slowest},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
             "worst": [worst.get(index) for index in indices],
@@ -87,6 +95,23 @@ def progress(run: RunReader, *, after: int) -> Progress:
         },
         bytes_before=before,
     )
+
+
+def _slowest(run: RunReader, rounds: Columns) -> list[int | None]:
+    """Who finished last in each of these rounds; None where nobody waits for anybody."""
+    if run.meta("asynchronous") or not any(rounds["mean_waiting_time"]):
+        return [None] * len(rounds["round"])
+    table = run.table(
+        "workers", first_round=rounds["round"][0], columns=("round", "worker", "worker_time")
+    )
+    last: dict[int, tuple[float, int]] = {}
+    for index, worker, time in _rows(table, "round", "worker", "worker_time"):
+        if time is not None and (index not in last or time > last[index][0]):
+            last[index] = time, worker
+    return [
+        last[index][1] if waiting and index in last else None
+        for index, waiting in _rows(rounds, "round", "mean_waiting_time")
+    ]
 
 
 def decisions(run: RunReader, *, after: int) -> Decisions:

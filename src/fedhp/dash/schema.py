@@ -85,6 +85,14 @@ class Progress(Answer):
     bytes_before: int = Field(description="Sent up to the round `after`.")
 
 
+class ClassCounts(Answer):
+    """The object of `fedhp data split EXPERIMENT.toml --json`."""
+
+    classes: list[str] = Field(description="Their names; none if the task has no classes.")
+    samples: list[int] = Field(description="Of every worker.")
+    counts: list[list[int]] = Field(description="Of every worker, by class.")
+
+
 class ExplainedParagraph(Answer):
     """A few sentences under a title."""
 
@@ -107,6 +115,8 @@ class Decisions(Answer):
     distance_bound: list[float | None]
     planned_round_time: list[float | None]
     deadline: list[float | None]
+    planned_transfer_time: list[float | None] = Field(description="Of a group average.")
+    transfer_time: list[float | None]
     round_time: list[float]
     links: list[int] = Field(description="In use.")
     verdicts: dict[str, list[int]] = Field(description="Links with this verdict, per round.")

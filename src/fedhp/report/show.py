@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import summarize_runs
-from fedhp.record.store import METRIC_TABLES
+from fedhp.record.store import GROUP_TABLES, METRIC_TABLES
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import (
     count,
@@ -253,5 +253,5 @@ def round_json(run: RunReader, index: int) -> dict[str, Any]:
         "workers": rows("workers"),
         "links": rows("links"),
         "verdicts": rows("verdicts"),
-        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES)},
+        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES, *GROUP_TABLES)},
     }

@@ -319,10 +319,12 @@ class RunPage {
   }
 
   /** News of a run: read what is new, then draw, without touching what did not change. */
-  async news(run) {
+  async news(run, told = null) {
     const data = this.all.find((each) => each.run === run);
     if (!data?.info) return;
     const before = data.lastRound;
+    const same = told && told.rounds === before && told.status === data.info.status && told.live === data.info.live;
+    if (same && this.view.section !== "events" && this.view.section !== "workers") return;
     await data.refreshInfo();
     if (data.lastRound !== data.info.rounds) await data.refreshProgress();
     if (page !== this || !this.section) return;
@@ -424,18 +426,18 @@ function showProblem(error) {
 }
 
 /** One reaction per run and moment, however many events arrive. */
-const waiting = new Set();
+const waiting = new Map();
 let working = false;
-async function react(run) {
-  waiting.add(run);
+async function react(run, told = null) {
+  waiting.set(run, waiting.has(run) ? null : told);
   if (working) return;
   working = true;
   try {
     while (waiting.size) {
-      const [next] = waiting;
+      const [[next, about]] = waiting;
       waiting.delete(next);
       try {
-        if (page instanceof RunPage) await page.news(next);
+        if (page instanceof RunPage) await page.news(next, about);
       } catch (error) {
         if (error.status === undefined) throw error; // the connection's state is told elsewhere
       }
@@ -455,7 +457,7 @@ function onEvent(kind, data) {
     });
     return;
   }
-  react(data.run);
+  react(data.run, kind === "round" ? data : null);
 }
 
 async function restored() {

@@ -27,11 +27,9 @@ export function whole(value) {
 export function seconds(value) {
   if (!isNumber(value)) return MISSING;
   const size = Math.abs(value);
+  if (size === 0) return "0 s";
   if (size >= 1000) return `${Math.round(value).toLocaleString("en")} s`;
-  if (size >= 100) return `${value.toFixed(0)} s`;
-  if (size >= 10) return `${value.toFixed(1)} s`;
-  if (size >= 0.01 || size === 0) return `${value.toFixed(2)} s`;
-  return `${number(value)} s`;
+  return size < 1e-4 ? `${value.toExponential(1)} s` : `${value.toPrecision(3)} s`;
 }
 
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -79,6 +77,14 @@ export function device(kind) {
 
 export function words(name) {
   return String(name).replaceAll("_", " ");
+}
+
+/** The marks of an axis, all with the same number of decimals; `unit` follows each. */
+export function axisTexts(values, { unit = "", factor = 1 } = {}) {
+  const scaled = values.map((value) => value * factor);
+  const step = scaled.length > 1 ? Math.abs(scaled[1] - scaled[0]) : Math.abs(scaled[0] ?? 1) || 1;
+  const decimals = Math.min(6, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+  return scaled.map((value) => `${value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}${unit}`);
 }
 
 /** Round steps for an axis: 1, 2 or 5 times a power of ten. */

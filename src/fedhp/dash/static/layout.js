@@ -28,7 +28,7 @@ export function force(start, links, { iterations = 200 } = {}) {
   }
   for (let step = 0; step < iterations; step += 1) {
     const heat = 0.06 * (1 - step / iterations);
-    const moves = points.map((point) => ({ x: -point.x * 0.04, y: -point.y * 0.04 }));
+    const moves = points.map((point) => ({ x: -point.x * 0.16, y: -point.y * 0.16 }));
     for (let i = 0; i < count; i += 1) {
       for (let j = i + 1; j < count; j += 1) {
         const [dx, dy] = [points[i].x - points[j].x || 1e-4 * (i - j), points[i].y - points[j].y || 1e-4];
@@ -42,12 +42,13 @@ export function force(start, links, { iterations = 200 } = {}) {
     for (const { a, b, time } of links) {
       const [dx, dy] = [points[a].x - points[b].x, points[a].y - points[b].y];
       const distance = Math.hypot(dx, dy) || 1e-6;
-      const wanted = ideal * Math.min(2.2, Math.max(0.7, Math.sqrt((time ?? middle) / middle)));
-      const pull = ((distance - wanted) / distance) * (1.6 / Math.max(degree[a], degree[b], 1));
-      moves[a].x -= dx * pull;
-      moves[a].y -= dy * pull;
-      moves[b].x += dx * pull;
-      moves[b].y += dy * pull;
+      const wanted = ideal * Math.min(1.5, Math.max(0.8, Math.sqrt((time ?? middle) / middle)));
+      const pull = ((distance - wanted) / distance) * (0.8 / Math.min(degree[a], degree[b]));
+      const share = degree[a] / (degree[a] + degree[b]);
+      moves[a].x -= dx * pull * (1 - share);
+      moves[a].y -= dy * pull * (1 - share);
+      moves[b].x += dx * pull * share;
+      moves[b].y += dy * pull * share;
     }
     points.forEach((point, index) => {
       const size = Math.hypot(moves[index].x, moves[index].y) || 1e-9;

@@ -2,10 +2,11 @@
 
 import { h, setHidden, setText, svg } from "./dom.js";
 import { figureCard } from "./figure.js";
-import { isNumber, MISSING, number, ticks } from "./format.js";
+import { axisTexts, isNumber, MISSING, number, seconds, ticks } from "./format.js";
 import { colors, DASHES, faded, font, onThemeChange } from "./theme.js";
 
 const FEW_POINTS = 30; // so few are marked one by one
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
 
 /** Values by x, each x once and in order. */
 function tidy(line) {
@@ -165,8 +166,8 @@ export class LineChart {
         series,
         bands,
         axes: [
-          { ...axis, label: this.xLabel, labelSize: 22, size: 32, values: (_, splits) => splits.map((value) => this.tick(value)) },
-          { ...axis, size: (_, values) => 18 + Math.max(0, ...(values ?? []).map((text) => text.length)) * 7, values: (_, splits) => splits.map((value) => this.options.format(value)) },
+          { ...axis, label: this.xLabel, labelSize: 22, size: 32, ...(this.whole ? { incrs: WHOLE } : {}), values: (_, splits) => splits.map((value) => this.tick(value)) },
+          { ...axis, size: (_, values) => 18 + Math.max(0, ...(values ?? []).map((text) => text.length)) * 7, values: (_, splits) => this.marks(splits) },
         ],
         hooks: {
           setCursor: [(plot) => this.onCursor(plot)],
@@ -184,6 +185,19 @@ export class LineChart {
       this.joined(),
       this.holder,
     );
+  }
+
+  get whole() {
+    return this.xLabel === "round";
+  }
+
+  /** The texts of the y axis: equal decimals where the format is seconds or percent. */
+  marks(values) {
+    const known = values.filter(isNumber);
+    if (this.options.format === seconds) return axisTexts(known, { unit: " s" });
+    if (this.options.percent) return axisTexts(known, { unit: " %", factor: 100 });
+    if (this.options.format === number) return axisTexts(known);
+    return known.map((value) => this.options.format(value));
   }
 
   tick(value) {
@@ -325,24 +339,25 @@ export class LineChart {
     const [bottom, top] = this.range(low, high);
     const yTicks = ticks(bottom, top, 5);
     context.font = font(12);
-    const margin = 12 + Math.max(...yTicks.map((value) => context.measureText(this.options.format(value)).width));
+    const yTexts = this.marks(yTicks);
+    const margin = 12 + Math.max(...yTexts.map((text) => context.measureText(text).width));
     const [plotWidth, plotHeight] = [width - margin - 10, height - 50];
     const px = (x) => margin + ((x - left) / (right - left || 1)) * plotWidth;
     const py = (y) => 6 + plotHeight - ((y - bottom) / (top - bottom || 1)) * plotHeight;
     context.lineWidth = 1;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const value of yTicks) {
+    for (const [index, value] of yTicks.entries()) {
       context.strokeStyle = theme.grid;
       context.beginPath();
       context.moveTo(margin, py(value));
       context.lineTo(margin + plotWidth, py(value));
       context.stroke();
       context.fillStyle = theme.quiet;
-      context.fillText(this.options.format(value), margin - 6, py(value));
+      context.fillText(yTexts[index], margin - 6, py(value));
     }
     context.textAlign = "center";
-    for (const value of ticks(left, right, Math.max(3, plotWidth / 90))) {
+    for (const value of ticks(left, right, Math.max(3, plotWidth / 90)).filter((each) => !this.whole || Number.isInteger(each))) {
       context.strokeStyle = theme.grid;
       context.beginPath();
       context.moveTo(px(value), 6);

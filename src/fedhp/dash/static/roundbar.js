@@ -35,7 +35,7 @@ export class RoundBar {
     this.element = h(
       "div",
       { class: "roundbar", role: "group", "aria-label": "Round shown" },
-      h("span", { class: "buttons" }, button("⏮", "First round", () => { this.pause(); this.go(1); }), button("◂", "Round before", () => this.step(-1)), this.play, button("▸", "Next round", () => this.step(1)), button("⏭", "Last round", () => { this.pause(); this.go(this.live ? null : this.last); })),
+      h("span", { class: "buttons" }, button("«", "First round", () => { this.pause(); this.go(1); }), button("‹", "Round before", () => this.step(-1)), this.play, button("›", "Next round", () => this.step(1)), button("»", "Last round", () => { this.pause(); this.go(this.live ? null : this.last); })),
       this.slider,
       h("span", { class: "field" }, this.field, this.total),
       this.speed,

@@ -68,6 +68,7 @@ export class RunData {
     this.decisions = null;
     this.events = [];
     this.nextEvent = 0;
+    this.eventLog = null;
     this.classes = null;
     this.loading = {};
     for (const kept of [this.round, this.explain, this.workers]) kept.clear();
@@ -144,8 +145,17 @@ export class RunData {
   refreshEvents() {
     return this.once("events", async () => {
       const news = await get("events", { run: this.run, after: this.nextEvent });
+      // Another list, or one that is shorter than what was read: it begins again.
+      if (news.log !== this.eventLog && this.nextEvent > 0 && !news.reset) {
+        this.eventLog = news.log;
+        this.nextEvent = 0;
+        this.events = [];
+        this.loading.events.again = true;
+        return;
+      }
+      this.eventLog = news.log;
       this.nextEvent = news.next ?? this.nextEvent;
-      this.events = this.events.concat(news.events ?? []);
+      this.events = news.reset ? (news.events ?? []) : this.events.concat(news.events ?? []);
     });
   }
 

@@ -33,6 +33,10 @@ export function colors() {
     communicate: read("communicate"),
     wait: read("wait"),
     cut: read("cut"),
+    verdicts: {
+      cut: read("cut-fill"), kept_bridge: read("kept-bridge"), kept_bound: read("kept-bound"), kept_no_gain: read("kept-no-gain"),
+      kept_untried: read("kept-untried"), kept_all: read("kept-all"), fixed: read("kept-all"), drawn: read("drawn"), scored: read("drawn"), tree: read("kept-no-gain"),
+    },
     series: list("series", 8),
     ramp: list("ramp", 5),
     font: "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
@@ -42,6 +46,12 @@ export function colors() {
 
 export function font(size, weight = "") {
   return colors().font.replace("12px", `${weight} ${size}px`.trim());
+}
+
+/** The colour of the workers of a kind of device, by its place in the sorted list of kinds. */
+export function kindColor(kind) {
+  const { series } = colors();
+  return series[[0, 2, 3, 4, 6, 5, 7, 1][Math.max(0, kind) % 8]];
 }
 
 /** A colour with this opacity, from "#rrggbb". */

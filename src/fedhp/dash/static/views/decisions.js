@@ -9,7 +9,6 @@ import { LineChart } from "../linechart.js";
 import { colors, font, onThemeChange } from "../theme.js";
 
 const ORDER = ["cut", "kept_bridge", "kept_bound", "kept_no_gain", "kept_untried", "kept_all", "fixed", "drawn", "scored", "tree"];
-const LOOKS = { cut: 1, kept_bridge: 0, kept_bound: 4, kept_no_gain: 2, kept_untried: 5, kept_all: 7, fixed: 7, drawn: 3, scored: 6, tree: 2 };
 
 export class Decisions {
   constructor(context) {
@@ -66,7 +65,7 @@ export class Decisions {
     }
     const answer = await this.context.focus.explain.get(round);
     if (round !== this.context.round()) return;
-    setText(this.wordsTitle, `Round ${round} in words`);
+    setText(this.wordsTitle, `Round ${round}: what was decided, and why`);
     const wanted = answer.paragraphs.map((paragraph) => [paragraph.title ?? paragraph.heading, paragraph.text]);
     const shown = [...this.paragraphs.children].map((part) => [part.firstChild.textContent, part.lastChild.textContent]);
     if (JSON.stringify(wanted) === JSON.stringify(shown)) return;
@@ -108,8 +107,8 @@ export class Decisions {
   }
 
   color(word) {
-    const { series } = colors();
-    return series[(LOOKS[word] ?? 3) % series.length];
+    const { verdicts } = colors();
+    return verdicts[word] ?? verdicts.kept_all;
   }
 
   fillKeys() {

@@ -64,7 +64,7 @@ export class Events {
     const real = focus.events.length > 0 && focus.events.every((event) => isNumber(event.at));
     const clock = focus.events.length > 0 && focus.events.every((event) => isNumber(event.clock));
     this.axis = real ? "at" : clock ? "clock" : "round";
-    this.events = focus.events.map((event, index) => ({ ...event, key: index, order: event.at ?? event.clock ?? event.round ?? index, place: event[this.axis] }));
+    this.events = focus.events.map((event, index) => ({ ...event, key: index, order: index, place: event[this.axis] }));
     const known = Object.keys(EVENTS);
     this.kinds = [...new Set(this.events.map((event) => event.kind))].sort((a, b) => (known.indexOf(a) + 99) % 99 - ((known.indexOf(b) + 99) % 99));
     const empty = !this.events.length;

@@ -32,7 +32,7 @@ export class Progress {
     const options = { sync: "progress" };
     this.accuracy = new LineChart({
       ...options, title: metric === "accuracy" ? "Test accuracy" : `Test ${metric}`, note: "mean of the workers; the band reaches from the worst to the best worker",
-      file: `${name}-${metric}`, height: 340, format: (value) => score(value, metric),
+      file: `${name}-${metric}`, height: 340, percent: metric === "accuracy", format: (value) => score(value, metric),
     });
     this.loss = new LineChart({ ...options, title: "Loss", note: this.several ? "on the test data, or while training where it was not tested" : "while training, and on the test data", file: `${name}-loss`, zero: true });
     this.bytes = new LineChart({ ...options, title: "Data sent", note: "by all workers together, up to each round", file: `${name}-bytes`, zero: true, format: dataSize });

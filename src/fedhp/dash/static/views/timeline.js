@@ -4,7 +4,7 @@ import { choice, h, setHidden, setText, tip } from "../dom.js";
 import { Drawing, figureCard } from "../figure.js";
 import { count, device, isNumber, MISSING, percent, seconds, ticks, whole } from "../format.js";
 import { LineChart } from "../linechart.js";
-import { colors, font } from "../theme.js";
+import { colors, font, kindColor, onThemeChange } from "../theme.js";
 
 const PARTS = [["compute", "compute_time", "computes"], ["communicate", "communication_time", "communicates"], ["wait", "waiting_time", "waits"]];
 const MOST_PACE_ROWS = 24;
@@ -95,7 +95,9 @@ export class Timeline {
       }),
     });
     this.noPace = h("p", { class: "muted", hidden: true });
-    this.paceCard.body.append(this.noPace, this.pace.element, this.paceSaid);
+    this.kindKeys = h("ul", { class: "keys" });
+    this.forget = onThemeChange(() => this.draw());
+    this.paceCard.body.append(this.noPace, this.pace.element, this.kindKeys, this.paceSaid);
     this.times = new LineChart({ title: "Length of the rounds", note: "and how long a worker waited on average", file: `${context.file(context.focus)}-rounds`, zero: true, format: seconds, height: 200 });
     this.element = h("div", { class: "stack" }, this.card.element, this.paceCard.element, this.times.element);
     this.update();
@@ -298,6 +300,8 @@ export class Timeline {
       none ? "" : `${planned ? "the worker that the plan expects to finish last" : "the worker that finished last"}; most often ${focus.name(worker)} (${device(focus.info.devices?.[worker])}): ${whole(times)} of ${count(setters.length, "round")}. Click goes to a round.`,
     );
     this.pace.setLabel(none ? "No pace setters" : `Who set the pace in ${setters.length} rounds: ${this.paceRows.slice(0, 5).map(([each, number]) => `${focus.name(each)} ${number} times`).join(", ")}. Left and right keys go through the rounds.`);
+    const kinds = [...new Set(focus.info.devices ?? [])].sort();
+    this.kindKeys.replaceChildren(...(none ? [] : kinds.map((kind, index) => h("li", {}, h("span", { class: "swatch", "aria-hidden": "true", style: { background: kindColor(index) } }), device(kind)))));
     this.pace.redraw();
     this.paceCard.refresh();
   }
@@ -343,7 +347,7 @@ export class Timeline {
     this.setters().forEach(({ worker }, index) => {
       const row = place.get(worker);
       if (row === undefined) return;
-      context.fillStyle = theme.series[Math.max(0, kinds.indexOf(focus.info.devices?.[worker])) % theme.series.length];
+      context.fillStyle = kindColor(kinds.indexOf(focus.info.devices?.[worker]));
       context.fillRect(left + index * step, row * 18 + 2, Math.max(1.2, step - (step > 4 ? 1 : 0)), 14);
     });
     context.fillStyle = theme.quiet;
@@ -383,6 +387,7 @@ export class Timeline {
 
   destroy() {
     tip.hide();
+    this.forget();
     this.gantt.destroy();
     this.pace.destroy();
     this.times.destroy();

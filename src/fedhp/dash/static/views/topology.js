@@ -5,7 +5,7 @@ import { choice, h, select, setHidden, setText, svg, tip } from "../dom.js";
 import { Drawing, figureCard } from "../figure.js";
 import { count, device, isNumber, number, seconds, whole, words } from "../format.js";
 import { force, ring, tree } from "../layout.js";
-import { colors, font, onRamp, reducedMotion, SHAPES } from "../theme.js";
+import { colors, font, kindColor, onRamp, reducedMotion, SHAPES } from "../theme.js";
 
 const MOST_DRAWN = 50; // workers; more are a map
 const MOVE_TIME = 420; // ms from one round's places to the next
@@ -301,7 +301,7 @@ export class Topology {
     const theme = colors();
     const { focus } = this.context;
     const kind = Math.max(0, this.kinds.indexOf(focus.info.devices?.[worker]));
-    const color = theme.series[[0, 2, 3, 4, 6, 5, 7, 1][kind % 8]];
+    const color = kindColor(kind);
     const member = this.group.get(worker);
     const out = this.isAway(worker) || member?.role === "left_out";
     shape(context, SHAPES[kind % SHAPES.length], x, y, r);
@@ -620,7 +620,6 @@ export class Topology {
   }
 
   fillKeys() {
-    const theme = colors();
     const item = (...content) => h("li", {}, ...content);
     const [low, high] = this.timeRange;
     const [near, far] = this.farRange;
@@ -636,7 +635,7 @@ export class Topology {
         const context = canvas.getContext("2d");
         context.scale(2, 2);
         shape(context, SHAPES[index % SHAPES.length], 9, 9, 6);
-        context.strokeStyle = theme.series[[0, 2, 3, 4, 6, 5, 7, 1][index % 8]];
+        context.strokeStyle = kindColor(index);
         context.lineWidth = 2;
         context.stroke();
         keys.push(item(canvas, device(kind)));
@@ -650,7 +649,7 @@ export class Topology {
   summarize() {
     const { answer } = this;
     const pair = (name, value) => h("div", {}, h("dt", { text: name }), h("dd", { text: value }));
-    const facts = [pair("round", `${whole(answer.round)} of ${whole(this.context.focus.lastRound)}`), pair("took", seconds(answer.round_time)), pair(this.directed ? "transfers" : "links in use", whole(answer.links))];
+    const facts = [pair("round", `${whole(answer.round)} of ${whole(this.context.focus.lastRound)}`), pair("took", seconds(answer.round_time)), pair(this.directed ? "transfers" : "links in use", whole(this.context.focus.rounds.links?.[this.context.focus.rounds.round.indexOf(answer.round)]))];
     if (this.isTree) {
       const members = [...this.group.values()];
       const number_of = (test) => whole(members.filter(test).length);

@@ -130,7 +130,7 @@ export class Workers {
     if (row) workerBadge(state, row.state);
     const grid = h("div", { class: "two" });
     body.append(state, grid);
-    chart({ title: metric === "accuracy" ? "Own test accuracy" : `Own test ${metric}`, file: `${file}-${metric}`, zero: false, format: (value) => score(value, metric), empty: "Not tested yet." }, [{ name: "this worker", look: 0, x: answer.tests?.round ?? [], y: answer.tests?.accuracy ?? [] }, { name: "all workers", look: 1, quiet: true, x: focus.tests.round, y: focus.tests.accuracy ?? [] }]);
+    chart({ title: metric === "accuracy" ? "Own test accuracy" : `Own test ${metric}`, file: `${file}-${metric}`, zero: false, percent: metric === "accuracy", format: (value) => score(value, metric), empty: "Not tested yet." }, [{ name: "this worker", look: 0, x: answer.tests?.round ?? [], y: answer.tests?.accuracy ?? [] }, { name: "all workers", look: 1, quiet: true, x: focus.tests.round, y: focus.tests.accuracy ?? [] }]);
     chart({ title: "Where its time goes", file: `${file}-times`, format: seconds }, [{ name: "computes", look: 0, x: column("round"), y: column("compute_time") }, { name: "communicates", look: 1, x: column("round"), y: column("communication_time") }, { name: "waits", look: 7, x: column("round"), y: column("waiting_time") }]);
     chart({ title: "Local steps", file: `${file}-steps` }, [{ name: "steps", look: 2, x: column("round"), y: column("local_steps", "steps") }]);
     chart({ title: "Seconds per step", file: `${file}-speed`, format: seconds }, [{ name: "step", look: 3, x: column("round"), y: column("step_time") }]);
