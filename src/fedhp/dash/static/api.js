@@ -54,18 +54,25 @@ export async function get(path, parameters, { signal } = {}) {
     return await answer(fetch(address(path, parameters), { headers: { Accept: "application/json" }, signal }));
   } catch (error) {
     if (!(error instanceof ApiError) || error.status !== 401) throw error;
-    loggingIn ??= logIn(error).finally(() => (loggingIn = null));
+    loggingIn ??= logIn().finally(() => (loggingIn = null));
     await loggingIn;
     return answer(fetch(address(path, parameters), { headers: { Accept: "application/json" }, signal }));
   }
 }
 
-function logIn(error) {
+/** The server sets a cookie that scripts cannot read. */
+async function signIn(token) {
+  const response = await fetch("/login", { method: "POST", body: new URLSearchParams({ token }) }).catch(() => null);
+  if (!response) throw new ApiError(0);
+  if (!response.ok) throw new ApiError(response.status, response.status === 401 ? { error: "the token is wrong" } : null);
+}
+
+function logIn() {
   return askToken({
     title: "This server asks for a token",
-    text: "Enter the token that the command `fedhp dash` printed or was given.",
+    text: "It is in the file of --token-file, or the command printed it.",
     action: "Sign in",
-    send: (token) => post(error.body.login ?? "/api/login", { token }),
+    send: signIn,
   });
 }
 

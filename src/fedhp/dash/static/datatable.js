@@ -22,7 +22,7 @@ export class DataTable {
     });
     this.more = h("button", { type: "button", hidden: true, onclick: () => { this.most = Infinity; this.render(); } });
     const table = h("table", { class: className }, h("caption", { class: "sr", text: caption }), h("thead", {}, h("tr", {}, this.headers)), this.body);
-    this.element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table, this.more);
+    this.element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${caption} (table)` }, table, this.more);
     this.markSort();
   }
 

@@ -54,7 +54,7 @@ function compose(context, picture, title) {
  * options: title, note, file (name of downloads), picture() -> {width, height, draw(ctx, w, h)},
  * table() -> {columns, rows}, table only: without picture.
  */
-export function figureCard({ title, note = "", file, picture = null, table, controls = [], level = "h3" }) {
+export function figureCard({ title, note = "", file, picture = null, table, controls = [], level = "h2" }) {
   const body = h("div", {});
   const heading = h(level, { text: title, id: newId("figure") });
   const subtitle = h("p", { text: note });
@@ -102,7 +102,7 @@ export function figureCard({ title, note = "", file, picture = null, table, cont
   const element = h(
     "figure",
     { class: "card", "aria-labelledby": heading.id },
-    h("header", {}, h("div", { class: "title" }, heading, subtitle), ...controls, tools),
+    h("div", { class: "head" }, h("div", { class: "title" }, heading, subtitle), ...controls, tools),
     body,
     view,
   );

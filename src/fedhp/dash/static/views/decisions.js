@@ -16,11 +16,11 @@ export class Decisions {
     this.usesRound = true;
     const { focus } = context;
     const file = context.file(focus);
-    this.wordsTitle = h("h2", {});
+    this.wordsTitle = h("h2", { text: "What was decided, and why" });
     this.paragraphs = h("div", { class: "words" });
-    this.distance = new LineChart({ title: "Distance against its bound", note: "what the pairs without a link add to the mean distance; cutting stops at the bound", file: `${file}-distance`, zero: true, empty: "This algorithm has no distance bound." });
-    this.forecast = new LineChart({ title: "Predicted against measured", note: "length of each round", file: `${file}-forecast`, zero: true, format: seconds, empty: "This algorithm predicts no round time." });
-    this.bars = new Drawing({ label: "", focusable: true, height: 230, draw: (ctx, w, hh) => this.paintBars(ctx, w, hh), overlay: (ctx, w, hh) => this.paintMark(ctx, w, hh) });
+    this.distance = new LineChart({ title: "Distance against its bound", note: "what the pairs without a link add to the mean distance; cutting stops at the bound", file: `${file}-distance`, zero: true, height: 200, empty: "This algorithm has no distance bound." });
+    this.forecast = new LineChart({ title: "Predicted against measured", note: "length of each round", file: `${file}-forecast`, zero: true, height: 200, format: seconds, empty: "This algorithm predicts no round time." });
+    this.bars = new Drawing({ label: "", focusable: true, height: 200, draw: (ctx, w, hh) => this.paintBars(ctx, w, hh), overlay: (ctx, w, hh) => this.paintMark(ctx, w, hh) });
     this.bars.element.addEventListener("pointermove", (event) => this.point(event));
     this.bars.element.addEventListener("pointerleave", () => tip.hide());
     this.bars.element.addEventListener("click", (event) => {
@@ -43,11 +43,10 @@ export class Decisions {
     this.element = h(
       "div",
       { class: "stack" },
-      h("div", { class: "two" }, h("section", { class: "card stack", "aria-label": "The round in words" }, this.wordsTitle, this.paragraphs), h("div", { class: "stack" }, this.barsCard.element, this.distance.element)),
-      h("div", { class: "two" }, this.forecast.element, this.whatIf()),
+      h("div", { class: "two" }, h("section", { class: "card stack", "aria-label": "The round in words" }, this.wordsTitle, this.paragraphs), h("div", { class: "stack" }, this.barsCard.element, this.distance.element, this.forecast.element)),
+      this.whatIf(),
     );
     this.forget = onThemeChange(() => this.fillKeys());
-    this.update();
   }
 
   async update() {
@@ -230,7 +229,7 @@ export class Decisions {
     this.ask = h("button", { type: "button", class: "main", text: "Replay with other planners", onclick: () => this.replay() });
     this.state = h("p", { class: "muted", role: "status", text: "Replays the recorded rounds without training: how long would other planners have taken for them?" });
     this.result = h("div", { class: "stack" });
-    return h("section", { class: "card stack", "aria-label": "What another planner would have saved" }, h("h3", { text: "Seconds another planner would have saved" }), this.state, h("div", { class: "row" }, this.ask), this.result);
+    return h("section", { class: "card stack", "aria-label": "What another planner would have saved" }, h("h2", { text: "Seconds another planner would have saved" }), this.state, h("div", { class: "row" }, this.ask), this.result);
   }
 
   async replay() {

@@ -41,9 +41,8 @@ export class Events {
       sort: "order",
       descending: true,
     });
-    this.list = h("section", { class: "card stack", "aria-label": "List of events" }, h("h3", { text: "List" }), this.filters, h("div", { class: "log", role: "log", "aria-label": "Events, newest first", tabindex: "0" }, this.table.element));
+    this.list = h("section", { class: "card stack", "aria-label": "List of events" }, h("h2", { text: "List" }), this.filters, h("div", { class: "log", role: "log", "aria-label": "Events, newest first", tabindex: "0" }, this.table.element));
     this.element = h("div", { class: "stack" }, this.card.element, this.list);
-    this.update();
   }
 
   workerName(worker) {

@@ -48,8 +48,6 @@ export class Progress {
       h("div", { class: "two" }, this.loss.element, this.bytes.element, this.times.element, this.steps.element),
     );
     this.lastSummary = 0;
-    this.draw();
-    this.summaries();
   }
 
   comparison() {
@@ -70,13 +68,13 @@ export class Progress {
         { key: "name", title: "Run", head_of_row: true, value: (run) => this.context.name(run) },
         { key: "status", title: "Status", value: (run) => run.info.status },
         { key: "rounds", title: "Rounds", number: true, value: (run) => run.info.rounds, text: (run) => whole(run.info.rounds) },
-        column("final", `Final ${this.metric}`, (run) => of(run)?.final_accuracy, (value) => score(value, this.metric)),
-        column("worst", "Worst worker", (run) => of(run)?.worst_worker_accuracy, (value) => score(value, this.metric)),
+        column("final", "Final", (run) => of(run)?.final_accuracy, (value) => score(value, this.metric)),
+        column("worst", "Worst", (run) => of(run)?.worst_worker_accuracy, (value) => score(value, this.metric)),
         ...targets.map((target) => column(`to ${target}`, `To ${targetText(target)}`, (run) => reached(run, target, "time_to_target"), (value) => (value === null ? "not reached" : seconds(value)))),
         ...targets.slice(-1).map((target) => column(`sent to ${target}`, `Sent to ${targetText(target)}`, (run) => reached(run, target, "bytes_to_target"), (value) => (value === null ? "not reached" : dataSize(value)))),
         column("round", "Round", (run) => of(run)?.round_time, seconds),
         column("waiting", "Waiting", (run) => of(run)?.mean_waiting_time, seconds),
-        column("steps", "Mean steps", (run) => of(run)?.mean_local_steps, (value) => number(value)),
+        column("steps", "Steps", (run) => of(run)?.mean_local_steps, (value) => number(value)),
         column("bytes", "Data sent", (run) => of(run)?.bytes_sent, dataSize),
       ],
     });

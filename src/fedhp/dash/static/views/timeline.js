@@ -100,7 +100,6 @@ export class Timeline {
     this.paceCard.body.append(this.noPace, this.pace.element, this.kindKeys, this.paceSaid);
     this.times = new LineChart({ title: "Length of the rounds", note: "and how long a worker waited on average", file: `${context.file(context.focus)}-rounds`, zero: true, format: seconds, height: 200 });
     this.element = h("div", { class: "stack" }, this.card.element, this.paceCard.element, this.times.element);
-    this.update();
   }
 
   async update() {
@@ -129,8 +128,12 @@ export class Timeline {
     const asynchronous = focus.info.asynchronous;
     this.rows = answer.workers.map((row) => ({ ...row, device: devices[row.worker], busy: (row.compute_time ?? 0) + (row.communication_time ?? 0) }));
     const present = this.rows.filter((row) => isNumber(row.worker_time));
-    // With FedHP+ a worker trains while its model is on the way: both lines run from the start.
-    this.overlap = !asynchronous && present.some((row) => row.busy > row.worker_time * 1.001 + 1e-9);
+    // With FedHP+ a worker trains while its model is on the way: both lines run from the start. The
+    // record has one time for the transfer of the whole group.
+    const members = new Set((answer.participation ?? []).filter((row) => !["left_out", "away"].includes(row.role)).map((row) => row.worker));
+    const transfer = answer.facts?.transfer_time;
+    this.overlap = members.size > 0 && isNumber(transfer) && present.every((row) => !row.communication_time);
+    for (const row of this.rows) row.transfer = this.overlap && members.has(row.worker) ? transfer : row.communication_time;
     const keys = { worker: (row) => row.worker, device: (row) => `${row.device} ${String(row.worker).padStart(6, "0")}`, time: (row) => -row.busy };
     const key = keys[this.order];
     this.rows.sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.worker - b.worker));
@@ -139,11 +142,11 @@ export class Timeline {
     const waiting = answer.round_time ? answer.mean_waiting_time / answer.round_time : 0;
     const notes = [
       `the round took ${seconds(answer.round_time)}`,
-      asynchronous ? "nobody waits: bars are the turns that ended in this round, which may have begun earlier" : `waiting ${seconds(answer.mean_waiting_time)} on average (${percent(waiting)})`,
-      this.overlap && "above: training, below: the transfer at the same time",
+      asynchronous ? "nobody waits: bars are the turns that ended in this round, which may have begun earlier" : this.overlap && !answer.mean_waiting_time ? "nobody waits" : `waiting ${seconds(answer.mean_waiting_time)} on average (${percent(waiting)})`,
+      this.overlap && `the transfer of the group took ${seconds(transfer)}, while everyone trained`,
     ];
     this.card.setNote(notes.filter(Boolean).join("; "));
-    this.keys.replaceChildren(partKey("compute", "computes"), partKey("communicate", "communicates"), ...(asynchronous ? [] : [partKey("wait", "waits")]));
+    this.keys.replaceChildren(partKey("compute", "computes"), partKey("communicate", "communicates"), ...(asynchronous || this.overlap ? [] : [partKey("wait", "waits")]));
     this.gantt.setLabel(`Timeline of round ${answer.round}: ${present.length} workers. Up and down keys read the workers; the table has all numbers.`);
     this.gantt.redraw();
     this.card.refresh();
@@ -206,7 +209,7 @@ export class Timeline {
       const [compute, communication] = [row.compute_time ?? 0, row.communication_time ?? 0];
       if (this.overlap) {
         bar(context, "compute", x(0), y, x(compute) - x(0), size / 2);
-        bar(context, "communicate", x(0), y + size / 2, x(communication) - x(0), size / 2);
+        bar(context, "communicate", x(0), y + size / 2, x(row.transfer ?? 0) - x(0), size / 2);
         bar(context, "wait", x(row.worker_time), y, x(row.worker_time + (row.waiting_time ?? 0)) - x(row.worker_time), size);
       } else {
         bar(context, "compute", x(0), y, x(compute) - x(0), size);
@@ -238,7 +241,7 @@ export class Timeline {
     return [
       `${focus.name(row.worker)}, ${device(row.device)}`,
       `computes ${seconds(row.compute_time)}${isNumber(steps) ? `, ${count(steps, "step")}` : ""}`,
-      `communicates ${seconds(row.communication_time)}`,
+      this.overlap ? (row.transfer ? `exchanges with its group for ${seconds(row.transfer)} meanwhile` : "not in the group") : `communicates ${seconds(row.communication_time)}`,
       focus.info.asynchronous ? "" : `waits ${seconds(row.waiting_time)}`,
       row.worker === this.answer.pace_setter ? "the plan expects it to finish last" : "",
     ];

@@ -86,10 +86,9 @@ export class Topology {
       "div",
       { class: "wide-left" },
       this.card.element,
-      h("div", { class: "stack" }, h("section", { class: "card stack", "aria-label": "This round" }, h("h3", { text: "This round" }), this.counts, this.reasons), h("section", { class: "card stack", "aria-label": "Chosen link or worker" }, h("h3", { text: "Link or worker" }), this.detail)),
+      h("div", { class: "stack" }, h("section", { class: "card stack", "aria-label": "This round" }, h("h2", { text: "This round" }), this.counts, this.reasons), h("section", { class: "card stack", "aria-label": "Chosen link or worker" }, h("h2", { text: "Link or worker" }), this.detail)),
     );
     this.tell(null);
-    this.update();
   }
 
   async update() {
@@ -168,8 +167,9 @@ export class Topology {
   note() {
     const known = this.answer.links_known;
     const selection = known > this.links.length ? `; the record keeps ${whole(this.links.length)} of ${whole(known)} links` : "";
-    if (this.isTree) return `the sum goes up to the root, the result comes back${selection}`;
+    if (this.isTree && this.kind === "graph") return `the sum goes up to the root, the result comes back${selection}`;
     if (this.asynchronous) return `the pairs that averaged their models in this slice of time; there is no barrier${selection}`;
+    if (this.kind === "map") return `colour: link time${this.directed ? "; a row receives from its columns" : ""}${selection}`;
     return `${this.directed ? "arrows lead from the sender to the receiver; " : ""}colour: link time, thickness: distance of the models${selection}`;
   }
 
@@ -291,8 +291,8 @@ export class Topology {
     context.fillStyle = context.strokeStyle;
     context.beginPath();
     context.moveTo(x, y);
-    context.lineTo(x - 8 * Math.cos(angle - 0.4), y - 8 * Math.sin(angle - 0.4));
-    context.lineTo(x - 8 * Math.cos(angle + 0.4), y - 8 * Math.sin(angle + 0.4));
+    context.lineTo(x - 10 * Math.cos(angle - 0.42), y - 10 * Math.sin(angle - 0.42));
+    context.lineTo(x - 10 * Math.cos(angle + 0.42), y - 10 * Math.sin(angle + 0.42));
     context.closePath();
     context.fill();
   }
@@ -615,7 +615,7 @@ export class Topology {
   }
 
   tell(target) {
-    const lines = target ? this.lines(target).filter(Boolean) : ["Nothing chosen", "Point at a link or a worker, or put the focus on the drawing and use the arrow keys. A link that was cut tells why."];
+    const lines = target ? this.lines(target).filter(Boolean) : ["Nothing chosen", "Point at a link or a worker, or put the focus on the drawing and use the arrow keys. A link tells why it was cut or kept."];
     this.detail.replaceChildren(...lines.map((line) => h("p", { text: line })));
   }
 

@@ -48,7 +48,6 @@ export class Workers {
       h("div", { class: "row spread" }, h("div", {}, this.title, this.states), h("div", { class: "row" }, find, h("div", { class: "tools" }, h("button", { type: "button", text: "CSV", "aria-label": "Download the workers as CSV", onclick: () => this.table && saveCsv(this.table.table(), `${context.file(focus)}-round-${context.round()}-workers`) })))),
       this.holder,
     );
-    this.update();
     if (context.view.worker !== null) this.open(context.view.worker);
   }
 
@@ -120,7 +119,7 @@ export class Workers {
     const shared = { xLabel: "round", xFormat: whole };
     const charts = [];
     const chart = (options, lines) => {
-      const made = new LineChart({ height: 180, zero: true, ...options });
+      const made = new LineChart({ level: "h3", height: 180, zero: true, ...options });
       charts.push(made);
       grid.append(made.element);
       made.set({ ...shared, lines: lines.filter((line) => line.y.some(isNumber)) });
