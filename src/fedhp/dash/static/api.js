@@ -129,6 +129,8 @@ function askToken({ title, text, action, send, optional = false }) {
   });
 }
 
+const REST_AFTER = 10000; // ms in the background
+
 /**
  * Server-sent events. `restored` is called when the connection is there (again): what happened in
  * between has to be read. The browser reconnects by itself where it can; where it gave up, or the
@@ -144,12 +146,33 @@ export class Stream {
     this.timer = setInterval(() => this.watch(), 1500);
     this.checking = false;
     this.lastCheck = performance.now();
+    this.resting = null;
+    // A browser has six connections per server for all of its tabs: one that nobody looks at, or
+    // that was left and is only kept for the back button, gives its own back.
+    window.addEventListener("pagehide", () => this.rest());
+    window.addEventListener("pageshow", (event) => event.persisted && this.wake());
+    document.addEventListener("visibilitychange", () => {
+      clearTimeout(this.resting);
+      if (document.hidden) this.resting = setTimeout(() => this.rest(), REST_AFTER);
+      else this.wake();
+    });
+  }
+
+  rest() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  wake() {
+    if (this.source || !this.runs) return;
+    this.lost = true; // what happened meanwhile is read when the connection is there
+    this.open();
   }
 
   follow(runs) {
     if (this.source && this.runs && this.runs.join("\n") === runs.join("\n")) return;
     this.runs = [...runs];
-    this.open();
+    if (!document.hidden) this.open();
   }
 
   open() {

@@ -197,6 +197,10 @@ class RunPage {
       return link;
     });
     if (!this.sections.firstChild) this.sections.append(...links);
+    const current = links.find((link) => link.hasAttribute("aria-current"));
+    const { offsetLeft, offsetWidth } = current;
+    const { scrollLeft, clientWidth } = this.sections;
+    if (offsetLeft < scrollLeft || offsetLeft + offsetWidth > scrollLeft + clientWidth) this.sections.scrollLeft = offsetLeft - 40;
   }
 
   /** Draw what is new; errors are told in the page, and the next news tries again. */

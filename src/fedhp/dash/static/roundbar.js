@@ -27,7 +27,11 @@ export class RoundBar {
       },
     });
     this.total = h("span", { class: "muted" });
-    this.play = h("button", { type: "button", class: "play", text: "▶ Play", onclick: () => (this.playing === null ? this.start() : this.pause()) });
+    this.play = h("button", { type: "button", class: "play", onclick: () => (this.playing === null ? this.start() : this.pause()) });
+    this.playSign = h("span", { "aria-hidden": "true" });
+    this.playText = h("span", { class: "text" });
+    this.play.append(this.playSign, this.playText);
+    this.showPlay(false);
     this.follow = h("button", { type: "button", text: "Follow the last round", hidden: true, onclick: () => { this.pause(); this.go(null); this.slider.focus(); } });
     this.speed = h("select", { "aria-label": "Speed", onchange: () => (this.pace = Number(this.speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value, text })));
     this.speed.value = "700";
@@ -76,7 +80,7 @@ export class RoundBar {
   start() {
     if (this.last < 2) return;
     if (this.current >= this.last) this.go(1);
-    this.play.textContent = "⏸ Pause";
+    this.showPlay(true);
     const next = async () => {
       const began = performance.now();
       await this.shown();
@@ -99,7 +103,12 @@ export class RoundBar {
   pause() {
     if (this.playing !== null) clearTimeout(this.playing);
     this.playing = null;
-    setText(this.play, "▶ Play");
+    this.showPlay(false);
+  }
+
+  showPlay(playing) {
+    setText(this.playSign, playing ? "⏸\ufe0e" : "▶\ufe0e");
+    setText(this.playText, playing ? " Pause" : " Play");
   }
 
   destroy() {
