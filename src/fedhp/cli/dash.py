@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedhp.dash.security import Access
     from fedhp.dash.server import TlsFiles
 
+HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 HIGHEST_PORT = 65_535
 
 Dash = Annotated[
@@ -205,7 +207,7 @@ def _access(
             fix="add these options, or leave --host out and use: ssh -L 8420:localhost:8420 ...",
         )
     for name in names:
-        if host_name(name) != name.lower() or not name:
+        if host_name(name) != name.lower() or not re.fullmatch(HOST_NAME, name):
             raise ConfigError(
                 f"{name!r} is not the name of a host",
                 key="--allow-host",

@@ -89,20 +89,21 @@ class RunsFolder:
         parts = [] if run == ITSELF else run.split("/")
         wrong = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
         if wrong or len(parts) > MOST_DEPTH or len(run) > 4096 or UNFINISHED in parts:
-            raise self._unknown(run)
+            raise self.unknown(run)
         folder = self.top
         try:
             for part in parts:
                 folder = folder / part
                 if not stat.S_ISDIR(os.lstat(folder).st_mode):  # of a link: that of the link
-                    raise self._unknown(run)
+                    raise self.unknown(run)
             if not stat.S_ISREG(os.lstat(folder / RECORD_FILE).st_mode):
-                raise self._unknown(run)
+                raise self.unknown(run)
         except (OSError, ValueError):  # ValueError: not a name on this file system
-            raise self._unknown(run) from None
+            raise self.unknown(run) from None
         return folder
 
-    def _unknown(self, run: str) -> NoSuchRun:
+    def unknown(self, run: str) -> NoSuchRun:
+        """The error for a name that is not one of the runs."""
         shown = run if len(run) <= 200 else f"{run[:197]}..."
         return NoSuchRun(
             f"there is no run {shown!r} in {self.name}",

@@ -134,6 +134,17 @@ class ListWatcher:
         self._task: asyncio.Task[None] | None = None
         self._known: dict[str, RunEntry] | None = None
         self.version, self.update = 0, b""
+        self._whole: tuple[int, bytes] | None = None
+
+    def whole(self) -> bytes:
+        """The whole list as a message, for a viewer that has none; empty before the first look."""
+        if self._known is None:
+            return b""
+        if self._whole is None or self._whole[0] != self.version:
+            entries = [entry.model_dump() for entry in self._known.values()]
+            facts = {"folder": self._runs.name, "runs": entries, "removed": []}
+            self._whole = self.version, message("runs", facts)
+        return self._whole[1]
 
     def add(self, viewer: Viewer) -> None:
         """One more viewer."""
@@ -146,12 +157,13 @@ class ListWatcher:
         self._viewers.discard(viewer)
         if not self._viewers and self._task is not None:
             self._task.cancel()
-            self._task, self._known = None, None
+            self._task, self._known, self._whole = None, None, None
 
     async def _watch(self) -> None:
         while True:
             started = time.monotonic()
             entries = {entry.run: entry for entry in await asyncio.to_thread(self._runs.listing)}
+            first = self._known is None
             if self._known is not None and entries != self._known:
                 changed = [
                     entry.model_dump()
@@ -161,6 +173,7 @@ class ListWatcher:
                 removed = sorted(self._known.keys() - entries.keys())
                 facts = {"folder": self._runs.name, "runs": changed, "removed": removed}
                 self.update, self.version = message("runs", facts), self.version + 1
+            if first or entries != self._known:
                 for viewer in self._viewers:
                     viewer.news.set()
             self._known = entries
@@ -207,7 +220,7 @@ class Streams:
         yield f"retry: {RETRY_MILLISECONDS}\n: fedhp\n\n".encode()
         positions = dict(zip(watchers, parse_positions(last_id, len(watchers)), strict=True))
         versions = dict.fromkeys(watchers, -1)
-        listed = self._list.version
+        listed = -1
         viewer.news.set()
         while True:
             try:
@@ -218,9 +231,14 @@ class Streams:
                 continue
             viewer.news.clear()
             chunks: list[bytes] = []
-            if listed != self._list.version:
+            if listed < 0 and (whole := self._list.whole()):
                 listed = self._list.version
-                chunks.append(self._list.update)
+                chunks.append(whole)
+            elif 0 <= listed != self._list.version:
+                # Two changes since the last time: the viewer gets the whole list.
+                last = self._list.version == listed + 1
+                listed = self._list.version
+                chunks.append(self._list.update if last else self._list.whole())
             for watcher in watchers:
                 if not watcher.seen.read:
                     continue
