@@ -14,6 +14,9 @@ import contextlib
 import http.client
 import json
 import multiprocessing
+import os
+import resource
+import selectors
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -76,17 +80,29 @@ def main() -> int:
             f"events arrived, median age {1000 * middle:.0f} ms, 99 % below {1000 * late:.0f} ms"
         )
         experiment.write_text(RUN_SETTINGS.format(rounds=options.rounds))
-        ratios = []
+        ratios, cpu_ratios, shares = [], [], []
         for repeat in range(options.repeats):
-            seconds = {}
+            costs = {}
             for watched in (False, True) if repeat % 2 else (True, False):
-                seconds[watched] = timed_run(
-                    experiment, folder / f"{repeat}-{watched}", options.viewers if watched else 0
-                )
-            ratios.append(seconds[True] / seconds[False])
-            print(f"run alone {seconds[False]:.2f} s, watched {seconds[True]:.2f} s")
+                viewers = options.viewers if watched else 0
+                costs[watched] = timed_run(experiment, folder / f"{repeat}-{watched}", viewers)
+            alone, seen = costs[False], costs[True]
+            ratios.append(seen.seconds / alone.seconds)
+            cpu_ratios.append(seen.cpu / alone.cpu)
+            shares.append(seen.page_cpu / seen.seconds)
+            print(
+                f"alone {alone.seconds:.2f} s ({alone.cpu:.2f} s CPU), "
+                f"watched {seen.seconds:.2f} s ({seen.cpu:.2f} s CPU), "
+                f"page {seen.page_cpu:.2f} s CPU",
+                flush=True,
+            )
     cost = median(ratios) - 1
-    print(f"a run with {options.viewers} viewers takes {100 * cost:+.1f} % (median of {ratios})")
+    print(
+        f"a run with {options.viewers} viewers takes {100 * cost:+.1f} % (median of "
+        f"{len(ratios)}, {100 * (min(ratios) - 1):+.1f} to {100 * (max(ratios) - 1):+.1f} %), "
+        f"its CPU time {100 * (median(cpu_ratios) - 1):+.1f} %; "
+        f"the page uses {100 * median(shares):.1f} % of a core, with its start"
+    )
     good = middle < AGE_BAR and len(ages) == expected and cost < COST_BAR
     return 0 if good else 1
 
@@ -106,34 +122,63 @@ def event_ages(folder: Path, *, viewers: int, rate: float, seconds: float) -> li
     return ages
 
 
-def timed_run(experiment: Path, out: Path, viewers: int) -> float:
-    """How long the rounds of a run take by its own record, s, with so many viewers."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took, and the page next to it."""
+
+    seconds: float  # of the rounds, by the run's own record
+    cpu: float  # s, of the run
+    page_cpu: float  # s, of the page's process
+
+
+def timed_run(experiment: Path, out: Path, viewers: int) -> Cost:
+    """A run with so many viewers; without any also without the page."""
     with contextlib.ExitStack() as stack:
+        ended = threading.Event()
+        child = None
         if viewers:
             child = stack.enter_context(DashChild(out))
-            ready = threading.Event()
-            watching = threading.Thread(target=_watch_when_there, args=(child.url, viewers, ready))
+            watching = threading.Thread(target=_watch, args=(child.url, viewers, ended))
             watching.start()
             stack.callback(watching.join)
-            stack.callback(ready.set)
+            stack.callback(ended.set)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         _run(experiment, out)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        page_cpu = 0.0 if child is None else _cpu_of(child.pid)
         with RunReader(out) as run:
-            took = float(run.meta("seconds"))
+            seconds = float(run.meta("seconds"))
     shutil.rmtree(out)
-    return took
+    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Cost(seconds, cpu, page_cpu)
 
 
-def _watch_when_there(url: str, viewers: int, ended: threading.Event) -> None:
-    while not ended.is_set():
-        with contextlib.suppress(OSError):
-            connection = _connect(url, ".")
-            status = connection.getresponse().status
-            connection.close()
-            if status == 200:
-                break
-        time.sleep(0.1)
-    with _viewers(url, ".", viewers, 0):
-        ended.wait()
+def _watch(url: str, viewers: int, ended: threading.Event) -> None:
+    """Viewers that take what comes, as machines elsewhere would: nothing is parsed here."""
+    connections: list[http.client.HTTPConnection] = []
+    with selectors.DefaultSelector() as selector:
+        while not ended.is_set():
+            if len(connections) < viewers:
+                with contextlib.suppress(OSError):
+                    connection = _connect(url, ".")
+                    response = connection.getresponse()
+                    if response.status == 200:
+                        connections.append(connection)
+                        selector.register(response.fileno(), selectors.EVENT_READ)
+                        continue
+                    connection.close()  # the run has no record yet
+                ended.wait(0.1)
+                continue
+            for key, _ in selector.select(0.5):
+                if not os.read(key.fd, 1 << 16):
+                    selector.unregister(key.fd)
+    for connection in connections:
+        connection.close()
+
+
+def _cpu_of(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _run(experiment: Path, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,9 @@ def test_the_description_of_the_api_has_every_path(client: AppClient) -> None:
     assert set(paths) == served
     changing = {path for path, methods in paths.items() if set(methods) != {"get"}}
     assert changing == {"/api/stop", "/api/drain"}
+
+
+def test_the_documentation_has_every_path(client: AppClient) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "dash.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\| `(/api/[a-z]+)", text))
+    assert named == set(get(client, "openapi.json")["paths"])

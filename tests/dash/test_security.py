@@ -14,7 +14,6 @@ import pytest
 
 from dash.conftest import FIRST
 from dash.serving import LOCAL, AppClient, client_of, listening
-from fedhp.dash import security
 from fedhp.dash.actions import Operator
 from fedhp.dash.security import LOOPBACK, Access, read_token
 from fedhp.errors import ConfigError
@@ -291,7 +290,7 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         compared.append((first, second))
         return first == second
 
-    monkeypatch.setattr(security.hmac, "compare_digest", compare)
+    monkeypatch.setattr("fedhp.dash.security.hmac.compare_digest", compare)
     assert SECRET.is_token(TOKEN)
     assert not SECRET.is_token("a")
     assert not SECRET.is_token("ä\udcff" * 5000)
