@@ -17,7 +17,7 @@ from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
     from fedhp.dash.security import Access
-    from fedhp.dash.server import TlsFiles
+    from fedhp.dash.server import DashCertificate
 
 HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 HIGHEST_PORT = 65_535
@@ -166,8 +166,8 @@ def suggest_dash(folder: Path) -> None:
     suggest("look at them in a browser:", [f"fedhp dash {shlex.quote(str(folder))} --open"])
 
 
-def _tls(cert: Path | None, key: Path | None) -> TlsFiles | None:
-    from fedhp.dash.server import TlsFiles, check_tls
+def _tls(cert: Path | None, key: Path | None) -> DashCertificate | None:
+    from fedhp.dash.server import DashCertificate, check_tls
 
     if cert is None and key is None:
         return None
@@ -180,7 +180,7 @@ def _tls(cert: Path | None, key: Path | None) -> TlsFiles | None:
             allowed="--cert FILE --key FILE",
             fix=f"add {missing} FILE",
         )
-    files = TlsFiles(cert, key)
+    files = DashCertificate(cert, key)
     check_tls(files)
     return files
 

@@ -28,15 +28,15 @@ from fedhp.dash.replays import ReplayRefused, Replays
 from fedhp.dash.runs import NoSuchRun, RecordState, RunsFolder, record_state
 from fedhp.dash.schema import (
     Command,
+    DashHealth,
     Decisions,
     Done,
     EventList,
     Explanation,
-    Health,
+    ListedRun,
     Problem,
-    Progress,
+    ProgressColumns,
     RunDetails,
-    RunEntry,
     RunList,
     WorkerHistory,
     WorkerTable,
@@ -120,7 +120,7 @@ class Served:
                     )
             yield reader
 
-    def entry(self, run: str) -> RunEntry:
+    def entry(self, run: str) -> ListedRun:
         """A run that can be read, in a few numbers."""
         folder = self.runs.folder_of(run)
         entry = self.runs.entry(run)
@@ -198,7 +198,7 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
     def summary(run: RunName) -> Response:
         return JsonAnswer(served.summary(run))
 
-    @_get(app, "/api/progress", Progress, "Rounds and tests, as columns")
+    @_get(app, "/api/progress", ProgressColumns, "Rounds and tests, as columns")
     def run_progress(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
             return JsonAnswer(progress.progress(reader, after=after))
@@ -308,9 +308,11 @@ def _add_live_routes(app: FastAPI, served: Served) -> None:
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    @app.get("/api/health", response_model=Health, summary="Whether the server works")
+    @app.get("/api/health", response_model=DashHealth, summary="Whether the server works")
     def health() -> Response:
-        return JsonAnswer(Health(status="ok", fedhp=__version__, viewers=served.streams.viewers))
+        return JsonAnswer(
+            DashHealth(status="ok", fedhp=__version__, viewers=served.streams.viewers)
+        )
 
 
 def _add_actions(app: FastAPI, served: Served) -> None:

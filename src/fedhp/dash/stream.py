@@ -17,7 +17,7 @@ from typing import Any
 
 from fedhp.dash.events import EventLog, message
 from fedhp.dash.runs import RecordState, RunsFolder, record_state
-from fedhp.dash.schema import RunEntry
+from fedhp.dash.schema import ListedRun
 
 LOOK_SECONDS = 0.05  # between two looks at the files of a run
 READ_SECONDS = 0.1  # between two reads of a record that changes all the time
@@ -42,7 +42,7 @@ class Viewer:
 class Watched:
     """What a watcher has seen of a run."""
 
-    entry: RunEntry | None = None
+    entry: ListedRun | None = None
     update: bytes = b""  # the last message about its rounds
     version: int = 0  # how many of them there were
     read: bool = False
@@ -104,11 +104,11 @@ class RunWatcher:
             return True
         return fresh or before != (state, histories) or not self.seen.read
 
-    def _read(self) -> RunEntry | None:
+    def _read(self) -> ListedRun | None:
         self.log.update()
         return self._runs.entry(self.log.run)
 
-    def _take(self, entry: RunEntry | None) -> None:
+    def _take(self, entry: ListedRun | None) -> None:
         facts = round_facts(self.log, entry)
         update = message("round", facts)
         if not self.seen.read or update != self.seen.update:
@@ -116,7 +116,7 @@ class RunWatcher:
         self.seen.entry, self.seen.read = entry, True
 
 
-def round_facts(log: EventLog, entry: RunEntry | None) -> dict[str, Any]:
+def round_facts(log: EventLog, entry: ListedRun | None) -> dict[str, Any]:
     """How far a run is; a run that is gone has the status removed."""
     facts: dict[str, Any] = {"run": log.run, "rounds": 0, "status": "removed"}
     if entry is not None:
@@ -132,7 +132,7 @@ class ListWatcher:
         self._runs = runs
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
-        self._known: dict[str, RunEntry] | None = None
+        self._known: dict[str, ListedRun] | None = None
         self.version, self.update = 0, b""
         self._whole: tuple[int, bytes] | None = None
 
