@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
     from fedhp.dash.security import Access
-    from fedhp.dash.server import TlsFiles
+    from fedhp.dash.server import DashCertificate
 
+HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 HIGHEST_PORT = 65_535
 
 Dash = Annotated[
@@ -164,8 +166,8 @@ def suggest_dash(folder: Path) -> None:
     suggest("look at them in a browser:", [f"fedhp dash {shlex.quote(str(folder))} --open"])
 
 
-def _tls(cert: Path | None, key: Path | None) -> TlsFiles | None:
-    from fedhp.dash.server import TlsFiles, check_tls
+def _tls(cert: Path | None, key: Path | None) -> DashCertificate | None:
+    from fedhp.dash.server import DashCertificate, check_tls
 
     if cert is None and key is None:
         return None
@@ -178,7 +180,7 @@ def _tls(cert: Path | None, key: Path | None) -> TlsFiles | None:
             allowed="--cert FILE --key FILE",
             fix=f"add {missing} FILE",
         )
-    files = TlsFiles(cert, key)
+    files = DashCertificate(cert, key)
     check_tls(files)
     return files
 
@@ -205,7 +207,7 @@ def _access(
             fix="add these options, or leave --host out and use: ssh -L 8420:localhost:8420 ...",
         )
     for name in names:
-        if host_name(name) != name.lower() or not name:
+        if host_name(name) != name.lower() or not re.fullmatch(HOST_NAME, name):
             raise ConfigError(
                 f"{name!r} is not the name of a host",
                 key="--allow-host",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhp.dash.schema import Command, RunEntry
+from fedhp.dash.schema import Command, ListedRun
 from fedhp.errors import RunError
 
 ACTIONS = ("stop", "drain")
@@ -26,12 +26,12 @@ class Operator:
     certificates: Path | None = None  # None: none was given
     name: str = "operator"
 
-    def actions(self, entry: RunEntry) -> list[str]:
+    def actions(self, entry: ListedRun) -> list[str]:
         """What can be done with a run."""
         able = self.certificates is not None and entry.network and entry.live
         return list(ACTIONS) if able else []
 
-    def act(self, action: str, entry: RunEntry, folder: Path, command: Command) -> str:
+    def act(self, action: str, entry: ListedRun, folder: Path, command: Command) -> str:
         """Send a command; what the coordinator will do, in words."""
         if action not in self.actions(entry):
             raise ActionRefused(

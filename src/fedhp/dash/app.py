@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import logging
+import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,15 +30,15 @@ from fedhp.dash.runs import NoSuchRun, RecordState, RunsFolder, record_state
 from fedhp.dash.schema import (
     ClassCounts,
     Command,
+    DashHealth,
     Decisions,
     Done,
     EventList,
     Explanation,
-    Health,
+    ListedRun,
     Problem,
-    Progress,
+    ProgressColumns,
     RunDetails,
-    RunEntry,
     RunList,
     WorkerHistory,
     WorkerTable,
@@ -51,13 +52,15 @@ from fedhp.dash.security import (
     posted_token,
 )
 from fedhp.dash.stream import MOST_VIEWERS, MOST_WATCHED, EventLogs, Streams
-from fedhp.errors import FedhpError, TryAgain
+from fedhp.errors import FedhpError, RunError, TryAgain
 from fedhp.record.reader import RunReader
 from fedhp.report.show import round_json, show_json
 
+LOG = logging.getLogger("fedhp.dash")
 STATIC = Path(__file__).parent / "static"
 PAGE = STATIC / "index.html"
 SIGN_IN = STATIC / "login.html"
+DESCRIBED = ("experiment", "label", "workers", "devices", "metric", "status")
 MOST_KEPT = 64  # answers that take long to make
 COOKIE_SECONDS = 30 * 24 * 3600
 LARGEST = 2**53  # a number that JSON readers keep exact
@@ -107,16 +110,25 @@ class Served:
         self._summaries: OrderedDict[str, tuple[RecordState, dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def reader(self, run: str) -> RunReader:
-        """The record of a run."""
-        return RunReader(self.runs.folder_of(run))
+    @contextmanager
+    def reader(self, run: str) -> Iterator[RunReader]:
+        """The record of a run; RunError while it is being created."""
+        with RunReader(self.runs.folder_of(run)) as reader:
+            for key in DESCRIBED:
+                if reader.meta(key) is None:
+                    raise RunError(
+                        f"{run}: the record does not say its {key} yet",
+                        allowed="a record that was created completely",
+                        fix="ask again in a moment",
+                    )
+            yield reader
 
-    def entry(self, run: str) -> RunEntry:
+    def entry(self, run: str) -> ListedRun:
         """A run that can be read, in a few numbers."""
         folder = self.runs.folder_of(run)
         entry = self.runs.entry(run)
         if entry is None:
-            raise self.runs._unknown(run)
+            raise self.runs.unknown(run)
         if entry.problem:
             raise FedhpError(f"{folder.name}: {entry.problem}", fix="see /api/runs")
         return entry
@@ -156,7 +168,6 @@ def create_app(settings: DashSettings) -> FastAPI:
         openapi_url="/api/openapi.json",
         default_response_class=JsonAnswer,
         separate_input_output_schemas=False,
-        lifespan=_lifespan,
     )
     app.state.served = served
     _add_error_handlers(app, served)
@@ -167,11 +178,6 @@ def create_app(settings: DashSettings) -> FastAPI:
     _add_page(app, served)
     app.add_middleware(SecurityMiddleware, access=settings.access)
     return app
-
-
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
 
 
 def _get(app: FastAPI, path: str, model: Any, summary: str) -> Callable[[Any], Any]:
@@ -195,7 +201,7 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
     def summary(run: RunName) -> Response:
         return JsonAnswer(served.summary(run))
 
-    @_get(app, "/api/progress", Progress, "Rounds and tests, as columns")
+    @_get(app, "/api/progress", ProgressColumns, "Rounds and tests, as columns")
     def run_progress(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
             return JsonAnswer(progress.progress(reader, after=after))
@@ -270,7 +276,7 @@ def _add_round_routes(app: FastAPI, served: Served) -> None:
         ] = None,
     ) -> Response:
         folder = served.runs.folder_of(run)
-        with RunReader(folder) as reader:
+        with served.reader(run) as reader:
             experiment = reader.meta("experiment")
         answer = await served.replays.whatif(run, folder, planner or [], experiment)
         return JsonAnswer(answer)
@@ -312,9 +318,11 @@ def _add_live_routes(app: FastAPI, served: Served) -> None:
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    @app.get("/api/health", response_model=Health, summary="Whether the server works")
+    @app.get("/api/health", response_model=DashHealth, summary="Whether the server works")
     def health() -> Response:
-        return JsonAnswer(Health(status="ok", fedhp=__version__, viewers=served.streams.viewers))
+        return JsonAnswer(
+            DashHealth(status="ok", fedhp=__version__, viewers=served.streams.viewers)
+        )
 
 
 def _add_actions(app: FastAPI, served: Served) -> None:
@@ -333,31 +341,17 @@ def _add_actions(app: FastAPI, served: Served) -> None:
         text = served.settings.operator.act(action, entry, folder, command)
         return JsonAnswer(Done(text=text))
 
-    for action, summary in (
-        ("stop", "End a cluster run after its round"),
-        ("drain", "Let a worker leave after its round"),
-    ):
+    refusals = {**ERRORS, 403: {"model": Problem, "description": "From another site."}}
 
-        def post(request: Request, command: Command, action: str = action) -> Response:
-            return act(action, request, command)
+    @app.post("/api/stop", response_model=Done, responses=refusals, tags=["actions"])
+    def stop(request: Request, command: Command) -> Response:
+        """End a cluster run after its round."""
+        return act("stop", request, command)
 
-        app.post(
-            f"/api/{action}",
-            response_model=Done,
-            responses={**ERRORS, 403: {"model": Problem, "description": "From another site."}},
-            summary=summary,
-            tags=["actions"],
-        )(_without_default(post, action))
-
-
-def _without_default(function: Callable[..., Response], action: str) -> Callable[..., Response]:
-    """An action for FastAPI, which would read a third parameter from the address."""
-
-    def post(request: Request, command: Command) -> Response:
-        return function(request, command, action)
-
-    post.__name__ = action
-    return post
+    @app.post("/api/drain", response_model=Done, responses=refusals, tags=["actions"])
+    def drain(request: Request, command: Command) -> Response:
+        """Let a worker of a cluster run leave after its round."""
+        return act("drain", request, command)
 
 
 def _add_page(app: FastAPI, served: Served) -> None:
@@ -415,12 +409,26 @@ def _add_error_handlers(app: FastAPI, served: Served) -> None:
         )
 
     def gone(_: Request, error: Exception) -> Response:
-        """A record that is being created, was removed meanwhile, or has other values."""
+        """A record that was removed or replaced while it was read."""
         return problem_response(
             409,
             f"the record cannot be read now ({type(error).__name__})",
             allowed="a whole record",
             fix="ask again; if that does not help, `fedhp show RUN` says what is wrong",
+        )
+
+    def broken(request: Request, error: Exception) -> Response:
+        """A record with damaged values, or a bug."""
+        with suppress(FedhpError):
+            folder = served.runs.folder_of(request.query_params.get("run", ""))
+            try:
+                with RunReader(folder) as reader:
+                    reader.check()
+            except FedhpError as problem:
+                return failed(request, problem)
+        LOG.error("a bug in fedhp dash", exc_info=error)
+        return problem_response(
+            500, "a bug in fedhp; its log says more", fix="report it with the log"
         )
 
     def wrong(_: Request, error: Exception) -> Response:
@@ -439,5 +447,7 @@ def _add_error_handlers(app: FastAPI, served: Served) -> None:
     app.add_exception_handler(FedhpError, failed)
     app.add_exception_handler(RequestValidationError, wrong)
     app.add_exception_handler(HTTPException, refused)
-    for kind in (OSError, KeyError, TypeError, ValueError, IndexError):
-        app.add_exception_handler(kind, functools.partial(gone))
+    for passing in (OSError, sqlite3.Error):
+        app.add_exception_handler(passing, gone)
+    for kind in (LookupError, TypeError, ValueError):
+        app.add_exception_handler(kind, broken)

@@ -43,6 +43,11 @@ class DashChild:
             )
 
     @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
     def failed(self) -> bool:
         """Whether it ended before it was ended."""
         return self._process.poll() is not None

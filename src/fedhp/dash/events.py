@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.dash.history import Happening, Histories
+from fedhp.dash.progress import finite
 from fedhp.dash.schema import RunEvent
 from fedhp.errors import FedhpError
 from fedhp.record.checkpoint import CHECKPOINT_FILE
@@ -201,7 +202,7 @@ class EventLog:
 
 def message(kind: str, facts: dict[str, Any]) -> bytes:
     """A message of the stream; JSON has no line breaks, which would end it."""
-    return f"event: {kind}\ndata: {json.dumps(facts)}\n\n".encode()
+    return f"event: {kind}\ndata: {json.dumps(finite(facts))}\n\n".encode()
 
 
 def _checkpoint_description(path: Path) -> dict[str, str]:

@@ -97,7 +97,7 @@ class Membership:
             worker = line.get("worker")
             number = worker if isinstance(worker, int) else None
             shown = list(self._take(event, number, line))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             return  # of another version, or damaged: the others count
         for kind, text in shown:
             yield Happening(at, self.committed + 1, kind, number, text[:LONGEST_TEXT])
@@ -135,6 +135,9 @@ class Membership:
             case "leave" if worker is not None:
                 self._set(worker, LEFT)
                 yield "leave", f"{name} left{why}"
+            case "dismissed" if worker is not None:
+                self._set(worker, LEFT)
+                yield "leave", f"{name} left: it has finished"
             case "suspect" | "dead" if worker is not None:
                 self._before.setdefault(worker, self.states.get(worker, READY))
                 self._set(worker, event)

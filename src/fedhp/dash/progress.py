@@ -9,10 +9,10 @@ from fedhp.dash.schema import (
     Decisions,
     ExplainedParagraph,
     Explanation,
+    ListedRun,
     NamedFact,
-    Progress,
+    ProgressColumns,
     RunDetails,
-    RunEntry,
 )
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
@@ -46,7 +46,9 @@ class NoSuchRound(RunError):
     """A round or a worker that is not in the record."""
 
 
-def details(entry: RunEntry, run: RunReader, *, names: list[str], actions: list[str]) -> RunDetails:
+def details(
+    entry: ListedRun, run: RunReader, *, names: list[str], actions: list[str]
+) -> RunDetails:
     """What the views of a run need once."""
     evaluation = run.meta("experiment")["evaluation"]
     return RunDetails(
@@ -62,7 +64,7 @@ def details(entry: RunEntry, run: RunReader, *, names: list[str], actions: list[
     )
 
 
-def progress(run: RunReader, *, after: int) -> Progress:
+def progress(run: RunReader, *, after: int) -> ProgressColumns:
     """Rounds and tests after a round."""
     first = after + 1
     with run.snapshot():
@@ -85,7 +87,7 @@ def progress(run: RunReader, *, after: int) -> Progress:
         if not whole
     }
     indices = tests["round"]
-    return Progress(
+    return ProgressColumns(
         rounds={**rounds, "slowest": slowest},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},

@@ -35,6 +35,10 @@ class ReplayRefused(RunError):
     """A replay that this server does not make."""
 
 
+class ReplayFailed(RunError):
+    """A replay of a record that does not allow it."""
+
+
 class Replays:
     """The replays of all runs."""
 
@@ -107,7 +111,7 @@ async def _replay(folder: Path, planners: Sequence[str]) -> dict[str, Any]:
         async with asyncio.timeout(SECONDS):
             output, errors = await process.communicate()
     except TimeoutError:
-        raise ReplayRefused(
+        raise ReplayFailed(
             f"the replay took longer than {SECONDS:.0f} s",
             allowed="replays of smaller records",
             fix="use `fedhp whatif RUN` on the command line",
@@ -120,7 +124,8 @@ async def _replay(folder: Path, planners: Sequence[str]) -> dict[str, Any]:
     if process.returncode:
         text = errors.decode("utf-8", "replace")[-MOST_ERROR_BYTES:]
         problem = text.rpartition("error: ")[2].strip().splitlines()
-        raise ReplayRefused(
+        kind = ReplayRefused if problem and "--planner" in problem[0] else ReplayFailed
+        raise kind(
             problem[0] if problem else "the replay failed",
             allowed=_line(problem, "allowed: "),
             fix=_line(problem, "fix: "),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhp.dash.schema import RunEntry
+from fedhp.dash.schema import ListedRun
 from fedhp.errors import FedhpError, RunError
 from fedhp.files import UNFINISHED
 from fedhp.record.lock import is_held
@@ -76,7 +76,7 @@ class RunsFolder:
     def __init__(self, folder: Path) -> None:
         self.given = folder
         self.top = folder.resolve()
-        self._entries: dict[str, tuple[RecordState, float, RunEntry]] = {}
+        self._entries: dict[str, tuple[RecordState, float, ListedRun]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -89,20 +89,21 @@ class RunsFolder:
         parts = [] if run == ITSELF else run.split("/")
         wrong = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
         if wrong or len(parts) > MOST_DEPTH or len(run) > 4096 or UNFINISHED in parts:
-            raise self._unknown(run)
+            raise self.unknown(run)
         folder = self.top
         try:
             for part in parts:
                 folder = folder / part
                 if not stat.S_ISDIR(os.lstat(folder).st_mode):  # of a link: that of the link
-                    raise self._unknown(run)
+                    raise self.unknown(run)
             if not stat.S_ISREG(os.lstat(folder / RECORD_FILE).st_mode):
-                raise self._unknown(run)
+                raise self.unknown(run)
         except (OSError, ValueError):  # ValueError: not a name on this file system
-            raise self._unknown(run) from None
+            raise self.unknown(run) from None
         return folder
 
-    def _unknown(self, run: str) -> NoSuchRun:
+    def unknown(self, run: str) -> NoSuchRun:
+        """The error for a name that is not one of the runs."""
         shown = run if len(run) <= 200 else f"{run[:197]}..."
         return NoSuchRun(
             f"there is no run {shown!r} in {self.name}",
@@ -133,7 +134,7 @@ class RunsFolder:
                     for below in _folders_in(folder)
                 ]
 
-    def listing(self) -> list[RunEntry]:
+    def listing(self) -> list[ListedRun]:
         """All runs, live ones first, then the newest."""
         names = self.names()
         entries = [entry for name in names if (entry := self.entry(name)) is not None]
@@ -142,7 +143,7 @@ class RunsFolder:
                 del self._entries[gone]
         return sorted(entries, key=lambda entry: (not entry.live, -entry.changed, entry.run))
 
-    def entry(self, run: str) -> RunEntry | None:
+    def entry(self, run: str) -> ListedRun | None:
         """A run in a few numbers; one that cannot be read says why; None: it is gone."""
         try:
             folder = self.folder_of(run)
@@ -161,7 +162,7 @@ class RunsFolder:
             self._entries[run] = state, now, entry
         return entry
 
-    def _read(self, run: str, folder: Path, state: RecordState) -> RunEntry:
+    def _read(self, run: str, folder: Path, state: RecordState) -> ListedRun:
         try:
             with RunReader(folder) as reader, reader.snapshot():
                 return entry_of(run, reader, changed=state.changed)
@@ -179,12 +180,12 @@ class RunsFolder:
         return text.replace(str(self.top), self.name).replace(str(self.given), self.name)
 
 
-def entry_of(run: str, reader: RunReader, *, changed: float) -> RunEntry:
+def entry_of(run: str, reader: RunReader, *, changed: float) -> ListedRun:
     """The entry of a run that can be read."""
     last, test = reader.last_row("rounds"), reader.last_row("evaluations")
     status, label = reader.status, str(reader.meta("label"))
     experiment = reader.meta("experiment")
-    return RunEntry(
+    return ListedRun(
         run=run,
         label=shown_label(reader.folder, label),
         algorithm=str(reader.meta("algorithm")),
@@ -210,10 +211,10 @@ def shown_label(folder: Path, label: str) -> str:
     return own or label_name(label)
 
 
-def _unreadable(run: str, problem: str, *, changed: float, begins: bool) -> RunEntry:
+def _unreadable(run: str, problem: str, *, changed: float, begins: bool) -> ListedRun:
     """A record that is being created has a process; any other is damaged."""
     facts: dict[str, Any] = {"status": "created" if begins else "damaged", "live": begins}
-    return RunEntry(
+    return ListedRun(
         run=run,
         label=run,
         algorithm="",

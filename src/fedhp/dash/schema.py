@@ -27,7 +27,7 @@ class Problem(Answer):
     fix: str = ""
 
 
-class RunEntry(Answer):
+class ListedRun(Answer):
     """A run in the list."""
 
     run: str = Field(description="The run's folder, relative to the folder that is served.")
@@ -54,7 +54,7 @@ class RunList(Answer):
     """All runs, live ones first, then the newest."""
 
     folder: str
-    runs: list[RunEntry]
+    runs: list[ListedRun]
 
 
 class NamedFact(Answer):
@@ -64,7 +64,7 @@ class NamedFact(Answer):
     value: str
 
 
-class RunDetails(RunEntry):
+class RunDetails(ListedRun):
     """A run with what its views need once."""
 
     names: list[str] = Field(description="Of the workers; of a network run as in certificates.")
@@ -77,7 +77,7 @@ class RunDetails(RunEntry):
     actions: list[str] = Field(description="stop and drain, where this server can do that.")
 
 
-class Progress(Answer):
+class ProgressColumns(Answer):
     """Rounds and tests after a round."""
 
     rounds: dict[str, Values]
@@ -183,7 +183,7 @@ class WorkerHistory(Answer):
     events: list[RunEvent]
 
 
-class Health(Answer):
+class DashHealth(Answer):
     """This server."""
 
     status: str

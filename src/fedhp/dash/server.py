@@ -21,14 +21,14 @@ GOODBYE_SECONDS = 1  # that open streams have when the server ends
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class DashCertificate:
     """A certificate, with its chain, and its key, both PEM."""
 
     certificate: Path
     key: Path
 
 
-def check_tls(files: TlsFiles) -> None:
+def check_tls(files: DashCertificate) -> None:
     """Refuse a certificate and a key that cannot be used together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -47,7 +47,7 @@ def serve(
     settings: DashSettings,
     listener: socket.socket,
     *,
-    tls: TlsFiles | None = None,
+    tls: DashCertificate | None = None,
     started: Callable[[], None] = lambda: None,
     ended: Callable[[], Any] | None = None,
 ) -> None:
@@ -67,7 +67,7 @@ def serve(
         ws="none",
         **options,
     )
-    asyncio.run(_serve(_Server(config, started), listener, ended))
+    asyncio.run(_serve(_DashServer(config, started), listener, ended))
 
 
 async def _serve(
@@ -87,7 +87,7 @@ async def _serve(
         watching.cancel()
 
 
-class _Server(uvicorn.Server):
+class _DashServer(uvicorn.Server):
     """Says when it has started."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedhp.dash.events import EventLog, message
 from fedhp.dash.runs import RecordState, RunsFolder, record_state
-from fedhp.dash.schema import RunEntry
+from fedhp.dash.schema import ListedRun
 
 LOOK_SECONDS = 0.05  # between two looks at the files of a run
 READ_SECONDS = 0.1  # between two reads of a record that changes all the time
@@ -42,7 +42,7 @@ class Viewer:
 class Watched:
     """What a watcher has seen of a run."""
 
-    entry: RunEntry | None = None
+    entry: ListedRun | None = None
     update: bytes = b""  # the last message about its rounds
     version: int = 0  # how many of them there were
     read: bool = False
@@ -104,11 +104,11 @@ class RunWatcher:
             return True
         return fresh or before != (state, histories) or not self.seen.read
 
-    def _read(self) -> RunEntry | None:
+    def _read(self) -> ListedRun | None:
         self.log.update()
         return self._runs.entry(self.log.run)
 
-    def _take(self, entry: RunEntry | None) -> None:
+    def _take(self, entry: ListedRun | None) -> None:
         facts = round_facts(self.log, entry)
         update = message("round", facts)
         if not self.seen.read or update != self.seen.update:
@@ -116,7 +116,7 @@ class RunWatcher:
         self.seen.entry, self.seen.read = entry, True
 
 
-def round_facts(log: EventLog, entry: RunEntry | None) -> dict[str, Any]:
+def round_facts(log: EventLog, entry: ListedRun | None) -> dict[str, Any]:
     """How far a run is; a run that is gone has the status removed."""
     facts: dict[str, Any] = {"run": log.run, "rounds": 0, "status": "removed"}
     if entry is not None:
@@ -132,8 +132,19 @@ class ListWatcher:
         self._runs = runs
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
-        self._known: dict[str, RunEntry] | None = None
+        self._known: dict[str, ListedRun] | None = None
         self.version, self.update = 0, b""
+        self._whole: tuple[int, bytes] | None = None
+
+    def whole(self) -> bytes:
+        """The whole list as a message, for a viewer that has none; empty before the first look."""
+        if self._known is None:
+            return b""
+        if self._whole is None or self._whole[0] != self.version:
+            entries = [entry.model_dump() for entry in self._known.values()]
+            facts = {"folder": self._runs.name, "runs": entries, "removed": []}
+            self._whole = self.version, message("runs", facts)
+        return self._whole[1]
 
     def add(self, viewer: Viewer) -> None:
         """One more viewer."""
@@ -146,12 +157,13 @@ class ListWatcher:
         self._viewers.discard(viewer)
         if not self._viewers and self._task is not None:
             self._task.cancel()
-            self._task, self._known = None, None
+            self._task, self._known, self._whole = None, None, None
 
     async def _watch(self) -> None:
         while True:
             started = time.monotonic()
             entries = {entry.run: entry for entry in await asyncio.to_thread(self._runs.listing)}
+            first = self._known is None
             if self._known is not None and entries != self._known:
                 changed = [
                     entry.model_dump()
@@ -161,6 +173,7 @@ class ListWatcher:
                 removed = sorted(self._known.keys() - entries.keys())
                 facts = {"folder": self._runs.name, "runs": changed, "removed": removed}
                 self.update, self.version = message("runs", facts), self.version + 1
+            if first or entries != self._known:
                 for viewer in self._viewers:
                     viewer.news.set()
             self._known = entries
@@ -207,7 +220,7 @@ class Streams:
         yield f"retry: {RETRY_MILLISECONDS}\n: fedhp\n\n".encode()
         positions = dict(zip(watchers, parse_positions(last_id, len(watchers)), strict=True))
         versions = dict.fromkeys(watchers, -1)
-        listed = self._list.version
+        listed = -1
         viewer.news.set()
         while True:
             try:
@@ -218,9 +231,14 @@ class Streams:
                 continue
             viewer.news.clear()
             chunks: list[bytes] = []
-            if listed != self._list.version:
+            if listed < 0 and (whole := self._list.whole()):
                 listed = self._list.version
-                chunks.append(self._list.update)
+                chunks.append(whole)
+            elif 0 <= listed != self._list.version:
+                # Two changes since the last time: the viewer gets the whole list.
+                last = self._list.version == listed + 1
+                listed = self._list.version
+                chunks.append(self._list.update if last else self._list.whole())
             for watcher in watchers:
                 if not watcher.seen.read:
                     continue

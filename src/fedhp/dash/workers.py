@@ -98,13 +98,6 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
 
 
 def _last_test(run: RunReader, round_index: int) -> dict[int, float]:
-    """The accuracies of the last test up to a round, by worker."""
-    tested = [
-        index
-        for index in run.table("evaluations", columns=("round",))["round"]
-        if index <= round_index
-    ]
-    if not tested:
-        return {}
-    table = run.table("worker_evaluations", round_index=tested[-1], columns=("worker", "accuracy"))
+    """The accuracy of each worker's own last test up to a round."""
+    table = run.last_of_workers("worker_evaluations", "accuracy", last_round=round_index)
     return dict(zip(table["worker"], table["accuracy"], strict=True))

@@ -115,6 +115,10 @@ class RunReader:
         """The rows of one worker in a table that has one per worker and round."""
         return self._store.columns(table, names=columns, where="worker = ?", values=(worker,))
 
+    def last_of_workers(self, table: str, column: str, *, last_round: int) -> Columns:
+        """Each worker's last value of a column up to a round: the columns worker and `column`."""
+        return self._store.last_of_workers(table, column, last_round=last_round)
+
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""
         names = self._store.names(name)

@@ -551,6 +551,8 @@ class CoordinatorState:
 
     def member_dismissed(self, member: Member) -> None:
         """A member gets the order that it has finished."""
+        if not member.left:
+            self.history.note("dismissed", {"worker": member.worker})
         self.conductor.leave(member)
         self.reachability.forget(member.worker)
         if self.phase is Phase.FINISHED:
