@@ -7,7 +7,9 @@ import importlib.resources
 import io
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -267,15 +269,19 @@ def test_a_killed_and_restarted_server_is_picked_up_again(
 
 
 def test_names_from_the_network_are_text(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    """A run whose devices, label and metric are markup: all of it is shown, nothing is run."""
+    """Names of workers, devices and the run that are markup: all are shown, nothing is run."""
     runs = tmp_path / "runs"
     shutil.copytree(folder / FEDHP, runs / "evil")
-    import sqlite3
-    from contextlib import closing
-
+    joins = [
+        {"at": 1e9 + worker, "who": "coordinator", "process": 1, "event": "join"}
+        | {"worker": worker, "name": f"{EVIL}{worker}"}
+        for worker in range(6)
+    ]
+    history = runs / "evil" / "history-coordinator.jsonl"
+    history.write_text("".join(json.dumps(line) + "\n" for line in joins), "utf-8")
     with closing(sqlite3.connect(runs / "evil" / RECORD_FILE)) as connection, connection:
-        for key, value in (("devices", [EVIL] * 6), ("label", EVIL)):
-            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (json.dumps(value), key))
+        for key, value in (("devices", [EVIL] * 6), ("label", EVIL), ("network", True)):
+            connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
         connection.execute("DELETE FROM meta WHERE key IN ('content_digest', 'numbers_digest')")
     server = DashServer(runs)
     page = DashPage(browser, server)
@@ -288,7 +294,7 @@ def test_names_from_the_network_are_text(browser: Browser, folder: Path, tmp_pat
             page.wait("!document.querySelector('main').hasAttribute('aria-busy')", "the page")
             assert page.ask("document.querySelectorAll('main img').length") == 0
         page.open("evil", section="workers", worker=1)
-        page.wait_text(EVIL, "dialog")
+        page.wait_text(f"{EVIL}1", "dialog")
         assert page.ask("document.querySelectorAll('dialog img').length") == 0
         page.assert_quiet()
     finally:
@@ -386,8 +392,8 @@ def _downloaded(folder: Path, before: set[Path], kind: str, part: str = "") -> P
     def done() -> list[Path]:
         return [
             file
-            for file in folder.glob(f"*{part}*.{kind}")
-            if file not in before and file.stat().st_size
+            for file in folder.glob(f"*.{kind}")
+            if file not in before and part in file.name and file.stat().st_size
         ]
 
     wait_until(lambda: bool(done()), f"a download of {kind}", seconds=20)

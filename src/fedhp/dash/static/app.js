@@ -453,12 +453,11 @@ async function react(run, told = null) {
 
 function onEvent(kind, data) {
   if (kind === "runs") {
-    const changed = new Map((data.runs ?? []).map((row) => [row.run, row]));
-    const removed = new Set(data.removed ?? []);
-    readListing().then(() => page instanceof ListPage && page.update(), () => {
-      // Without an answer at least what the event says.
-      listing.runs = listing.runs.filter((row) => !removed.has(row.run)).map((row) => changed.get(row.run) ?? row);
-    });
+    const rows = new Map(listing.runs.map((row) => [row.run, row]));
+    for (const row of data.runs ?? []) rows.set(row.run, row);
+    for (const run of data.removed ?? []) rows.delete(run);
+    listing.runs = [...rows.values()].sort((a, b) => Number(b.live) - Number(a.live) || b.changed - a.changed);
+    if (page instanceof ListPage) page.update();
     return;
   }
   react(data.run, kind === "round" ? data : null);
