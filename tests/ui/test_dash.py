@@ -166,7 +166,7 @@ def test_a_link_tells_its_reason_to_pointer_and_keys(page: DashPage) -> None:
     page.key("ArrowRight")  # the first stop is a link that was cut
     page.wait_text("not used in this round", ".detail")
     told = page.text(".detail")
-    assert "cut:" in told
+    assert "cut, because" in told
     assert "predicted" in told
     page.key("Escape")
     page.wait_text("Nothing chosen", ".detail")
@@ -444,6 +444,28 @@ def test_everything_by_keyboard(page: DashPage) -> None:
     outline = page.ask("getComputedStyle(document.querySelector('.chart')).outlineStyle")
     assert outline != "none"
     page.assert_quiet()
+
+
+def test_a_server_that_asks_readers_for_its_token(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
+    token = "a-token-that-nobody-guesses-0123456789"
+    file = tmp_path / "token"
+    file.write_text(token, encoding="utf-8")
+    file.chmod(0o600)
+    server = DashServer(folder, "--require-token", "--token-file", str(file))
+    try:
+        browser.open(f"{server.url}/")
+        page = DashPage(browser, server)
+        page.wait("document.querySelector('input[type=password]') !== null", "the question")
+        page.ask(
+            f"(() => {{ const box = document.querySelector('input[type=password]');"
+            f"box.value = '{token}'; box.form.requestSubmit(); }})()"
+        )
+        page.wait_text("4 runs")
+        assert token not in page.ask("document.cookie + location.href")
+    finally:
+        server.stop()
 
 
 def test_a_wrong_address_says_so(page: DashPage) -> None:

@@ -42,6 +42,42 @@ def state_of(name: str) -> str:
     )
 
 
+def enter_token(page: DashPage, token: str) -> None:
+    """Fill the dialog and send it."""
+    page.ask(
+        "(() => { const dialog = document.querySelector('dialog[open]');"
+        f"dialog.querySelector('input').value = '{token}';"
+        "dialog.querySelector('form').requestSubmit(); })()"
+    )
+
+
+def test_a_run_is_stopped_with_the_token_alone(browser: Browser, tmp_path: Path) -> None:
+    folder, token_file = tmp_path / "runs" / "federation", tmp_path / "token"
+    token = "a-token-that-nobody-guesses-0123456789"
+    token_file.write_text(token, encoding="utf-8")
+    token_file.chmod(0o600)
+    with Cluster(tiny(workers=2, rounds=ENDLESS), folder, restart=False) as cluster:
+        cluster.start()
+        until(cluster, lambda: round_of(cluster) >= 1, "a round")
+        options = ("--certs", str(cluster.certificates), "--token-file", str(token_file))
+        server = DashServer(folder.parent, *options)
+        try:
+            page = DashPage(browser, server)
+            page.open("federation", section="workers")
+            page.wait_text("Stop the run", ".runhead")
+            page.click("Stop the run …")
+            enter_token(page, "wrong")
+            page.wait_text("token", "dialog .error")
+            assert page.ask("document.querySelector('dialog[open]') !== null")
+            enter_token(page, token)
+            page.wait("document.querySelector('dialog') === null", "the end of the dialog")
+            until(cluster, lambda: cluster.exit_codes()["coordinator"] is not None, "its end")
+            page.wait("document.querySelector('.runhead .badge').dataset.live === 'false'", "over")
+            page.wait("!document.querySelector('.runhead').innerText.includes('Stop')", "no button")
+        finally:
+            server.stop()
+
+
 def test_a_killed_worker_is_suspect_dead_and_back(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "federation"
     experiment = tiny(workers=3, rounds=ENDLESS, cluster=SETTINGS)

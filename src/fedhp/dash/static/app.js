@@ -406,6 +406,7 @@ async function navigate({ first = false } = {}) {
       page = next;
     }
     main.replaceChildren(next.element);
+    if (next instanceof RunPage) next.showSections(); // now that it has a width
     stream.follow(view.runs);
     if (!first) {
       next.heading.focus({ preventScroll: true });

@@ -42,7 +42,7 @@ export class Progress {
     this.element = h(
       "div",
       { class: "stack" },
-      h("div", { class: "row" }, switcher.element, h("label", { class: "check" }, band, "worst to best worker")),
+      h("div", { class: "row" }, switcher.element, h("label", { class: "check" }, band, "worst to best worker"), h("span", { class: "muted", text: "Drag in a chart to zoom." })),
       this.accuracy.element,
       this.several ? this.comparison() : null,
       h("div", { class: "two" }, this.loss.element, this.bytes.element, this.times.element, this.steps.element),

@@ -582,7 +582,7 @@ export class Topology {
   reason(verdict) {
     if (!verdict) return "";
     const sentence = this.context.focus.decisions?.words?.[verdict];
-    return sentence ? `${words(verdict)}: ${sentence}` : words(verdict);
+    return sentence ?? words(verdict);
   }
 
   lines(target) {
