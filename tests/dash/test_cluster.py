@@ -19,7 +19,7 @@ TOKEN = "a-token-of-some-length"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"min_workers": 2, "suspect_after": 1.0, "dead_after": 2.0, "beat": 0.2}
+    settings = {"min_workers": 2, "suspect_after": 2.0, "dead_after": 4.0, "beat": 0.2}
     experiment = tiny(rounds=ENDLESS, cluster=settings)
     with Cluster(experiment, tmp_path_factory.mktemp("run"), restart=False) as cluster:
         cluster.start()
@@ -62,8 +62,8 @@ def test_a_worker_is_seen_suspect_dead_and_back(cluster: Cluster, page: AppClien
     cluster.kill("w1", signal.SIGCONT)
     until(cluster, lambda: has("ready"), "it is back")
     history = get(page, "worker?run=.&worker=1")
-    kinds = [event["kind"] for event in history["events"]]
-    assert kinds[:4] == ["join", "suspect", "dead", "back"]
+    kinds = iter([event["kind"] for event in history["events"]])
+    assert all(kind in kinds for kind in ("join", "suspect", "dead", "back"))  # in this order
     events = get(page, "events?run=.")["events"]
     assert events[0]["kind"] == "leader"
     assert all(event["at"] is not None for event in events)
