@@ -214,6 +214,7 @@ export class Stream {
     this.lastCheck = performance.now();
     try {
       await answer(fetch("/api/health", { signal: AbortSignal.timeout(5000) }));
+      if (this.lost && this.source.readyState === EventSource.CLOSED) await get("runs"); // may ask for the token
       if (this.lost && this.source.readyState !== EventSource.OPEN) this.open();
       else if (this.lost) this.found();
     } catch (error) {

@@ -1,13 +1,12 @@
 // The page: which view is open, what it shows, and how news from the server reaches it.
 
 import { get, order, Stream } from "./api.js";
-import { announce, byId, h, setHidden, setText } from "./dom.js";
+import { announce, byId, h, setHidden, setText, svg } from "./dom.js";
 import { statusBadge } from "./badges.js";
 import { count, dataSize, MISSING, percent, score, seconds, whole } from "./format.js";
 import { RoundBar } from "./roundbar.js";
 import { RunData } from "./store.js";
-import { DASHES, colors, onThemeChange, setUpTheme } from "./theme.js";
-import { svg } from "./dom.js";
+import { colors, dashOf, onThemeChange, setUpTheme } from "./theme.js";
 import { Decisions } from "./views/decisions.js";
 import { Events } from "./views/events.js";
 import { Progress } from "./views/progress.js";
@@ -67,7 +66,7 @@ function dataOf(run) {
 
 function sample(look) {
   const theme = colors();
-  return svg("svg", { width: 24, height: 10, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 5, x2: 24, y2: 5, stroke: theme.series[look % theme.series.length], "stroke-width": 3, "stroke-dasharray": DASHES[look % DASHES.length].join(" ") }));
+  return svg("svg", { width: 24, height: 10, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 5, x2: 24, y2: 5, stroke: theme.series[look % theme.series.length], "stroke-width": 3, "stroke-dasharray": dashOf(look).join(" ") }));
 }
 
 /** The page of one run, or of several that are compared. */

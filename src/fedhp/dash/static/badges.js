@@ -4,17 +4,17 @@ import { h, setText } from "./dom.js";
 import { words } from "./format.js";
 
 const RUNS = {
-  running: ["good", "●"], finished: ["dim", "✓"], interrupted: ["warn", "‖"], diverged: ["bad", "✕"], created: ["info", "○"],
+  running: ["good", "●"], finished: ["dim", "✓"], interrupted: ["warn", "‖"], diverged: ["bad", "✕"], created: ["info", "○"], damaged: ["bad", "✕"], removed: ["dim", "–"],
 };
 const WORKERS = {
   working: ["good", "●"], ready: ["good", "●"], idle: ["good", "●"], training: ["good", "●"], exchanging: ["good", "●"], connected: ["good", "●"],
   joining: ["info", "→"], "catching up": ["info", "↻"], back: ["good", "↩"], suspect: ["warn", "?"], away: ["dim", "○"],
-  dead: ["bad", "✕"], quarantined: ["bad", "⊘"], refused: ["bad", "⊘"], left: ["dim", "←"], drained: ["dim", "←"], draining: ["warn", "←"],
+  suspended: ["warn", "‖"], removed: ["bad", "–"], dead: ["bad", "✕"], quarantined: ["bad", "⊘"], refused: ["bad", "⊘"], left: ["dim", "←"], drained: ["dim", "←"], draining: ["warn", "←"],
 };
 export const EVENTS = {
   join: ["info", "→"], leave: ["dim", "←"], suspect: ["warn", "?"], dead: ["bad", "✕"], back: ["good", "↩"], refusal: ["bad", "⊘"],
   leader: ["info", "★"], pause: ["warn", "‖"], resume: ["good", "▶"], checkpoint: ["dim", "◆"], away: ["dim", "○"], finished: ["good", "✓"],
-  quarantine: ["bad", "⊘"], drain: ["warn", "←"], stop: ["warn", "■"], start: ["info", "▷"],
+  quarantine: ["bad", "⊘"], quarantined: ["bad", "⊘"], "catching up": ["info", "↻"], removed: ["bad", "–"], suspended: ["warn", "‖"], allowed: ["info", "→"], interrupted: ["warn", "‖"], diverged: ["bad", "✕"], drain: ["warn", "←"], stop: ["warn", "■"], start: ["info", "▷"],
 };
 
 function write(place, [tone, sign], text, live = false) {

@@ -3,7 +3,7 @@
 import { h, setHidden, setText, svg } from "./dom.js";
 import { figureCard } from "./figure.js";
 import { axisTexts, isNumber, MISSING, number, seconds, ticks } from "./format.js";
-import { colors, DASHES, faded, font, onThemeChange } from "./theme.js";
+import { colors, dashOf, faded, font, onThemeChange } from "./theme.js";
 
 const FEW_POINTS = 30; // so few are marked one by one
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
@@ -124,7 +124,7 @@ export class LineChart {
   }
 
   dash(line) {
-    return line.dash ?? DASHES[line.look % DASHES.length];
+    return line.dash ?? dashOf(line.look);
   }
 
   rebuild() {

@@ -10,8 +10,13 @@ const listeners = new Set();
 let cached = null;
 
 /** Dashes tell lines apart where colour does not. */
-export const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 2], [12, 4], [1, 2], [6, 2, 1, 2, 1, 2]];
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 2], [12, 4], [1, 2], [6, 2, 1, 2, 1, 2]];
 export const SHAPES = ["circle", "square", "diamond", "triangle", "hexagon"];
+
+/** The dashes of the line with this number: from the ninth on, a colour comes with other ones. */
+export function dashOf(look) {
+  return DASHES[(look + Math.floor(look / DASHES.length)) % DASHES.length];
+}
 
 export function colors() {
   if (cached) return cached;

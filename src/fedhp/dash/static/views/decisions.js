@@ -227,7 +227,7 @@ export class Decisions {
 
   whatIf() {
     this.ask = h("button", { type: "button", class: "main", text: "Replay with other planners", onclick: () => this.replay() });
-    this.state = h("p", { class: "muted", role: "status", text: "Replays the recorded rounds without training: how long would other planners have taken for them?" });
+    this.state = h("p", { class: "muted", role: "status", text: "Replays the recorded rounds without training: how much sooner would other planners have done the same number of local steps?" });
     this.result = h("div", { class: "stack" });
     return h("section", { class: "card stack", "aria-label": "What another planner would have saved" }, h("h2", { text: "Seconds another planner would have saved" }), this.state, h("div", { class: "row" }, this.ask), this.result);
   }
@@ -258,13 +258,15 @@ export class Decisions {
 
   show(answer) {
     const { recorded } = answer;
-    const saved = (row) => recorded.total_time - row.total_time;
-    const best = [...answer.planners].sort((a, b) => saved(b) - saved(a))[0];
-    const rate = answer.planners.find((row) => row.planner === answer.best);
+    // Rounds of different planners hold different work, those of an asynchronous one are slices of
+    // time: what compares is how long each needs for as many local steps as were recorded.
+    const saved = (row) => (row.steps_per_second > 0 && recorded.steps_per_second > 0 ? recorded.total_time * (1 - recorded.steps_per_second / row.steps_per_second) : null);
+    const best = [...answer.planners].sort((a, b) => (saved(b) ?? -Infinity) - (saved(a) ?? -Infinity))[0];
+    const signed = (value) => (isNumber(value) && value < 0 ? `−${seconds(-value)}` : seconds(value));
     const lines = [
-      `As recorded (${recorded.planner}): ${count(recorded.rounds, "round")} in ${seconds(recorded.total_time)}.`,
-      best && (saved(best) > 0 ? `The same rounds with ${best.planner} would have saved ${seconds(saved(best))}, with ${number(best.mean_local_steps)} instead of ${number(recorded.mean_local_steps)} steps per worker and round.` : "No other planner would have saved time."),
-      rate && isNumber(rate.steps_per_second) && `Most steps per second among the others: ${rate.planner} (${number(rate.steps_per_second)}; recorded: ${number(recorded.steps_per_second)}).`,
+      `As recorded (${recorded.planner}): ${count(recorded.rounds, "round")} in ${seconds(recorded.total_time)}, ${number(recorded.steps_per_second)} local steps per second of all workers.`,
+      best && (saved(best) > 0 ? `For the same number of local steps, ${best.planner} would have saved most: ${seconds(saved(best))}.` : "No other planner would have saved time for the same number of local steps."),
+      "How well the models would have become, a replay cannot tell.",
       answer.check.exact ? "The replay of the run's own planner gives exactly the recorded rounds." : `The replay of the run's own planner differs from the record from round ${answer.check.first_difference} on.`,
     ];
     setText(this.state, lines.filter(Boolean).join(" "));
@@ -276,7 +278,8 @@ export class Decisions {
       descending: true,
       columns: [
         { key: "planner", title: "Planner", head_of_row: true, value: (row) => row.planner },
-        { key: "saved", title: "Saved", number: true, value: saved, text: (row) => (saved(row) >= 0 ? seconds(saved(row)) : `−${seconds(-saved(row))}`) },
+        { key: "saved", title: "Saved, for the same steps", number: true, value: saved, text: (row) => signed(saved(row)) },
+        { key: "total", title: "Its rounds took", number: true, value: (row) => row.total_time, text: (row) => `${seconds(row.total_time)} for ${whole(row.rounds)}` },
         { key: "round_time", title: "Round", number: true, value: (row) => row.round_time, text: (row) => seconds(row.round_time) },
         { key: "waiting", title: "Waiting", number: true, value: (row) => row.mean_waiting_time, text: (row) => seconds(row.mean_waiting_time) },
         { key: "steps", title: "Steps per s", number: true, value: (row) => row.steps_per_second, text: (row) => number(row.steps_per_second) },

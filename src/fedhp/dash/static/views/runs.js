@@ -40,7 +40,7 @@ export class RunsView {
             if (!cell.firstChild) cell.append(h("a", { class: "name" }), h("span", { class: "path" }));
             cell.firstChild.href = link(row.run);
             setText(cell.firstChild, `${row.label}${row.seed === null || row.seed === undefined ? "" : `, seed ${row.seed}`}`);
-            setText(cell.lastChild, row.run === "." ? listing().folder : row.run);
+            setText(cell.lastChild, `${row.run === "." ? listing().folder : row.run}${row.problem ? `: ${row.problem}` : ""}`);
           },
         },
         { key: "status", title: "Status", bare: true, value: (row) => row.status, node: (row, cell) => statusBadge(cell, row) },

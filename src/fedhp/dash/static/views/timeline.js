@@ -197,7 +197,7 @@ export class Timeline {
         context.fillStyle = row.worker === this.answer.pace_setter ? theme.ink : theme.quiet;
         context.font = font(12, row.worker === this.answer.pace_setter ? "700" : "");
         context.textAlign = "right";
-        context.fillText(short(focus.name(row.worker)), left - 8, y + size / 2);
+        context.fillText(short(focus.name(row.worker)), left - 8, Math.max(7, y + size / 2));
       }
       if (!isNumber(row.worker_time)) {
         context.fillStyle = theme.quiet;

@@ -221,7 +221,7 @@ export class Topology {
 
   heightFor(width) {
     if (this.kind === "map") return Math.min(width, 760);
-    return Math.max(320, Math.min(620, width * 0.72));
+    return Math.max(320, Math.min(640, width * 0.72, window.innerHeight - 240));
   }
 
   at(worker, width, height) {
