@@ -40,7 +40,8 @@ async function answer(request) {
   try {
     body = await response.json();
   } catch {
-    // No JSON: the status says enough.
+    // Cut off, because the server ended; the status of an error says enough.
+    if (response.ok) throw new ApiError(0);
   }
   if (!response.ok) throw new ApiError(response.status, body, Number(response.headers.get("Retry-After")) || null);
   return body;
