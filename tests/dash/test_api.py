@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.support import Command
@@ -102,7 +103,10 @@ def test_progress_has_the_columns_of_the_record(client: AppClient, real_runs: Pa
         rounds, tests = run.table("rounds"), run.table("evaluations")
         workers = run.table("worker_evaluations")
         losses = run.table("test_metrics")
-    assert {name: rounds[name] for name in answer["rounds"]} == answer["rounds"]
+        times = run.array("workers", "worker_time")
+    columns = dict(answer["rounds"])
+    assert columns.pop("slowest") == np.nanargmax(times, axis=1).tolist()
+    assert {name: rounds[name] for name in columns} == columns
     assert later["rounds"] == {name: column[3:] for name, column in answer["rounds"].items()}
     assert later["bytes_before"] == sum(rounds["bytes_sent"][:3])
     assert answer["bytes_before"] == 0
@@ -115,6 +119,21 @@ def test_progress_has_the_columns_of_the_record(client: AppClient, real_runs: Pa
         assert answer["tests"][name] == tests[name]
     rows = zip(losses["whole"], losses["loss"], strict=True)
     assert answer["tests"]["loss"] == [loss for whole, loss in rows if not whole]
+
+
+def test_nobody_is_slowest_where_nobody_waits(client: AppClient) -> None:
+    slowest = get(client, "progress", run=SECOND)["rounds"]["slowest"]
+    assert set(slowest) == {None}
+
+
+def test_classes_are_those_of_data_split(
+    client: AppClient, real_runs: Path, command: Command
+) -> None:
+    answer = get(client, "classes", run=FIRST)
+    file = real_runs / FIRST / "experiment.toml"
+    assert answer == command("data", "split", file, "--json").json()
+    assert [sum(counts) for counts in answer["counts"]] == answer["samples"]
+    assert answer["samples"] == get(client, "run", run=FIRST)["samples"]
 
 
 def test_decisions_count_the_links_of_every_verdict(client: AppClient, real_runs: Path) -> None:
@@ -230,7 +249,10 @@ def test_what_is_not_there_is_refused_with_a_reason(
 def test_the_description_of_the_api_has_every_path(client: AppClient) -> None:
     paths = get(client, "openapi.json")["paths"]
     expected = "runs run summary progress round explain decisions workers worker events whatif"
-    served = {f"/api/{name}" for name in (*expected.split(), "stream", "health", "stop", "drain")}
+    served = {
+        f"/api/{name}"
+        for name in (*expected.split(), "classes", "stream", "health", "stop", "drain")
+    }
     assert set(paths) == served
     changing = {path for path, methods in paths.items() if set(methods) != {"get"}}
     assert changing == {"/api/stop", "/api/drain"}
