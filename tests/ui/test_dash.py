@@ -367,13 +367,17 @@ def test_what_is_seen_can_be_downloaded(page: DashPage, tmp_path: Path) -> None:
         "decisions": ["Links by reason", "Distance against its bound"],
         "events": ["Events"],
     }
+    ready = {
+        "progress": "Test accuracy",
+        "topology": "Topology in round 3",
+        "timeline": "Round 3, worker by worker",
+        "decisions": "Round 3: what was decided",
+        "events": "events; over",
+    }
     for section, titles in figures.items():
         page.open(FEDHP, section=section, round=3)
-        page.wait_text("Settings of this run")
-        page.wait(
-            "[...document.querySelectorAll('figure canvas')].some(each => each.width > 100)",
-            "a figure",
-        )
+        page.wait_text(ready[section])
+        wait_until(lambda: page.has_ink("figure canvas"), "a figure", seconds=20)
         for title in titles:
             for kind in ("SVG", "PNG", "CSV"):
                 before = set(tmp_path.iterdir())
