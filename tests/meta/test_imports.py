@@ -23,6 +23,9 @@ HEAVY = (
     "grpc",
     "cryptography",
     "optuna",
+    "fastapi",
+    "starlette",
+    "uvicorn",
 )
 PUBLIC = [
     "Action",

@@ -11,6 +11,7 @@ from fedhp.cli.certs import app as certs_app
 from fedhp.cli.cluster import app as cluster_app
 from fedhp.cli.compare import compare
 from fedhp.cli.coordinator import coordinator
+from fedhp.cli.dash import dash
 from fedhp.cli.data import app as data_app
 from fedhp.cli.doctor import doctor
 from fedhp.cli.explain import explain
@@ -29,7 +30,7 @@ from fedhp.cli.worker import worker
 app = CommandApp(help="Decentralized federated learning among unequal participants.")
 for command in (demo, init, run, compare, sweep, tune, reproduce):
     app.command()(command)
-for reading_command in (show, explain, whatif, report, export):
+for reading_command in (show, dash, explain, whatif, report, export):
     app.command()(reading_command)
 for network_command in (coordinator, worker, doctor):
     app.command()(network_command)

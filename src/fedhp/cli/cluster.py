@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedhp.cli.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
+from fedhp.cli.dash import Dash, DashPort, live_page
 from fedhp.cli.help import CommandApp
 from fedhp.cli.parameters import (
     ExperimentFile,
@@ -96,6 +97,8 @@ def up(
     ] = True,
     as_json: Json = False,
     log_format: LogFormat = "text",
+    dash: Dash = False,
+    dash_port: DashPort = None,
 ) -> None:
     """Start a coordinator and workers as processes on this machine, and watch them.
 
@@ -110,7 +113,7 @@ def up(
     settings = load(experiment, changes)
     folder = choose_folder(out, experiment, resume=False)
     stop = StopRequest()
-    with redirect_user_prints(as_json), stop:
+    with live_page(dash, folder, port=dash_port), redirect_user_prints(as_json), stop:
         with Activity("starting"):
             from fedhp.cluster.ops import processes
             from fedhp.cluster.ops.launch import Cluster

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -59,6 +60,8 @@ def compare(
         ),
     ] = None,
     figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
+    dash: Dash = False,
+    dash_port: DashPort = None,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     check_compared(experiment, overrides or [], algorithms)
@@ -89,7 +92,7 @@ def compare(
         }
         activity.now("checking the settings")
         check_cells(cells, resume=resume, source=str(experiment))
-    with StopRequest() as stop:
+    with live_page(dash, folder, port=dash_port), StopRequest() as stop:
         errors = run_with_progress(
             cells,
             source=str(experiment),
@@ -150,6 +153,7 @@ def _finish(
     for line in paired_lines(summaries, names=names):
         say(line)
     say(f"runs, table and numbers: {folder}")
+    suggest_dash(folder)
     if figure_paths:
         files = f"{count(len(figure_paths), 'file')}; start with overview.png"
         say(f"figures: {folder / 'figures'} ({files})")

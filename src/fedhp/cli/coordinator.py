@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.dash import Dash, DashPort, live_page
 from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, say, suggest
 from fedhp.errors import ConfigError, service_exit_codes
 from fedhp.tables import COMMAND_LINE
@@ -100,6 +101,8 @@ def coordinator(
     upgrading: Upgrading = False,
     metrics: Metrics = None,
     log_format: LogFormat = "text",
+    dash: Dash = False,
+    dash_port: DashPort = None,
 ) -> None:
     """Coordinate a run: plan its rounds, collect reports, write the record.
 
@@ -157,14 +160,14 @@ def coordinator(
             settings, stop=stop, on_round=lambda record: _print(record, folder, loaded.rounds)
         )
 
-    with service_exit_codes():
+    with live_page(dash, folder, port=dash_port), service_exit_codes():
         reason = asyncio.run(run())
     if reason:
         say(
             f"the run was {reason}; to continue it, run the same command with --out {path} --resume"
         )
         return
-    suggest("the run is over; see:", [f"fedhp show {path}"])
+    suggest("the run is over; see:", [f"fedhp show {path}", f"fedhp dash {path} --open"])
 
 
 def check_log_format(word: str) -> Format:

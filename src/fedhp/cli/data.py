@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import say, table_console
+from fedhp.cli.parameters import Json, say, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -127,6 +127,7 @@ def split(
         Path | None,
         typer.Option(metavar="FILE", help="Also save a plot to this file (.png, .pdf or .svg)."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Show how many samples of each class each worker gets."""
     from fedhp.console import Activity
@@ -156,6 +157,12 @@ def split(
     title = f"{dataset.name}: {count(len(dataset.train_inputs), 'sample')}, {_rule(settings)}"
     console = table_console()
     names = dataset.class_names or tuple(map(str, range(dataset.classes or 0)))
+    if as_json:
+        import json
+
+        rows = [] if counts is None else counts.tolist()
+        print(json.dumps({"classes": list(names), "samples": sizes.tolist(), "counts": rows}))
+        return
     say(title)
     for part in split_tables(sizes, counts, names=names, width=console.width):
         console.print(part)

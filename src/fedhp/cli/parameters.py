@@ -168,7 +168,7 @@ def next_commands(folder: Path, rounds: int) -> list[str]:
     """What to type next to look at a run, ready for a shell."""
     path = shlex.quote(str(folder))
     explain = [f"fedhp explain {path} --round {min(2, rounds)}"] if rounds else []
-    return [f"fedhp show {path}", *explain]
+    return [f"fedhp show {path}", *explain, f"fedhp dash {path} --open"]
 
 
 def say(text: str, *, error: bool = False) -> None:

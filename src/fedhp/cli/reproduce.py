@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.parameters import Jobs, Json, redirect_user_prints, say, table_console
 from fedhp.errors import combine_errors
 
@@ -51,6 +52,8 @@ def reproduce(
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
+    dash: Dash = False,
+    dash_port: DashPort = None,
 ) -> None:
     """Run the paper's experiments and judge every claim.
 
@@ -86,7 +89,7 @@ def reproduce(
     _announce(suite)
     cells = suite.cells()
     run_names = {each.cell.folder: each.name for each in cells}
-    with StopRequest() as stop:
+    with live_page(dash, folder, port=dash_port), StopRequest() as stop:
         errors = run_with_progress(
             [each.cell for each in cells],
             jobs=jobs,
@@ -102,6 +105,7 @@ def reproduce(
         table_console().print(result.table())
         say(f"report: {result.page}")
         say(f"figures, numbers and verdicts: {folder}")
+        suggest_dash(folder)
     if errors:
         raise combine_errors(errors)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fedhp.cli.dash import Dash, DashPort, live_page
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -26,6 +27,8 @@ def run(
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
+    dash: Dash = False,
+    dash_port: DashPort = None,
 ) -> None:
     """Run one experiment."""
     folder = choose_folder(out, experiment, resume=resume)
@@ -33,7 +36,7 @@ def run(
 
     from fedhp.console import Activity, RunProgress
 
-    with redirect_user_prints(as_json):
+    with live_page(dash, folder, port=dash_port), redirect_user_prints(as_json):
         with Activity("starting") as activity:
             from fedhp.cli.stopping import StopRequest
             from fedhp.engine.runs.job import round_event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -71,27 +72,52 @@ class RunReader:
         """How many rounds are committed."""
         return self._store.last_round()
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Inside, all tables are read as of one moment, while the run goes on."""
+        return self._store.snapshot()
+
+    def last_row(self, table: str) -> dict[str, Any] | None:
+        """The last row of a table, None if it is empty."""
+        return self._store.last_row(table)
+
+    def extremes(self, table: str, column: str, *, first_round: int = 1) -> Columns:
+        """The columns round, lowest and highest: of the values of one column in every round."""
+        return self._store.extremes(table, column, first_round=first_round)
+
     def table(
-        self, name: str, *, round_index: int | None = None, first_round: int | None = None
+        self,
+        name: str,
+        *,
+        round_index: int | None = None,
+        first_round: int | None = None,
+        columns: Sequence[str] = (),
     ) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, participation, test_metrics,
         worker_test_metrics, class_test_metrics, own_test_metrics, wall.
-        A single round can be read, or all from a first round on.
+        A single round can be read, or all from a first round on; all columns, or those named.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
         """
+        where, values = "", tuple[int, ...]()
         if first_round is not None:
-            columns = self._store.columns(name, where="round >= ?", values=(first_round,))
-        elif round_index is None:
-            columns = self._store.columns(name)
-        else:
-            columns = self._store.columns(name, where="round = ?", values=(round_index,))
-        if VERDICT in columns:
-            columns[VERDICT] = [_verdict_word(verdict) for verdict in columns[VERDICT]]
-        return columns
+            where, values = "round >= ?", (first_round,)
+        elif round_index is not None:
+            where, values = "round = ?", (round_index,)
+        table = self._store.columns(name, names=columns, where=where, values=values)
+        if VERDICT in table:
+            table[VERDICT] = [_verdict_word(verdict) for verdict in table[VERDICT]]
+        return table
+
+    def worker_rows(self, table: str, worker: int, *, columns: Sequence[str] = ()) -> Columns:
+        """The rows of one worker in a table that has one per worker and round."""
+        return self._store.columns(table, names=columns, where="worker = ?", values=(worker,))
+
+    def last_of_workers(self, table: str, column: str, *, last_round: int) -> Columns:
+        """Each worker's last value of a column up to a round: the columns worker and `column`."""
+        return self._store.last_of_workers(table, column, last_round=last_round)
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ STATUSES = ("created", "running", "interrupted", "finished", "diverged")
 MOST_HASHED_BYTES = 1 << 28
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
 WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
+LEAVE_SECONDS, LEAVE_PAUSE = 1.0, 0.01  # s, for readers to close the record at its end
 CACHE_KIB = 64 * 1024  # a round of 10,000 workers fits, and is written once
 
 
@@ -205,9 +207,17 @@ class Store:
         self._connection.close()
 
     def leave_wal_mode(self) -> None:
-        """Make it one plain file, readable in a read-only folder, unless someone reads it now."""
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA journal_mode=DELETE")
+        """Make it one plain file, readable in a read-only folder, unless someone keeps reading it.
+
+        A page reads for a few milliseconds: then it is tried again.
+        """
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(sqlite3.Error):
+                mode = self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
+                if mode == "delete":
+                    return
+            time.sleep(LEAVE_PAUSE)
 
     def meta(self, key: str) -> Any:
         """A value of the run's description, None if absent."""
@@ -358,6 +368,54 @@ class Store:
             rows = cursor.fetchall()
         columns = zip(*rows, strict=True) if rows else ((),) * len(header)
         return {name: list(column) for name, column in zip(header, columns, strict=True)}
+
+    def last_row(self, table: str) -> dict[str, Any] | None:
+        """The last row of a table by its key; None if it has none."""
+        with _clear_errors(self.path):
+            self._select(table, where="0")  # refuses an unknown table
+            order = ", ".join(f"{column} DESC" for column in KEYS[table].split(", "))
+            cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    def extremes(self, table: str, column: str, *, first_round: int) -> dict[str, list[Any]]:
+        """The lowest and the highest value of a column in every round from the first one on."""
+        with _clear_errors(self.path):
+            self._select(table, names=(column,), where="0")  # refuses unknown names
+            rows = self._connection.execute(
+                f"SELECT round, min({column}), max({column}) FROM {table} "
+                "WHERE round >= ? GROUP BY round ORDER BY round",
+                (first_round,),
+            ).fetchall()
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        return {
+            name: list(values)
+            for name, values in zip(("round", "lowest", "highest"), columns, strict=True)
+        }
+
+    def last_of_workers(self, table: str, column: str, *, last_round: int) -> dict[str, list[Any]]:
+        """Each worker's last value of a column up to a round."""
+        with _clear_errors(self.path):
+            self._select(table, names=(column,), where="0")  # refuses unknown names
+            rows = self._connection.execute(  # SQLite takes the column from the row of the maximum
+                f"SELECT worker, {column}, max(round) FROM {table} WHERE round <= ? "
+                "GROUP BY worker ORDER BY worker",
+                (last_round,),
+            ).fetchall()
+        return {"worker": [row[0] for row in rows], column: [row[1] for row in rows]}
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Inside, everything that is read is of one moment, whatever is written meanwhile."""
+        with _clear_errors(self.path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
 
     def names(self, table: str) -> list[str]:
         """The names of a table's columns."""

@@ -33,6 +33,19 @@ PLANNED = (
     LinkVerdict.KEPT_UNTRIED,
     LinkVerdict.KEPT_ALL,
 )
+# What a verdict means, by its word in tables: the reasons that pages show next to a link.
+VERDICT_MEANINGS = {
+    LinkVerdict.CUT.word: "cut, because the objective is lower without it",
+    LinkVerdict.KEPT_BRIDGE.word: "kept, because the graph would fall apart without it",
+    LinkVerdict.KEPT_BOUND.word: "kept, because cutting it would have broken the distance bound",
+    LinkVerdict.KEPT_NO_GAIN.word: "kept, because without it the objective did not fall",
+    LinkVerdict.KEPT_UNTRIED.word: "kept and never tried: cutting slower ones did not help",
+    LinkVerdict.KEPT_ALL.word: "kept, because this round did not search: every link stays",
+    LinkVerdict.FIXED.word: "used in every round by this algorithm",
+    LinkVerdict.DRAWN.word: "chosen at random",
+    LinkVerdict.SCORED.word: "chosen, because the peers were scored on the worker's samples",
+    LinkVerdict.TREE.word: "carries the sum of a group average",
+}
 
 
 @dataclass(frozen=True, slots=True)

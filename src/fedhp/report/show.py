@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import summarize_runs
-from fedhp.record.store import METRIC_TABLES
+from fedhp.record.store import GROUP_TABLES, METRIC_TABLES
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import (
     count,
@@ -78,7 +78,7 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
         _refuse_round_of_many(top, folders, round_index)
         with RunReader(folders[0]) as run:
             run.check()
-            return _round_json(run, check_round(run, round_index))
+            return round_json(run, check_round(run, round_index))
     summaries = []
     for run_folder in folders:
         with RunReader(run_folder) as run:
@@ -238,7 +238,7 @@ def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[Fact]:
     return [Fact(name, value, width) for name, value in facts]
 
 
-def _round_json(run: RunReader, index: int) -> dict[str, Any]:
+def round_json(run: RunReader, index: int) -> dict[str, Any]:
     """The round's row of `rounds`, its evaluation or null, and the rows of its other tables."""
 
     def rows(table: str) -> list[dict[str, Any]]:
@@ -253,5 +253,5 @@ def _round_json(run: RunReader, index: int) -> dict[str, Any]:
         "workers": rows("workers"),
         "links": rows("links"),
         "verdicts": rows("verdicts"),
-        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES)},
+        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES, *GROUP_TABLES)},
     }

@@ -7,7 +7,7 @@ what lasts is shown by `fedhp cluster status` and the metrics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
@@ -88,8 +88,14 @@ class Reachability:
         for ends in [ends for ends in self._broken if worker in ends]:
             del self._broken[ends]
 
-    def watch(self, conductor: Conductor[wire.RoundReport], now: float) -> None:
-        """Log who has become silent, and who sends heartbeats again."""
+    def watch(
+        self,
+        conductor: Conductor[wire.RoundReport],
+        now: float,
+        *,
+        note: Callable[[str, Mapping[str, object]], None] = lambda event, facts: None,
+    ) -> None:
+        """Log and note who has become silent, and who sends heartbeats again."""
         suspect_after = conductor.settings.suspect_after
         for worker, member in conductor.members.items():
             silent = now - member.seen
@@ -99,6 +105,7 @@ class Reachability:
             if status in SILENT and status is not before:
                 self._silent[worker] = status
                 dead = status is MemberStatus.DEAD
+                note(status.value, {"worker": worker, "seconds": silent})
                 LOG.warning(
                     "no heartbeat of %s at %s for %.0f s: it is %s and %s",
                     *(member.name, member.address, silent, status),
@@ -107,6 +114,7 @@ class Reachability:
             elif before is not None and status not in SILENT:
                 del self._silent[worker]
                 if not member.left:
+                    note("heard", {"worker": worker})
                     LOG.info("%s sends heartbeats again", member.name)
 
     def _failed(

@@ -233,10 +233,12 @@ class CoordinatorService(CoordinatorServicer):
         known = guard.is_quarantined(name)
         if guard.strike(name, refusal.reason) and not known:
             LOG.warning("quarantined %s", name)
+            self.handlers.state.quarantined(name)
         log, left_out = self._log_throttle.admit(name, refusal.reason)
         if log:
             more = f" ({left_out} more like it before)" if left_out else ""
             LOG.info("refused %s: %s%s", name or "an unknown caller", refusal, more)
+            self.handlers.state.call_refused(name, f"{refusal}{more}"[: limits.TEXT_LENGTH])
         code = CODES.get(refusal.reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, str(refusal)[: limits.TEXT_LENGTH])
         raise AssertionError("abort does not return")

@@ -551,17 +551,30 @@ class CoordinatorState:
 
     def member_dismissed(self, member: Member) -> None:
         """A member gets the order that it has finished."""
+        if not member.left:
+            self.history.note("dismissed", {"worker": member.worker})
         self.conductor.leave(member)
         self.reachability.forget(member.worker)
         if self.phase is Phase.FINISHED:
             self.informed.add(member.worker)
             self.notify()
 
+    def call_refused(self, name: str, why: str) -> None:
+        """A call was refused; for the history, which gets as many as the log."""
+        self.history.note("refused", {"name": name, "why": why})
+
+    def quarantined(self, name: str) -> None:
+        """The guard refuses everything of this caller from now on."""
+        member = self.conductor.by_name(name)
+        facts = {} if member is None else {"worker": member.worker}
+        self.history.note("quarantined", {"name": name, **facts})
+
     def drain(self, member: Member) -> None:
         """A member is to leave after its present round, or in a few seconds if that takes longer;
         the rounds of the others go on."""
         self.conductor.drain(member)
         self._drained_at.setdefault(member.worker, time.monotonic())
+        self.history.note("drain", {"worker": member.worker})
         self.notify()
         self.waiting.wake([member.worker])
 
@@ -589,6 +602,7 @@ class CoordinatorState:
         self.bindings.reopen(member.name)
         self._expect_another_process(member.name)
         self.conductor.readmit(member)
+        self.history.note("allowed", {"worker": member.worker})
         self._change_removals()
         self._bar()
         self.notify()
@@ -607,7 +621,7 @@ class CoordinatorState:
                     self.notify()
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
-            self.reachability.watch(self.conductor, now)
+            self.reachability.watch(self.conductor, now, note=self.history.note)
             self._follow_allow_list()
 
     def _follow_allow_list(self) -> None:
@@ -670,6 +684,8 @@ class CoordinatorState:
 
     def catch_up_ordered(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
+        if member.worker not in self._catch_up_waits:
+            self.history.note("behind", {"worker": member.worker})
         self._catch_up_waits.setdefault(member.worker, 0)
 
     def late_members(self) -> list[Member]:

@@ -1,0 +1,261 @@
+"""What the history of a coordinator says: events for people, and the state of every worker.
+
+The file grows while it is read; only what was added is read again. Names and reasons in it come
+from other machines and are data, never markup.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedhp.cluster.history import events_in
+from fedhp.report.formatting import count, listed, seconds
+
+HISTORIES = "history-*.jsonl"
+MOST_READ = 1 << 24  # bytes at a time
+LONGEST_TEXT = 500  # characters of an event
+
+JOINING, READY, CATCHING_UP, LEFT = "joining", "ready", "catching up", "left"
+SUSPECT, DEAD, QUARANTINED = "suspect", "dead", "quarantined"
+SUSPENDED, REMOVED = "suspended", "removed"
+SILENT = (SUSPECT, DEAD)
+
+
+@dataclass(slots=True)
+class GrowingFile:
+    """A file of lines; new() gives the whole lines that were added since."""
+
+    path: Path
+    _inode: int = 0
+    _offset: int = 0
+
+    def new(self) -> tuple[bytes, bool]:
+        """The added lines, and whether the file is another one than before."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return b"", False
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            replaced = status.st_size < self._offset or status.st_ino != self._inode
+            if replaced:
+                self._offset = 0
+            first = self._inode == 0
+            self._inode = status.st_ino
+            file.seek(self._offset)
+            content = file.read(MOST_READ)
+        whole = content.rfind(b"\n") + 1
+        self._offset += whole
+        return content[:whole], replaced and not first
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event of a coordinator's history."""
+
+    at: float
+    round_index: int  # that was under way
+    kind: str
+    worker: int | None
+    text: str
+
+
+@dataclass(slots=True)
+class Membership:
+    """Who is in the run and in which state, from one line of the history to the next."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    # (last committed round, worker, state) of every change, in order.
+    changes: list[tuple[int, int, str]] = field(default_factory=list)
+    committed: int = 0
+    _before: dict[int, str] = field(default_factory=dict)  # silent workers: their state before
+    _waiting: bool = False
+
+    def state_after(self, round_index: int) -> dict[int, str]:
+        """Everyone's state when the round after this one was committed, or now."""
+        states: dict[int, str] = {}
+        for committed, worker, state in self.changes:
+            if committed > round_index:
+                break
+            states[worker] = state
+        return states
+
+    def name_of(self, worker: object) -> str:
+        """A worker's name, as its certificate has it."""
+        known = self.names.get(worker) if isinstance(worker, int) else None
+        return known or f"worker {worker}"
+
+    def follow(self, line: dict[str, Any]) -> Iterator[Happening]:
+        """Take in one line; what a viewer should see of it."""
+        try:
+            at, event = float(line["at"]), str(line["event"])
+            worker = line.get("worker")
+            number = worker if isinstance(worker, int) else None
+            shown = list(self._take(event, number, line))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return  # of another version, or damaged: the others count
+        for kind, text in shown:
+            yield Happening(at, self.committed + 1, kind, number, text[:LONGEST_TEXT])
+
+    def _take(
+        self, event: str, worker: int | None, line: dict[str, Any]
+    ) -> Iterator[tuple[str, str]]:
+        name = "" if worker is None else self.name_of(worker)
+        why = f": {line['why']}" if line.get("why") else ""
+        match event:
+            case "commit":
+                self.committed = int(line["round"])
+                for reported in line["reported"]:
+                    self._set(int(reported), READY)
+            case "attempt":
+                for participant in line["participants"]:
+                    if self.states.get(int(participant)) not in SILENT:
+                        self._set(int(participant), READY)
+                if self._waiting:
+                    self._waiting = False
+                    yield "resume", f"enough workers are ready for round {line['round']}"
+            case "lead":
+                self.committed = int(line["stand"][1])
+                for member, state in list(self.states.items()):
+                    if state in (READY, CATCHING_UP, *SILENT):
+                        self._set(member, JOINING)
+                yield "leader", f"{line['who']} leads, epoch {line['epoch']}"
+            case "join" if worker is not None:
+                again = worker in self.names
+                self.names[worker] = str(line["name"])
+                self._before.pop(worker, None)
+                self._set(worker, JOINING)
+                text = "joined again" if again else f"joined as worker {worker}"
+                yield "back" if again else "join", f"{line['name']} {text}"
+            case "leave" if worker is not None:
+                self._set(worker, LEFT)
+                yield "leave", f"{name} left{why}"
+            case "dismissed" if worker is not None:
+                self._set(worker, LEFT)
+                yield "leave", f"{name} left: it has finished"
+            case "suspect" | "dead" if worker is not None:
+                self._before.setdefault(worker, self.states.get(worker, READY))
+                self._set(worker, event)
+                yield event, f"{name} is {event}: no heartbeat for {seconds(line['seconds'])}"
+            case "heard" if worker is not None:
+                self._set(worker, self._before.pop(worker, READY))
+                yield "back", f"{name} sends heartbeats again"
+            case "behind" if worker is not None:
+                self._set(worker, CATCHING_UP)
+                yield CATCHING_UP, f"{name} takes the committed model from a peer"
+            case "quarantined":
+                if worker is not None:
+                    self._set(worker, QUARANTINED)
+                yield QUARANTINED, f"{line['name']} is quarantined: too many refused messages"
+            case "refused":
+                yield "refusal", f"{line['name'] or 'an unknown caller'} was refused{why}"
+            case "allowed" if worker is not None:
+                self._set(worker, LEFT)
+                yield "allowed", f"{name} may join again"
+            case "removed" if worker is not None:
+                self._set(worker, REMOVED)
+                yield REMOVED, f"{name} is removed{why}"
+            case "suspended" if worker is not None:
+                self._set(worker, SUSPENDED)
+                rounds = count(int(line["rounds"]), "round")
+                yield SUSPENDED, f"{name} is put aside for {rounds}{why}"
+            case "drain" if worker is not None:
+                yield "drain", f"{name} is to leave after its round"
+            case "waiting":
+                if line.get("why"):
+                    self._waiting = True
+                    yield "pause", str(line["why"])
+            case "paused":
+                yield "pause", f"paused{why}"
+            case "resumed":
+                yield "resume", f"round {line['round']} goes on"
+            case "frozen":
+                yield "pause", f"the coordinator did not run for {seconds(line['seconds'])}"
+            case "gave_up":
+                yield (
+                    "retry",
+                    f"round {line['round']} is tried again: attempt {line['attempt']} failed",
+                )
+            case "left_aside":
+                who = listed([self.name_of(each) for each in line["workers"]], most=5)
+                yield "retry", f"the round is tried again without {who}"
+            case "survey":
+                yield "survey", f"links were timed for {seconds(line['seconds'])}"
+            case "certificate":
+                yield "certificate", f"{line['name']} has a new certificate"
+            case "stopped":
+                yield "stop", f"the run is to end{why}"
+            case "finished":
+                for member, state in list(self.states.items()):
+                    if state in (READY, JOINING, CATCHING_UP):
+                        self._set(member, LEFT)
+                yield "finished", f"the run is over{why}"
+
+    def _set(self, worker: int, state: str) -> None:
+        if self.states.get(worker) != state:
+            self.states[worker] = state
+            self.changes.append((self.committed, worker, state))
+
+
+class Histories:
+    """All histories next to a record, followed as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, GrowingFile] = {}
+        self.membership = Membership()
+
+    def states(self) -> tuple[tuple[str, int, int], ...]:
+        """What tells whether something was added, without reading it."""
+        return tuple(
+            (name, status.st_size, status.st_mtime_ns)
+            for name in history_files(self._folder)
+            if (status := _status(self._folder / name)) is not None
+        )
+
+    def follow(self) -> tuple[list[Happening], bool]:
+        """What was added, and whether a file was replaced: then everything is to be read again."""
+        lines: list[dict[str, Any]] = []
+        for name in history_files(self._folder):
+            file = self._files.setdefault(name, GrowingFile(self._folder / name))
+            while True:
+                content, replaced = file.new()
+                if replaced:
+                    return [], True
+                if not content:
+                    break
+                lines += [line for line in events_in(content) if _has_time(line)]
+        if len(self._files) > 1:
+            lines.sort(key=lambda line: float(line["at"]))
+        return [happening for line in lines for happening in self.membership.follow(line)], False
+
+
+def history_files(folder: Path) -> list[str]:
+    """The names of the histories in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.name.startswith("history-")
+                and entry.name.endswith(".jsonl")
+                and entry.is_file(follow_symlinks=False)
+            )
+    except OSError:
+        return []
+
+
+def _has_time(line: dict[str, Any]) -> bool:
+    return isinstance(line.get("at"), int | float)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None

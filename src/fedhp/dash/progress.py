@@ -1,0 +1,185 @@
+"""The numbers of a run over its rounds: progress, decisions, one round."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedhp.dash.schema import (
+    Decisions,
+    ExplainedParagraph,
+    Explanation,
+    ListedRun,
+    NamedFact,
+    ProgressColumns,
+    RunDetails,
+)
+from fedhp.errors import RunError
+from fedhp.record.reader import Columns, RunReader
+from fedhp.report.describe import describe_run
+from fedhp.report.explain import VERDICT_MEANINGS, explain_round
+
+ROUND_COLUMNS = (
+    "round",
+    "clock",
+    "round_time",
+    "mean_waiting_time",
+    "mean_local_steps",
+    "learning_rate",
+    "links",
+    "bytes_sent",
+    "train_loss",
+    "rule",
+    "pace_setter",
+)
+FACTS = (
+    "mean_distance",
+    "distance_bound",
+    "planned_round_time",
+    "deadline",
+    "planned_transfer_time",
+    "transfer_time",
+)
+
+
+class NoSuchRound(RunError):
+    """A round or a worker that is not in the record."""
+
+
+def details(
+    entry: ListedRun, run: RunReader, *, names: list[str], actions: list[str]
+) -> RunDetails:
+    """What the views of a run need once."""
+    evaluation = run.meta("experiment")["evaluation"]
+    return RunDetails(
+        **entry.model_dump(),
+        names=names,
+        devices=list(run.meta("devices") or ()),
+        samples=list(run.meta("samples") or ()),
+        targets=list(evaluation["targets"]),
+        asynchronous=bool(run.meta("asynchronous")),
+        group_average=run.last_row("participation") is not None,
+        description=[NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)],
+        actions=actions,
+    )
+
+
+def progress(run: RunReader, *, after: int) -> ProgressColumns:
+    """Rounds and tests after a round."""
+    first = after + 1
+    with run.snapshot():
+        rounds = run.table("rounds", first_round=first, columns=ROUND_COLUMNS)
+        tests = run.table("evaluations", first_round=first)
+        spread = run.extremes("worker_evaluations", "accuracy", first_round=first)
+        losses = run.table("test_metrics", first_round=first)
+        sent = run.table("rounds", columns=("round", "bytes_sent"))
+        slowest = _slowest(run, rounds)
+    before = sum(
+        size for index, size in zip(sent["round"], sent["bytes_sent"], strict=True) if index < first
+    )
+    worst = dict(zip(spread["round"], spread["lowest"], strict=True))
+    best = dict(zip(spread["round"], spread["highest"], strict=True))
+    loss = {
+        index: value
+        for index, whole, value in zip(
+            losses["round"], losses["whole"], losses["loss"], strict=True
+        )
+        if not whole
+    }
+    indices = tests["round"]
+    return ProgressColumns(
+        rounds={**rounds, "slowest": slowest},
+        tests={
+            **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
+            "worst": [worst.get(index) for index in indices],
+            "best": [best.get(index) for index in indices],
+            "loss": [loss.get(index) for index in indices],
+        },
+        bytes_before=before,
+    )
+
+
+def _slowest(run: RunReader, rounds: Columns) -> list[int | None]:
+    """Who finished last in each of these rounds; None where nobody waits for anybody."""
+    if run.meta("asynchronous") or not any(rounds["mean_waiting_time"]):
+        return [None] * len(rounds["round"])
+    table = run.table(
+        "workers", first_round=rounds["round"][0], columns=("round", "worker", "worker_time")
+    )
+    last: dict[int, tuple[float, int]] = {}
+    for index, worker, time in _rows(table, "round", "worker", "worker_time"):
+        if time is not None and (index not in last or time > last[index][0]):
+            last[index] = time, worker
+    return [
+        last[index][1] if waiting and index in last else None
+        for index, waiting in _rows(rounds, "round", "mean_waiting_time")
+    ]
+
+
+def decisions(run: RunReader, *, after: int) -> Decisions:
+    """Distance and its bound, planned and real round time, and why links were kept or cut."""
+    first = after + 1
+    with run.snapshot():
+        rounds = run.table("rounds", first_round=first, columns=("round", "round_time", "links"))
+        facts = run.table("facts", first_round=first)
+        verdicts = run.table("verdicts", first_round=first)
+    rows = {index: row for row, index in enumerate(rounds["round"])}
+    values: dict[str, list[float | None]] = {name: [None] * len(rows) for name in FACTS}
+    for index, name, value in zip(facts["round"], facts["name"], facts["value"], strict=True):
+        if name in values:
+            values[name][rows[index]] = value
+    counts: dict[str, list[int]] = {}
+    for index, word, links in _rows(verdicts, "round", "verdict", "links"):
+        counts.setdefault(word, [0] * len(rows))[rows[index]] = links
+    return Decisions(
+        round=rounds["round"],
+        **values,
+        round_time=rounds["round_time"],
+        links=rounds["links"],
+        verdicts=counts,
+        words={word: VERDICT_MEANINGS.get(word, word) for word in counts},
+    )
+
+
+def explanation(run: RunReader, round_index: int) -> Explanation:
+    """The words of `fedhp explain`."""
+    return Explanation(
+        round=round_index,
+        paragraphs=[
+            ExplainedParagraph(title=paragraph.heading, text=paragraph.text)
+            for paragraph in explain_round(run, round_index)
+        ],
+    )
+
+
+def round_in_record(run: RunReader, round_index: int | None) -> int:
+    """The round, the last one for None; NoSuchRound if the record does not have it."""
+    last = run.rounds_done
+    if round_index is None and last:
+        return last
+    if (
+        round_index is None
+        or not 1 <= round_index <= last
+        or not run.table("rounds", round_index=round_index, columns=("round",))["round"]
+    ):
+        raise NoSuchRound(
+            f"round {round_index} is not in the record" if last else "no round is committed yet",
+            allowed=f"a round from 1 to {last}" if last else "a run with a committed round",
+            fix=f"ask for round {last}" if last else "wait for the first round",
+        )
+    return round_index
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(content) for content in value]
+    return value
+
+
+def _rows(table: Columns, *names: str) -> Any:
+    return zip(*(table[name] for name in names), strict=True)

@@ -1,0 +1,153 @@
+// How well, how fast, at which cost: one run, or several on common axes.
+
+import { choice, h, setHidden } from "../dom.js";
+import { DataTable } from "../datatable.js";
+import { saveCsv } from "../figure.js";
+import { dataSize, number, percent, score, seconds, whole } from "../format.js";
+import { LineChart } from "../linechart.js";
+
+const SUMMARY_EVERY = 5000; // ms; the summary reads the whole record
+
+/** Bytes sent up to each round. */
+function sums(values) {
+  let total = 0;
+  return values.map((value) => (total += value ?? 0));
+}
+
+export class Progress {
+  constructor(context) {
+    this.context = context;
+    this.several = context.all.length > 1;
+    this.axis = context.view.axis === "round" ? "round" : "clock";
+    this.band = true;
+    const metric = context.focus.info.metric;
+    const name = this.several ? "comparison" : context.file(context.focus);
+    this.metric = metric;
+    const switcher = choice("Against", [["clock", context.timeName], ["round", "round"]], this.axis, (axis) => {
+      this.axis = axis;
+      context.setAxis(axis);
+      this.draw();
+    });
+    const band = h("input", { type: "checkbox", checked: true, onchange: () => { this.band = band.checked; this.draw(); } });
+    const options = { sync: "progress" };
+    this.accuracy = new LineChart({
+      ...options, title: metric === "accuracy" ? "Test accuracy" : `Test ${metric}`, note: "mean of the workers; the band reaches from the worst to the best worker",
+      file: `${name}-${metric}`, height: 340, percent: metric === "accuracy", format: (value) => score(value, metric),
+    });
+    this.loss = new LineChart({ ...options, title: "Loss", note: this.several ? "on the test data, or while training where it was not tested" : "while training, and on the test data", file: `${name}-loss`, zero: true });
+    this.bytes = new LineChart({ ...options, title: "Data sent", note: "by all workers together, up to each round", file: `${name}-bytes`, zero: true, format: dataSize });
+    this.times = new LineChart({ ...options, title: "Round time", note: this.several ? "how long each round took" : "how long each round took, and how long a worker waited on average", file: `${name}-round-time`, zero: true, format: seconds });
+    this.steps = new LineChart({ ...options, title: "Local steps", note: "mean of the workers, per round", file: `${name}-steps`, zero: true });
+    this.charts = [this.accuracy, this.loss, this.bytes, this.times, this.steps];
+    this.element = h(
+      "div",
+      { class: "stack" },
+      h("div", { class: "row" }, switcher.element, h("label", { class: "check" }, band, "worst to best worker"), h("span", { class: "muted", text: "Drag in a chart to zoom." })),
+      this.accuracy.element,
+      this.several ? this.comparison() : null,
+      h("div", { class: "two" }, this.loss.element, this.bytes.element, this.times.element, this.steps.element),
+    );
+    this.lastSummary = 0;
+  }
+
+  comparison() {
+    const targets = [...new Set(this.context.all.flatMap((run) => run.info.targets ?? []))].sort((a, b) => a - b);
+    const targetText = (target) => (this.metric === "accuracy" ? percent(target, Number((100 * target).toFixed(6)) % 1 ? 1 : 0) : number(target));
+    const of = (run) => run.summary;
+    const reached = (run, target, kind) => {
+      const table = of(run)?.[kind];
+      const key = table && Object.keys(table).find((name) => Number(name) === target);
+      return key ? table[key] : null;
+    };
+    const known = (run, text) => (of(run) ? text : "…");
+    const column = (key, title, value, text) => ({ key, title, number: true, value, text: (run) => known(run, text(value(run), run)) });
+    this.table = new DataTable({
+      caption: "The runs in numbers",
+      keyOf: (run) => run.run,
+      columns: [
+        { key: "name", title: "Run", head_of_row: true, value: (run) => this.context.name(run) },
+        { key: "status", title: "Status", value: (run) => run.info.status },
+        { key: "rounds", title: "Rounds", number: true, value: (run) => run.info.rounds, text: (run) => whole(run.info.rounds) },
+        column("final", "Final", (run) => of(run)?.final_accuracy, (value) => score(value, this.metric)),
+        column("worst", "Worst", (run) => of(run)?.worst_worker_accuracy, (value) => score(value, this.metric)),
+        ...targets.map((target) => column(`to ${target}`, `To ${targetText(target)}`, (run) => reached(run, target, "time_to_target"), (value) => (value === null ? "not reached" : seconds(value)))),
+        ...targets.slice(-1).map((target) => column(`sent to ${target}`, `Sent to ${targetText(target)}`, (run) => reached(run, target, "bytes_to_target"), (value) => (value === null ? "not reached" : dataSize(value)))),
+        column("round", "Round", (run) => of(run)?.round_time, seconds),
+        column("waiting", "Waiting", (run) => of(run)?.mean_waiting_time, seconds),
+        column("steps", "Steps", (run) => of(run)?.mean_local_steps, (value) => number(value)),
+        column("bytes", "Data sent", (run) => of(run)?.bytes_sent, dataSize),
+      ],
+    });
+    return h(
+      "section",
+      { class: "card stack", "aria-label": "The runs in numbers" },
+      h("div", { class: "row spread" }, h("h2", { text: "In numbers" }), h("div", { class: "tools" }, h("button", { type: "button", text: "CSV", "aria-label": "Download the numbers as CSV", onclick: () => saveCsv(this.table.table(), "comparison-numbers") }))),
+      this.table.element,
+    );
+  }
+
+  async summaries() {
+    if (!this.several) return;
+    this.table.set(this.context.all);
+    const due = performance.now() - this.lastSummary > SUMMARY_EVERY || this.context.all.some((run) => !run.summary);
+    if (!due || this.reading) return;
+    this.reading = true;
+    this.lastSummary = performance.now();
+    for (const run of this.context.all) {
+      if (run.summary && run.summary.rounds === run.info.rounds && run.summary.status === run.info.status) continue;
+      try {
+        await run.refreshSummary();
+      } catch {
+        // The connection's state is told elsewhere; the next round tries again.
+      }
+      this.table.set(this.context.all);
+    }
+    this.reading = false;
+  }
+
+  draw() {
+    const { all } = this.context;
+    const byRound = this.axis === "round";
+    const xLabel = byRound ? "round" : `${this.context.timeName} (s)`;
+    const shared = { xLabel, xKey: this.axis, xFormat: byRound ? whole : seconds };
+    const x = (table) => (byRound ? table.round : table.clock) ?? [];
+    const name = (run, what) => (this.several ? this.context.name(run) : what);
+    const lines = (make) => all.flatMap((run) => make(run, this.context.look(run)).filter((line) => line.y.length));
+    const spread = (tests) => (this.band ? { low: tests.worst ?? [], high: tests.best ?? [] } : {});
+    this.accuracy.set({
+      ...shared,
+      lines: lines((run, look) => [
+        { name: name(run, "workers"), look, x: x(run.tests), y: run.tests.accuracy ?? [], ...spread(run.tests) },
+        ...(this.several || !(run.tests.mean_model_accuracy ?? []).some(Number.isFinite) ? [] : [{ name: "mean model", look: 1, x: x(run.tests), y: run.tests.mean_model_accuracy }]),
+      ]),
+    });
+    this.loss.set({
+      ...shared,
+      lines: lines((run, look) => {
+        const test = { name: name(run, "test"), look: this.several ? look : 1, x: x(run.tests), y: run.tests.loss ?? [] };
+        const train = { name: name(run, "training"), look, x: x(run.rounds), y: run.rounds.train_loss ?? [] };
+        const tested = test.y.some(Number.isFinite);
+        return this.several ? [tested ? test : train] : tested ? [train, test] : [train];
+      }),
+    });
+    this.bytes.set({ ...shared, lines: lines((run, look) => [{ name: name(run, "data sent"), look, x: x(run.rounds), y: sums(run.rounds.bytes_sent ?? []) }]) });
+    this.times.set({
+      ...shared,
+      lines: lines((run, look) => [
+        { name: name(run, "round"), look, x: x(run.rounds), y: run.rounds.round_time ?? [] },
+        ...(this.several ? [] : [{ name: "waiting", look: 1, x: x(run.rounds), y: run.rounds.mean_waiting_time ?? [] }]),
+      ]),
+    });
+    this.steps.set({ ...shared, lines: lines((run, look) => [{ name: name(run, "steps"), look, x: x(run.rounds), y: run.rounds.mean_local_steps ?? [] }]) });
+    setHidden(this.steps.element, false);
+  }
+
+  update() {
+    this.draw();
+    this.summaries();
+  }
+
+  destroy() {
+    for (const chart of this.charts) chart.destroy();
+  }
+}
