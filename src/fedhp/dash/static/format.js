@@ -83,7 +83,9 @@ export function words(name) {
 export function axisTexts(values, { unit = "", factor = 1 } = {}) {
   const scaled = values.map((value) => value * factor);
   const step = scaled.length > 1 ? Math.abs(scaled[1] - scaled[0]) : Math.abs(scaled[0] ?? 1) || 1;
-  const decimals = Math.min(6, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+  // 0.25 needs two decimals, 0.5 one.
+  const shows = (digits) => Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) < 1e-6 * step * 10 ** digits;
+  const decimals = [0, 1, 2, 3, 4, 5].find(shows) ?? 6;
   return scaled.map((value) => `${value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}${unit}`);
 }
 

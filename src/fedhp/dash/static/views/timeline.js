@@ -162,7 +162,7 @@ export class Timeline {
 
   margin(context) {
     const { focus } = this.context;
-    context.font = font(12);
+    context.font = font(12, "700"); // the pace setter is bold
     const names = this.rows.slice(0, 200).map((row) => context.measureText(short(focus.name(row.worker))).width);
     return Math.ceil(Math.max(40, ...names)) + 12;
   }
