@@ -26,6 +26,7 @@ HEAVY = (
 )
 PUBLIC = [
     "Action",
+    "ChangingTopology",
     "Dataset",
     "Decision",
     "DirectedMixing",

@@ -268,6 +268,8 @@ class EventLoop:
             available,
             self.world.network(self.clock),
             self.context.share_done(self.clock),
+            topology=self.context.federation.topology_at(round_index),
+            changing=self.context.federation.changing is not None,
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=turn
