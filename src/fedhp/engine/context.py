@@ -116,11 +116,15 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         rounds=experiment.rounds,
         seed=experiment.seed,
         model_bits=model_bits,
+        batch_size=experiment.training.batch_size,
         source=source,
     )
+    if world.constant is not None or (world.trace is not None and world.trace.has_links):
+        return world  # its links change rarely, or never
     links = experiment.world.bandwidth
     sharing = experiment.workers if links.sharing else 1
-    slowest = world.model_bits * sharing / (links.low * world.unit_bits) + links.latency
+    line = 1.0 if world.lines is None else float(world.lines.both.min())
+    slowest = world.model_bits * sharing / (line * links.low * world.unit_bits) + links.latency
     if slowest > TRANSFER_INTERVALS * links.interval:
         raise ConfigError(
             f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",

@@ -164,7 +164,7 @@ class RoundLoop:
             round_index=round_index,
             clock=last.clock,
             learning_rate=rate_at(self.context, round_index, last.clock),
-            available=self.world.available(round_index),
+            available=self.world.available(round_index, last.clock),
             network=self.world.monitored(last.started if late else last.clock, round_index),
             share_done=self.context.share_done(last.clock),
             topology=self.context.federation.topology_at(round_index),

@@ -170,6 +170,14 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     _check_groups(experiment, stage.algorithm, source)
     _check_changing(experiment, stage, source)
+    if experiment.cluster.emulate and experiment.world.device_trace is not None:
+        raise ConfigError(
+            "is set, but workers of a network that emulate step times do not read this file",
+            key="world.device_trace",
+            source=source,
+            allowed="world.trace, which every worker gets with --trace FILE",
+            fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
+        )
     if isinstance(stage.algorithm, FreeLinks):
         raise ConfigError(
             f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
