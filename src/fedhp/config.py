@@ -249,6 +249,7 @@ class WorldConfig(ConfigSection):
     away: list[AbsenceConfig] = []
     away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
     trace: Annotated[str, Field(min_length=1)] | None = None  # CSV of a recorded world
+    trace_repeat: bool = False  # begin again after its end; false: the last values hold
     device_trace: Annotated[str, Field(min_length=1)] | None = None  # FedScale's, JSON or CSV
     availability_trace: Annotated[str, Field(min_length=1)] | None = None  # FedScale's
     availability_speed: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0  # trace s per virtual s
@@ -257,8 +258,8 @@ class WorldConfig(ConfigSection):
 
     def without_files(self) -> WorldConfig:
         """The same world without its recordings, which are files of one machine."""
-        files = {"trace": None, "device_trace": None, "availability_trace": None}
-        return self.model_copy(update=files)
+        files = dict.fromkeys(("trace", "device_trace", "availability_trace"))
+        return self.model_copy(update={**files, "trace_repeat": False})
 
     @model_validator(mode="after")
     def _one_source_of_speeds(self) -> WorldConfig:
@@ -268,6 +269,13 @@ class WorldConfig(ConfigSection):
                 "is set, and so is world.trace: both say how fast devices and links are",
                 allowed="one of world.trace and world.device_trace",
                 fix="remove one of the two",
+            )
+        if self.trace_repeat and self.trace is None:
+            raise wrong_setting(
+                "trace_repeat",
+                "has no effect: world.trace is not set",
+                allowed="world.trace_repeat with world.trace only",
+                fix="remove world.trace_repeat, or set world.trace",
             )
         given = self.bandwidth.uplink != 1.0 or self.bandwidth.downlink != 1.0
         if self.device_trace is not None and self.bandwidth.per == "link":
@@ -454,6 +462,7 @@ ADDED = (
     "world.bandwidth.jitter",
     "world.availability_speed",
     "world.trace_clients",
+    "world.trace_repeat",
 )
 
 # Settings that do not change the results; they may differ when a run is resumed.

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import inf
+from math import inf, nextafter
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,11 @@ class Trace:
     downlink: dict[int, _Series] = field(default_factory=dict)
     presence: dict[int, _Series] = field(default_factory=dict)  # 1: available; none: always
     other_time: dict[int, _Series] = field(default_factory=dict)  # none: 0
+    length: float = inf  # s after which it begins again; infinity: the last values hold
+
+    def within(self, time: float) -> float:
+        """A virtual time as one of the recording."""
+        return time if self.length == inf else time % self.length
 
     @property
     def has_links(self) -> bool:
@@ -61,6 +66,7 @@ class Trace:
 
     def bandwidth_at(self, time: float, unit_bits: float) -> FloatArray:
         """Bits per second, [N] or [N, N]."""
+        time = self.within(time)
         if not self.per_link:
             return np.array(
                 [self.bandwidth[i, i].at(time) * unit_bits for i in range(self.workers)]
@@ -72,6 +78,7 @@ class Trace:
 
     def lines_at(self, time: float, unit_bits: float) -> tuple[FloatArray, FloatArray]:
         """Bits per second that every worker sends and receives at, [N] each."""
+        time = self.within(time)
         up, down = (
             np.array([series[i].at(time) * unit_bits for i in range(self.workers)])
             for series in (self.uplink, self.downlink)
@@ -80,7 +87,7 @@ class Trace:
 
     def available_at(self, time: float) -> BoolArray:
         """Which workers are available, [N]."""
-        here = np.ones(self.workers, dtype=np.bool_)
+        here, time = np.ones(self.workers, dtype=np.bool_), self.within(time)
         for worker, series in self.presence.items():
             here[worker] = series.at(time) > 0
         return here
@@ -88,38 +95,41 @@ class Trace:
     def seconds_away(self, time: float) -> FloatArray:
         """How long until each worker is available again, [N]; infinity for never."""
         seconds = np.where(self.available_at(time), 0.0, inf)
+        now = self.within(time)
         for worker in np.flatnonzero(seconds).tolist():
             series = self.presence[worker]
-            first = bisect_right(series.times, time)
-            back = (
-                at
-                for at, here in zip(series.times[first:], series.values[first:], strict=True)
-                if here
-            )
-            seconds[worker] = next(back, inf) - time
+            back = [at for at, here in zip(series.times, series.values, strict=True) if here]
+            later = [at for at in back if at > now]
+            if later:
+                seconds[worker] = later[0] - now
+            elif back:  # in the next repetition, whose first value holds from its start
+                first = 0.0 if series.values[0] else back[0]
+                seconds[worker] = self.length + first - now
         return seconds
 
     def other_time_at(self, worker: int, time: float) -> float:
         """Seconds of a round besides steps and transfers."""
-        return self.other_time[worker].at(time) if worker in self.other_time else 0.0
+        recorded = self.other_time.get(worker)
+        return 0.0 if recorded is None else recorded.at(self.within(time))
 
     def next_change(self, time: float) -> float:
         """When the next bandwidth is recorded; infinity after the last."""
-        links = (self.bandwidth, self.uplink, self.downlink)
+        links, now = (self.bandwidth, self.uplink, self.downlink), self.within(time)
         following = [
             series.times[index]
             for series in chain.from_iterable(recorded.values() for recorded in links)
-            if (index := bisect_right(series.times, time)) < len(series.times)
+            if (index := bisect_right(series.times, now)) < len(series.times)
         ]
-        return min(following, default=inf)
+        change = time - now + min(min(following, default=inf), self.length)
+        return max(change, nextafter(time, inf))  # the sum may round down
 
     def step_time_at(self, worker: int, time: float) -> float:
         """Seconds per step."""
-        return self.step_time[worker].at(time)
+        return self.step_time[worker].at(self.within(time))
 
 
-def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
-    """Read and check a trace."""
+def read_trace(path: str | Path, *, workers: int, repeat: bool = False, source: str = "") -> Trace:
+    """Read and check a trace; repeat: after its end it begins again."""
     file = Path(path)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
@@ -136,7 +146,19 @@ def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
     _check_one_kind(trace, path)
     _check_lines(trace, path)
     _check_complete(trace, path, source)
-    return trace
+    return replace(trace, length=_length(rows, path)) if repeat else trace
+
+
+def _length(rows: list[dict[str, str]], path: str | Path) -> float:
+    """The last row holds for as long as rows are apart on average."""
+    times = sorted({float(row["time"]) for row in rows})
+    if times[-1] == 0:
+        raise DataError(
+            f"world.trace = {path}: all rows have the time 0, so there is nothing to repeat",
+            allowed="a trace with rows of several times",
+            fix="remove world.trace_repeat: the values hold for ever",
+        )
+    return times[-1] + (times[-1] - times[0]) / max(1, len(times) - 1)
 
 
 def _add(trace: Trace, row: dict[str, str], where: str) -> None:

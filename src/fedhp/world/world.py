@@ -184,7 +184,9 @@ def build_world(
 ) -> World:
     """The world of an experiment; model_bits is the true size, which the config may override.
     batch_size: of a local step, for devices that are known by their time per sample."""
-    trace = read_trace(config.trace, workers=workers, source=source) if config.trace else None
+    trace: Trace | None = None
+    if config.trace:
+        trace = read_trace(config.trace, workers=workers, repeat=config.trace_repeat, source=source)
     devices = build_devices(config, workers=workers, seed=seed, source=source)
     constant: FloatArray | None = None
     recorded: RecordedPresence | None = trace if trace is not None and trace.presence else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.config import WorldConfig
+from fedhp.config import WorldConfig, parse
 from fedhp.errors import ConfigError, DataError, FedhpError
 from fedhp.world import build_world
 from fedhp.world.trace import Trace, read_trace
@@ -87,6 +87,39 @@ def test_lines_presence_and_other_time(tmp_path: Path) -> None:
     assert world.link_time(pair[:, ::-1], **nothing, directed=True).tolist() == [12.0]
     assert world.available(1, 9.0).tolist() == [False, True]  # it comes back first
     assert world.other_times(0.0).tolist() == [0.5, 0.0]
+
+
+def test_a_repeated_trace_begins_again(tmp_path: Path) -> None:
+    """Rows 10 s apart, so that the last one holds for 10 s: 30 s in all."""
+    text = "time,worker,bandwidth,step_time,available\n" + "".join(
+        f"{time},{worker},{1 + time / 10},{0.1 + time / 100},{int(worker == 1 or time == 10)}\n"
+        for time in (0, 10, 20)
+        for worker in (0, 1)
+    )
+    path = write(tmp_path, text)
+    once, again = (read_trace(path, workers=2, repeat=repeat) for repeat in (False, True))
+    assert (once.length, again.length) == (np.inf, 30.0)
+    for time in (0.0, 5.0, 10.0, 25.0):
+        for later in (0, 30, 300):
+            assert again.bandwidth_at(time + later, 1.0).tolist() == (
+                once.bandwidth_at(time, 1.0).tolist()
+            )
+            assert again.step_time_at(0, time + later) == once.step_time_at(0, time)
+            assert (again.available_at(time + later) == once.available_at(time)).all()
+    assert [once.next_change(time) for time in (0.0, 20.0, 99.0)] == [10.0, np.inf, np.inf]
+    assert [again.next_change(time) for time in (0.0, 20.0, 99.0)] == [10.0, 30.0, 100.0]
+    assert once.seconds_away(21.0).tolist() == [np.inf, 0.0]
+    assert again.seconds_away(21.0).tolist() == [19.0, 0.0]
+    time = 0.0
+    for _ in range(10_000):  # never the same moment twice, or a transfer would not end
+        assert again.next_change(time) > time
+        time = again.next_change(time)
+    assert time == pytest.approx(100_000)
+    constant = write(tmp_path, "time,worker,bandwidth\n0,0,1\n0,1,1\n")
+    with pytest.raises(DataError, match="nothing to repeat"):
+        read_trace(constant, workers=2, repeat=True)
+    with pytest.raises(ConfigError, match=r"world\.trace is not set"):
+        parse({"world": {"trace_repeat": True}})
 
 
 HEAD = "time,worker,peer,bandwidth,step_time\n"

@@ -80,6 +80,8 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
                 allowed="the file of this machine, given with --trace",
                 fix="start this worker with --trace FILE",
             )
+    if means.trace is None and isinstance(tables["world"], dict):
+        tables["world"].pop("trace_repeat", None)
     experiment = _as_worker(parse(tables, source=SOURCE))
     check_trusted(experiment, means.trust, source=SOURCE)
     return experiment
