@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedhp import components
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, ChangingTopology, FloatArray, IntArray, Topology
 
@@ -37,6 +37,7 @@ TOPOLOGIES = {
     "small_world": "fedhp.topologies:small_world",
 }
 
+LONGEST_PERIOD = 10_000  # rounds of a topology that changes, all of which are checked
 _ROWS = 1 << 20  # links checked at a time: a full mesh of 10,000 has 50 million
 
 
@@ -267,13 +268,44 @@ def topologies(
         topology = checked(built)
         _check_connected(topology, name, source)
         return topology, None
-    changing = ChangingTopology(lambda round_index: checked(built.at(round_index)), built.period)
+
+    def at(round_index: int) -> Topology:
+        try:
+            pairs = built.at(round_index)
+        except FedhpError:
+            raise
+        except Exception as error:  # the code of a user may fail in any way
+            words = " ".join(str(error).split())
+            raise ConfigError(
+                f"{name!r} fails in round {round_index}: {type(error).__name__}: {words}"
+                f"{at_user_place(error)}",
+                key="topology.name",
+                source=source,
+                allowed="a function that gives the links of every round, counted from 1",
+                fix="correct the topology",
+            ) from error
+        return checked(pairs)
+
+    _check_period(built.period, name, source)
+    changing = ChangingTopology(at, built.period)
     if built.period is None:
         return round_topology(changing, 1), changing
     links = [round_topology(changing, number + 1).links for number in range(built.period)]
     topology = topology_from(workers, np.concatenate(links))
     _check_connected(topology, name, source)
     return topology, changing
+
+
+def _check_period(period: Any, name: str, source: str) -> None:
+    if period is None or (isinstance(period, int) and 1 <= period <= LONGEST_PERIOD):
+        return
+    raise ConfigError(
+        f"{name!r} repeats after {period!r} rounds",
+        key="topology.name",
+        source=source,
+        allowed=f"a whole number from 1 to {LONGEST_PERIOD}, or None: it never repeats",
+        fix="correct the period of the ChangingTopology",
+    )
 
 
 def round_topology(changing: ChangingTopology, round_index: int) -> Topology:

@@ -254,6 +254,14 @@ def never_connected(workers: int, seed: int) -> ChangingTopology:
     return ChangingTopology(lambda number: np.array([[0, 1]]), period=3)
 
 
+def broken(workers: int, seed: int) -> ChangingTopology:
+    return ChangingTopology(lambda number: [][number], period=2)
+
+
+def endless(workers: int, seed: int) -> ChangingTopology:
+    return ChangingTopology(lambda number: np.array([[0, 1]]), period=0)
+
+
 def to_nobody(workers: int, seed: int) -> ChangingTopology:
     return ChangingTopology(lambda number: np.array([[0, number]]), period=None)
 
@@ -265,6 +273,10 @@ def test_own_topologies_may_change_and_are_checked() -> None:
         build(f"{__name__}:wrong_weights", 3)
     with pytest.raises(ConfigError, match="no path from worker 0 to worker 2"):
         build(f"{__name__}:never_connected", 3)
+    with pytest.raises(ConfigError, match=r"fails in round 1: IndexError.*test_topologies\.py"):
+        build(f"{__name__}:broken", 3)
+    with pytest.raises(ConfigError, match="repeats after 0 rounds"):
+        build(f"{__name__}:endless", 3)
     bad = changing(f"{__name__}:to_nobody", 3)
     round_topology(bad, 2)
     with pytest.raises(ConfigError, match="unknown worker 3"):

@@ -55,8 +55,8 @@ def _check_ring(
     added = name in ADDED_NAMES or federation.changing is not None
     if isinstance(algorithm, DPSGD | LDSGD) and algorithm.neighbors is None and added:
         raise ConfigError(
-            f"{experiment.algorithm.name!r} mixes on its own ring unless it is told otherwise, so "
-            f"topology.name = {name!r} would have no effect",
+            f"{experiment.algorithm.name!r} mixes on its own ring by default, so topology.name = "
+            f"{name!r} would have no effect",
             key="algorithm.neighbors",
             source=source,
             allowed="'base' (the links of [topology]) or 'ring'",

@@ -186,22 +186,21 @@ def _times(facts: Mapping[str, Any], field: str, where: str, period: float) -> F
             allowed="a list of times in seconds",
             fix="correct that client, or remove it",
         )
-    times = np.array(values, dtype=np.float64)
-    if times.size and not ((times >= 0) & (times <= period)).all():
-        bad = times[~((times >= 0) & (times <= period))][0]
+    bad = next((value for value in values if not 0 <= value <= period), None)
+    if bad is not None:
         raise DataError(
-            f"{where}: the {field} time {bad:g}",
+            f"{where}: the {field} time {_short(bad)}",
             allowed=f"times from 0 to finish_time = {period:g}",
             fix="correct that client, or remove it",
         )
-    return times
+    return np.array(values, dtype=np.float64)
 
 
 def _number(
     facts: Mapping[str, Any], field: str, where: str, *, least: float, most: float
 ) -> float:
     value: Any = facts.get(field)
-    if not _is_number(value) or not least <= float(value) <= most:  # NaN is refused, too
+    if not _is_number(value) or not least <= value <= most:  # NaN is refused, too
         raise DataError(
             f"{where}: {field} is {_short(value)}",
             allowed=f"a number from {least:g} to {most:g}",

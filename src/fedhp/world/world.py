@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedhp.config import WorldConfig
+from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import Lines, Network
 from fedhp.types import BoolArray, FloatArray, IntArray
@@ -197,6 +198,14 @@ def build_world(
         if clients is not None:
             devices = constant_devices(clients.step_time, name="client")
             constant = clients.bandwidth
+        if times is not None and recorded is not None:
+            raise ConfigError(
+                f"is set, but {config.trace} says who is available as well",
+                key="world.availability_trace",
+                source=source,
+                allowed="one of world.availability_trace and a world.trace with availability",
+                fix="remove world.availability_trace, or the column available",
+            )
         recorded = times or recorded
     return World(
         workers=workers,

@@ -191,6 +191,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("device", {"1": {"computation": 5, "communication": 0}}, "communication is 0"),
     ("device", {"1": {"computation": True, "communication": 5}}, "computation is True"),
     ("device", {"1": {"computation": 1e7, "communication": 5}}, "would take 300000 s"),
+    ("device", {"1": {"computation": 10**400, "communication": 5}}, "computation is 1000"),
     ("device", {"1": [5, 5]}, r"client 1 is \[5, 5\]"),
     ("device", {}, "the file has 0 clients, but workers = 1"),
     ("device", "client,computation\n1,5\n", "the columns are client, computation"),
@@ -273,6 +274,9 @@ def test_what_cannot_be_together_is_refused(tmp_path: Path) -> None:
         world_of(device_trace=file, trace=str(tmp_path / "t.csv"))
     with pytest.raises(ConfigError, match="one bandwidth for each worker"):
         world_of(device_trace=file, bandwidth={"per": "link"})
+    both = save(tmp_path, "t.csv", "time,worker,available\n0,0,1\n5,0,0\n")
+    with pytest.raises(ConfigError, match="who is available as well"):
+        world_of(trace=str(both), availability_trace=str(save(tmp_path, "a.json", TIMES)))
     with pytest.raises(ConfigError, match="8 clients, but workers = 9"):
         world_of(device_trace=file, workers=9)
     with pytest.raises(DataError, match="cannot be read"):
