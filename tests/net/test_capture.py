@@ -15,7 +15,7 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader
-from fedhp.report.capture import captured_rows
+from fedhp.report.capture import CAPTURED_COLUMNS, captured_rows
 from fedhp.world.trace import read_trace
 
 WORKERS, ROUNDS = 4, 5
@@ -139,14 +139,30 @@ def test_runs_of_other_algorithms_are_captured_too(algorithm: str, tmp_path: Pat
     assert 0.15 < clock[-1] / ROUNDS < 3  # three steps of 0.1 s, and the rest
 
 
+def test_a_shared_connection_is_captured_in_both_directions(tmp_path: Path) -> None:
+    settings = experiment("pens", rounds=3, world={"bandwidth": {"sharing": True}})
+    folder = run_network(settings, tmp_path / "run")
+    (path,) = fedhp.export(folder, trace=tmp_path / "cluster.csv")
+    trace = read_trace(path, workers=WORKERS)
+    assert trace.uplink.keys() == trace.downlink.keys() == set(range(WORKERS))
+    assert not trace.bandwidth
+    with RunReader(folder) as run:
+        clock = run.array("rounds", "clock")
+        for worker in range(WORKERS):  # what was learned in a round is in the plan of the next
+            speeds = [run.table("workers", round_index=n)["bandwidth"][worker] for n in (2, 3, 3)]
+            known = [trace.uplink[worker].at(time) for time in (0.0, clock[0], clock[1])]
+            assert known == pytest.approx([speed / 1e6 for speed in speeds])  # MB/s
+    assert len(replayed(settings, path, tmp_path / "twin")) == 3
+
+
 def test_absent_workers_are_absent_in_the_replay(real: Path, tmp_path: Path) -> None:
     """As after a worker that did not take part in rounds 2 and 3."""
     with RunReader(real) as run:
         rows = captured_rows(run)
         starts = [0.0, *run.array("rounds", "clock").tolist()]
-    header = "time,worker,peer,bandwidth,step_time,available,other_time"
+    header = ",".join(CAPTURED_COLUMNS)
     gone = [
-        (*row[:5], 0, None) if row[1] == 1 and row[2] is None and row[0] in starts[1:3] else row
+        (*row[:-2], 0, None) if row[1] == 1 and row[2] is None and row[0] in starts[1:3] else row
         for row in rows
     ]
     text = "\n".join(",".join("" if v is None else str(v) for v in row) for row in gone)

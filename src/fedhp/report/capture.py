@@ -19,9 +19,10 @@ from fedhp.types import LinkVerdict
 from fedhp.world.network import BITS
 
 CAPTURED_COLUMNS = (
-    *("time", "worker", "peer", "bandwidth"),
+    *("time", "worker", "peer", "bandwidth", "uplink", "downlink"),
     *("step_time", "available", "other_time"),
 )
+STEP_TIME = CAPTURED_COLUMNS.index("step_time")
 LEAST_SECONDS = 1e-6  # of a transfer: a shorter one says nothing about the link
 Row: TypeAlias = tuple[Any, ...]  # of CAPTURED_COLUMNS
 Rates: TypeAlias = dict[tuple[int, int], float]  # bits per second by link, smaller worker first
@@ -45,7 +46,8 @@ def captured_rows(run: RunReader) -> list[Row]:
     unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
     asynchronous = bool(run.meta("asynchronous"))
     rounds = list(_rounds(run))
-    per_worker = bool(run.meta("experiment")["world"]["bandwidth"]["sharing"]) or any(
+    sharing = bool(run.meta("experiment")["world"]["bandwidth"]["sharing"])
+    per_worker = sharing or any(
         row["verdict"] == LinkVerdict.TREE.word for done in rounds for row in done.links
     )
     rates = {} if per_worker else {done.number: _rates(run, done) for done in rounds}
@@ -57,12 +59,18 @@ def captured_rows(run: RunReader) -> list[Row]:
             worker, speed = row["worker"], speeds.get((done.number, row["worker"]))
             here = None if asynchronous else int(row["worker_time"] is not None)
             bandwidth = None if speed is None else 8 * speed / unit
+            # A shared connection does as much in each direction, and one does not slow the other.
+            links = (None, bandwidth, bandwidth) if sharing else (bandwidth, None, None)
             rows.append(
-                (done.start, worker, None, bandwidth, row["step_time"], here, other.get(worker))
+                (done.start, worker, None, *links, row["step_time"], here, other.get(worker))
             )
         for (a, b), rate in sorted(rates.get(done.number, {}).items()):
-            rows.append((done.start, a, b, rate / unit, None, None, None))
+            rows.append(_link_row(done.start, a, b, rate / unit))
     return rows
+
+
+def _link_row(time: float, a: int, b: int, bandwidth: float) -> Row:
+    return (time, a, b, bandwidth, None, None, None, None, None)
 
 
 def _rounds(run: RunReader) -> Iterator[_Round]:
@@ -122,7 +130,7 @@ def _unmeasured(rates: Mapping[int, Rates], workers: int, unit: float) -> list[R
         for worker in range(workers)
     }
     return [
-        (0.0, a, b, min(speed[a], speed[b]) / unit, None, None, None)
+        _link_row(0.0, a, b, min(speed[a], speed[b]) / unit)
         for a, b in combinations(range(workers), 2)
         if (a, b) not in measured
     ]

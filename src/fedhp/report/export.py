@@ -22,7 +22,7 @@ from fedhp.files import new_file, storage_errors, write_parts
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
-from fedhp.report.capture import CAPTURED_COLUMNS, captured_rows
+from fedhp.report.capture import CAPTURED_COLUMNS, STEP_TIME, captured_rows
 from fedhp.report.groups import FINISHED, Batch
 from fedhp.report.paired import compare_all
 from fedhp.report.rounds import check_round
@@ -313,7 +313,7 @@ def trace_csv(run: RunReader) -> str:
     check_round(run, None)
     if run.meta("network"):
         captured = captured_rows(run)
-        _refuse_unknown(run, {row[1] for row in captured if row[4] is not None})
+        _refuse_unknown(run, {row[1] for row in captured if row[STEP_TIME] is not None})
         return csv_text([CAPTURED_COLUMNS, *captured])
     replayed = _replayed_trace(run)
     _refuse_per_link(run, replayed)
