@@ -66,7 +66,7 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
         types,
         ("NeighborMixing", "DirectedMixing", "PeerScoring", "GroupAverage"),
     ),
-    ("Topologies", types, ("Topology",)),
+    ("Topologies", types, ("Topology", "ChangingTopology")),
     (
         "Topologies",
         graph,

@@ -40,6 +40,7 @@ _HOMES = {
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
     "Topology": "fedhp.types",
+    "ChangingTopology": "fedhp.types",
     "Federation": "fedhp.algorithms",
     "Observation": "fedhp.algorithms",
     "Task": "fedhp.learn.task",
@@ -47,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "Action",
+    "ChangingTopology",
     "Dataset",
     "Decision",
     "DirectedMixing",
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
     from fedhp.learn.task import Task
     from fedhp.types import (
         Action,
+        ChangingTopology,
         Dataset,
         Decision,
         DirectedMixing,

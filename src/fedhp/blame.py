@@ -14,7 +14,11 @@ _OPTIONS = {
     "--max-workers": "workers",
     "--min-workers": "cluster.min_workers",
 }
-_DATA_KEYS = ("data.path", "data.name", "world.trace")  # named in the errors about data
+# Named in the errors about data.
+_DATA_KEYS = (
+    *("data.path", "data.name", "world.trace"),
+    *("world.device_trace", "world.availability_trace"),
+)
 _NOT_SET = "data.path = not set"
 
 

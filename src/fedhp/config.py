@@ -160,6 +160,16 @@ class DeviceConfig(ConfigSection):
     sd: Annotated[float, Field(ge=0, le=1)] = 0.15  # of one step, as a share of the mean
 
 
+LineFactor = Annotated[float, Field(ge=1e-6, le=1e6)]
+
+
+class LineConfig(ConfigSection):
+    """One direction of the workers' lines: each draws its own factor once, uniformly."""
+
+    low: LineFactor
+    high: LineFactor
+
+
 class BandwidthConfig(ConfigSection):
     """The links: uniform between low and high, changing in virtual time."""
 
@@ -172,6 +182,11 @@ class BandwidthConfig(ConfigSection):
     sharing: bool = False  # a worker's bandwidth is divided among its active transfers
     latency: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # s per transfer
     during_transfer: Literal["fixed", "trace"] = "fixed"  # trace: a link changes as it transfers
+    # What a worker sends and receives at, in multiples of its bandwidth: a number for all, one for
+    # each worker, or a range from which each draws its own.
+    uplink: LineFactor | LineConfig | list[LineFactor] = 1.0
+    downlink: LineFactor | LineConfig | list[LineFactor] = 1.0
+    jitter: Annotated[float, Field(ge=0, le=2)] = 0.0  # sd of a transfer's time, as a share
 
     @model_validator(mode="after")
     def _order(self) -> BandwidthConfig:
@@ -182,6 +197,15 @@ class BandwidthConfig(ConfigSection):
                 allowed=f"at most {self.high}",
                 fix="swap low and high, or increase high",
             )
+        for name in ("uplink", "downlink"):
+            line = getattr(self, name)
+            if isinstance(line, LineConfig) and line.low > line.high:
+                raise wrong_setting(
+                    f"{name}.low",
+                    f"the value {line.low} is above high = {line.high}",
+                    allowed=f"at most {line.high}",
+                    fix="swap low and high, or increase high",
+                )
         return self
 
 
@@ -225,7 +249,50 @@ class WorldConfig(ConfigSection):
     away: list[AbsenceConfig] = []
     away_probability: Annotated[float, Field(ge=0, lt=1)] = 0.0
     trace: Annotated[str, Field(min_length=1)] | None = None  # CSV of a recorded world
+    trace_repeat: bool = False  # begin again after its end; false: the last values hold
+    device_trace: Annotated[str, Field(min_length=1)] | None = None  # FedScale's, JSON or CSV
+    availability_trace: Annotated[str, Field(min_length=1)] | None = None  # FedScale's
+    availability_speed: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0  # trace s per virtual s
+    trace_clients: Literal["random", "first"] = "random"  # which clients become the workers
     charge_estimators: bool = False  # count the estimators' gradients on the virtual clock
+
+    def without_files(self) -> WorldConfig:
+        """The same world without its recordings, which are files of one machine."""
+        files = dict.fromkeys(("trace", "device_trace", "availability_trace"))
+        return self.model_copy(update={**files, "trace_repeat": False})
+
+    @model_validator(mode="after")
+    def _one_source_of_speeds(self) -> WorldConfig:
+        if self.device_trace is not None and self.trace is not None:
+            raise wrong_setting(
+                "device_trace",
+                "is set, and so is world.trace: both say how fast devices and links are",
+                allowed="one of world.trace and world.device_trace",
+                fix="remove one of the two",
+            )
+        if self.trace_repeat and self.trace is None:
+            raise wrong_setting(
+                "trace_repeat",
+                "has no effect: world.trace is not set",
+                allowed="world.trace_repeat with world.trace only",
+                fix="remove world.trace_repeat, or set world.trace",
+            )
+        given = self.bandwidth.uplink != 1.0 or self.bandwidth.downlink != 1.0
+        if self.device_trace is not None and self.bandwidth.per == "link":
+            raise wrong_setting(
+                "bandwidth.per",
+                "is 'link', but world.device_trace has one bandwidth for each worker",
+                allowed="'worker' with world.device_trace",
+                fix="set world.bandwidth.per = 'worker'",
+            )
+        if self.trace is not None and given:
+            raise wrong_setting(
+                "bandwidth.uplink",
+                "has no effect with world.trace, which has the speeds themselves",
+                allowed="columns uplink and downlink in the trace",
+                fix="remove world.bandwidth.uplink and downlink, or world.trace",
+            )
+        return self
 
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -356,6 +423,20 @@ class Experiment(ConfigSection):
         return self
 
     @model_validator(mode="after")
+    def _a_line_for_every_worker(self) -> Experiment:
+        for name in ("uplink", "downlink"):
+            line = getattr(self.world.bandwidth, name)
+            if isinstance(line, list) and len(line) != self.workers:
+                raise wrong_setting(
+                    f"world.bandwidth.{name}",
+                    f"the list has {len(line)} factors, but workers = {self.workers}",
+                    allowed=f"one number for all, {self.workers} numbers, or a range: "
+                    "{low = 0.2, high = 0.5}",
+                    fix="give one factor for each worker",
+                )
+        return self
+
+    @model_validator(mode="after")
     def _absent_workers_exist(self) -> Experiment:
         for absence in self.world.away:
             if absence.worker >= self.workers:
@@ -373,7 +454,16 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 
 # Settings that are left out of the tables at their defaults: experiments from before them have
 # the same tables, and a worker of the release before can read them.
-ADDED = ("world.bandwidth.during_transfer", "training.momentum")
+ADDED = (
+    "world.bandwidth.during_transfer",
+    "training.momentum",
+    "world.bandwidth.uplink",
+    "world.bandwidth.downlink",
+    "world.bandwidth.jitter",
+    "world.availability_speed",
+    "world.trace_clients",
+    "world.trace_repeat",
+)
 
 # Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")

@@ -1,7 +1,8 @@
 """Topologies, connectivity and mixing matrices: the paper's L = D - A, Eq. (6), Assumption 4.
 
 Base topologies are components (components.py): a callable (workers, seed, *, settings) that
-returns the links; the user's own is named by a dotted path in [topology].
+returns the links, or a ChangingTopology; the user's own is named by a dotted path in [topology].
+Those with more structure are in topologies.py.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from fedhp import components
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.seeds import Purpose, generator
-from fedhp.types import BoolArray, FloatArray, IntArray, Topology
+from fedhp.types import BoolArray, ChangingTopology, FloatArray, IntArray, Topology
 
 # scipy is imported where it is used: a wrong setting is refused without waiting for it.
 if TYPE_CHECKING:
@@ -25,11 +26,18 @@ TOPOLOGIES = {
     "ring": "fedhp.graph:ring",
     "star": "fedhp.graph:star",
     "grid": "fedhp.graph:grid",
-    "random_regular": "fedhp.graph:random_regular",
-    "random": "fedhp.graph:random",
+    "random_regular": "fedhp.topologies:random_regular",
+    "random": "fedhp.topologies:random",
     "links": "fedhp.graph:links",
+    "exponential": "fedhp.topologies:exponential",
+    "one_peer_exponential": "fedhp.topologies:one_peer_exponential",
+    "torus": "fedhp.topologies:torus",
+    "hypercube": "fedhp.topologies:hypercube",
+    "base_k": "fedhp.topologies:base_k",
+    "small_world": "fedhp.topologies:small_world",
 }
 
+LONGEST_PERIOD = 10_000  # rounds of a topology that changes, all of which are checked
 _ROWS = 1 << 20  # links checked at a time: a full mesh of 10,000 has 50 million
 
 
@@ -103,7 +111,7 @@ DRAWS = 100  # of a random graph until it is connected
 
 def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1)] = 6) -> IntArray:
     """Every worker has exactly `degree` neighbors, at random; drawn until it is connected."""
-    _check_regular(workers, degree)
+    check_regular(workers, degree)
     rng = generator(seed, Purpose.TOPOLOGY)
     if degree == 2:  # the connected 2-regular graphs are the rings
         return topology_from(workers, ring_over(rng.permutation(workers))).links
@@ -111,7 +119,11 @@ def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1
         topology = _draw_regular(workers, degree, rng)
         if topology is not None and is_connected(topology):
             return topology.links
-    raise ConfigError(
+    raise _not_drawn(workers, degree)
+
+
+def _not_drawn(workers: int, degree: int) -> ConfigError:
+    return ConfigError(
         f"no connected graph of degree {degree} was found for {workers} workers in {DRAWS} draws",
         key="topology.degree",
         allowed="a degree for which random graphs are connected: 3 or more",
@@ -119,8 +131,8 @@ def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1
     )
 
 
-def _check_regular(workers: int, degree: int) -> None:
-    """Refuse degrees for which no connected regular graph exists."""
+def check_regular(workers: int, degree: int, *, connected: bool = True) -> None:
+    """Refuse degrees for which no (connected) regular graph exists."""
     product = "the number of workers times the degree must be even"
     if degree >= workers:
         problem, most = f"{degree} neighbors each, but workers = {workers}", workers - 1
@@ -131,13 +143,22 @@ def _check_regular(workers: int, degree: int) -> None:
         allowed = "an even degree, or an even number of workers"
         even = degree + 1 if degree + 1 < workers else degree - 1
         fix = f"set topology.degree = {even}, or workers = {workers + 1}"
-    elif degree == 1 and workers > 2:
+    elif degree == 1 and workers > 2 and connected:
         problem = f"{workers} workers with one neighbor each fall apart into pairs"
         allowed = "2 or more"
         fix = "set topology.degree to at least 2"
     else:
         return
     raise ConfigError(problem, key="topology.degree", allowed=allowed, fix=fix)
+
+
+def draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology:
+    """A random graph in which every degree is exact, connected or not."""
+    for _ in range(DRAWS):
+        topology = _draw_regular(workers, degree, rng)
+        if topology is not None:
+            return topology
+    raise _not_drawn(workers, degree)
 
 
 def _draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology | None:
@@ -192,13 +213,7 @@ def random(
     """Each link with this probability (Erdős-Rényi); drawn until it is connected."""
     rng = generator(seed, Purpose.TOPOLOGY)
     for _ in range(DRAWS):
-        # Worker by worker: links that are not drawn take no memory.
-        drawn = [
-            worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
-            for worker in range(workers)
-        ]
-        smaller = np.repeat(np.arange(workers), [len(neighbors) for neighbors in drawn])
-        topology = topology_from(workers, np.stack([smaller, np.concatenate(drawn)], axis=1))
+        topology = draw_links(workers, probability, rng)
         if is_connected(topology):
             return topology.links
     likely = min(1.0, 1.5 * float(np.log(workers)) / workers)
@@ -211,6 +226,17 @@ def random(
     )
 
 
+def draw_links(workers: int, probability: float, rng: np.random.Generator) -> Topology:
+    """Each link with this probability; the graph may be disconnected."""
+    # Worker by worker: links that are not drawn take no memory.
+    drawn = [
+        worker + 1 + np.flatnonzero(rng.random(workers - 1 - worker) < probability)
+        for worker in range(workers)
+    ]
+    smaller = np.repeat(np.arange(workers), [len(neighbors) for neighbors in drawn])
+    return topology_from(workers, np.stack([smaller, np.concatenate(drawn)], axis=1))
+
+
 def links(workers: int, seed: int, *, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The links listed in the settings: pairs = [[0, 1], [1, 2]]."""
     return pairs
@@ -219,11 +245,81 @@ def links(workers: int, seed: int, *, pairs: list[tuple[int, int]]) -> list[tupl
 def base_topology(
     name: str, settings: dict[str, Any], *, workers: int, seed: int, source: str = ""
 ) -> Topology:
-    """The base topology of an experiment, checked: known workers, connected."""
+    """The base topology of an experiment, checked: known workers, connected.
+
+    Of one that changes over rounds, all links of a cycle; the first round's if it never repeats.
+    """
+    return topologies(name, settings, workers=workers, seed=seed, source=source)[0]
+
+
+def topologies(
+    name: str, settings: dict[str, Any], *, workers: int, seed: int, source: str = ""
+) -> tuple[Topology, ChangingTopology | None]:
+    """The base topology of an experiment, and that of every round if it changes; checked."""
     component = components.resolve(name, TOPOLOGIES, key="topology.name", source=source)
-    pairs = components.build(
+    built = components.build(
         component, workers, seed, settings=settings, prefix="topology", source=source
     )
+
+    def checked(pairs: Any) -> Topology:
+        return _checked(pairs, name=name, workers=workers, source=source)
+
+    if not isinstance(built, ChangingTopology):
+        topology = checked(built)
+        _check_connected(topology, name, source)
+        return topology, None
+
+    def at(round_index: int) -> Topology:
+        try:
+            pairs = built.at(round_index)
+        except FedhpError:
+            raise
+        except Exception as error:  # the code of a user may fail in any way
+            words = " ".join(str(error).split())
+            raise ConfigError(
+                f"{name!r} fails in round {round_index}: {type(error).__name__}: {words}"
+                f"{at_user_place(error)}",
+                key="topology.name",
+                source=source,
+                allowed="a function that gives the links of every round, counted from 1",
+                fix="correct the topology",
+            ) from error
+        return checked(pairs)
+
+    _check_period(built.period, name, source)
+    changing = ChangingTopology(at, built.period)
+    if built.period is None:
+        return round_topology(changing, 1), changing
+    links = [round_topology(changing, number + 1).links for number in range(built.period)]
+    topology = topology_from(workers, np.concatenate(links))
+    _check_connected(topology, name, source)
+    return topology, changing
+
+
+def _check_period(period: Any, name: str, source: str) -> None:
+    if period is None or (isinstance(period, int) and 1 <= period <= LONGEST_PERIOD):
+        return
+    raise ConfigError(
+        f"{name!r} repeats after {period!r} rounds",
+        key="topology.name",
+        source=source,
+        allowed=f"a whole number from 1 to {LONGEST_PERIOD}, or None: it never repeats",
+        fix="correct the period of the ChangingTopology",
+    )
+
+
+def round_topology(changing: ChangingTopology, round_index: int) -> Topology:
+    """The topology of a round of one that topologies() has checked."""
+    topology = changing.at(round_index)
+    assert isinstance(topology, Topology)
+    return topology
+
+
+def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
+    """What a topology returned, as links of known workers; its weights must allow mixing."""
+    weights = None
+    if isinstance(pairs, Topology):
+        pairs, weights = pairs.links, pairs.weights
     try:
         array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     except (TypeError, ValueError, OverflowError) as error:
@@ -243,7 +339,42 @@ def base_topology(
             allowed=f"workers 0 to {workers - 1}",
             fix="correct the link, or increase workers",
         )
-    topology = topology_from(workers, array)
+    if weights is None:
+        return topology_from(workers, array)
+    topology = Topology(workers, array, weights)
+    problem = weights_problem(topology)
+    if problem:
+        raise ConfigError(
+            f"{name!r} returned weights that cannot be mixed by: {problem}",
+            key="topology.name",
+            source=source,
+            allowed="links in ascending order, each with a weight above 0; at most 1 per worker",
+            fix="correct the weights, or return the links alone",
+        )
+    return topology
+
+
+def weights_problem(topology: Topology) -> str:
+    """Why the topology's own weights cannot be used for mixing; empty if they can."""
+    weights = topology.weights
+    if weights is None:
+        return ""
+    weights = np.asarray(weights)
+    if weights.dtype.kind != "f" or weights.shape != (len(topology.links),):
+        return f"{len(topology.links)} links, but weights {weights.dtype} of {weights.shape}"
+    if not in_order(topology.links):
+        return "the links are not in ascending order, each once"
+    if not (weights > 0).all():
+        return f"the weight {weights[~(weights > 0)][0]:g} is not above 0"
+    twice = np.tile(weights, 2)
+    total = np.bincount(topology.links.T.ravel(), twice, minlength=topology.workers)
+    if (total > 1 + 1e-9).any():
+        worker = int(np.argmax(total))
+        return f"the weights of worker {worker} add up to {total[worker]:g}"
+    return ""
+
+
+def _check_connected(topology: Topology, name: str, source: str) -> None:
     groups = components_of(topology)
     if groups.max(initial=0) > 0:
         apart = int(np.flatnonzero(groups != groups[0])[0])
@@ -255,7 +386,18 @@ def base_topology(
             allowed="a connected graph over all workers",
             fix="add links between the groups, or use topology.name = 'full'",
         )
-    return topology
+
+
+def with_weights_of(topology: Topology, weighted: Topology) -> Topology:
+    """The same links with the weights that they have there; unchanged if one of them is not
+    there, or has no weight."""
+    if weighted.weights is None:
+        return topology
+    wanted, known = (each.links @ [each.workers, 1] for each in (topology, weighted))
+    place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    if len(wanted) and (not len(known) or (known[place] != wanted).any()):
+        return topology
+    return Topology(topology.workers, topology.links, weighted.weights[place])
 
 
 def components_of(topology: Topology) -> IntArray:
@@ -325,12 +467,15 @@ MixingRule = Literal["max_degree", "metropolis", "sinkhorn"]
 def mixing_weights(topology: Topology, rule: str = "max_degree") -> csr_array:
     """Symmetric doubly stochastic weights, sparse [N, N] with the diagonal, columns ascending.
 
-    Eq. (6) for max_degree. A diagonal weight is 1 minus the sum of the row's other weights,
-    added one by one in ascending order of the neighbors.
+    The topology's own if it has some; otherwise by the rule: Eq. (6) for max_degree. A diagonal
+    weight is 1 minus the sum of the row's other weights, added one by one in ascending order of
+    the neighbors.
     """
     a, b = topology.links.T
     degrees = topology.degrees
-    if rule == "max_degree":
+    if topology.weights is not None:
+        weights = topology.weights
+    elif rule == "max_degree":
         weights = np.full(len(a), 1.0 / (degrees.max(initial=0) + 1))
     elif rule == "metropolis":
         weights = 1.0 / (1 + np.maximum(degrees[a], degrees[b]))

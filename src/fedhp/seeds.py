@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     OWN_TEST = 16
     SEARCH = 17  # of settings, in fedhp tune
     MONITOR = 18
+    LINES = 30  # of a worker, up and down
+    JITTER = 31
+    CLIENTS = 32  # of a recorded population
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

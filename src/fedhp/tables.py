@@ -16,7 +16,12 @@ from fedhp.errors import ConfigError
 COMMAND_LINE = "command line"
 
 # Settings that are paths; relative ones are resolved against the folder of the file they are in.
-PATHS = (("data", "path"), ("world", "trace"))
+PATHS = (
+    ("data", "path"),
+    ("world", "trace"),
+    ("world", "device_trace"),
+    ("world", "availability_trace"),
+)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -43,11 +43,45 @@ class LinkBandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """What a worker's line can do in each direction, in multiples of its bandwidth, [N] each."""
+
+    up: FloatArray
+    down: FloatArray
+
+    @property
+    def both(self) -> FloatArray:
+        """The factor of a transfer in both directions at once: its slower one counts, [N]."""
+        slower: FloatArray = np.minimum(self.up, self.down)
+        return slower
+
+    def pull_rate(self, network: Network, links: IntArray) -> FloatArray:
+        """Bits per second of pulls (receiver, sender) [E] that all go on at once."""
+        receivers, senders = links[:, 0], links[:, 1]
+        both, bandwidth = self.both, network.bandwidth
+        up, down = self.up[senders], self.down[receivers]
+        if bandwidth.ndim == 1:
+            sending = bandwidth[senders] / both[senders] * up
+            receiving = bandwidth[receivers] / both[receivers] * down
+        else:
+            slower = np.minimum(both[senders], both[receivers])
+            line = bandwidth[receivers, senders] / slower
+            sending, receiving = line * up, line * down
+        if network.sharing:
+            workers = len(both)
+            sending = sending / np.bincount(senders, minlength=workers)[senders]
+            receiving = receiving / np.bincount(receivers, minlength=workers)[receivers]
+        rate: FloatArray = np.minimum(sending, receiving)
+        return rate
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """The links as monitored at one moment, and whether transfers share bandwidth.
 
-    Bandwidth in bits per second: per worker [N], or per link [N, N] symmetric. With one per
-    worker, `known` has that of single links, which then counts instead.
+    Bandwidth in bits per second, of a transfer in both directions at once: per worker [N], or per
+    link [N, N] symmetric. With one per worker, `known` has that of single links, which then counts
+    instead. Where the directions differ, `lines` has what only one of them needs.
     """
 
     bandwidth: FloatArray
@@ -55,10 +89,19 @@ class Network:
     sharing: bool = False
     latency: float = 0.0
     known: LinkBandwidth | None = None
+    lines: Lines | None = None
 
-    def link_rate(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
+    def link_rate(
+        self, links: IntArray, degrees: IntArray | None = None, *, directed: bool = False
+    ) -> FloatArray:
         """Bits per second of each link [E]; degrees [N] are the transfers that each worker has
-        at the same time (used only with sharing)."""
+        at the same time (used only with sharing).
+
+        Models travel in both directions, or, if directed, to links[:, 0] from links[:, 1] only.
+        Only then a faster line in one direction helps, and shares among those that use it.
+        """
+        if directed and self.lines is not None:
+            return self.lines.pull_rate(self, links)
         a, b = links[:, 0], links[:, 1]
         if self.bandwidth.ndim == 1:
             left, right = self.bandwidth[a], self.bandwidth[b]
@@ -73,9 +116,12 @@ class Network:
         rate: FloatArray = np.minimum(left, right)
         return rate
 
-    def link_time(self, links: IntArray, degrees: IntArray | None = None) -> FloatArray:
+    def link_time(
+        self, links: IntArray, degrees: IntArray | None = None, *, directed: bool = False
+    ) -> FloatArray:
         """Seconds to transfer a model over each link [E], at the rates of link_rate."""
-        time: FloatArray = self.model_bits / self.link_rate(links, degrees) + self.latency
+        rate = self.link_rate(links, degrees, directed=directed)
+        time: FloatArray = self.model_bits / rate + self.latency
         return time
 
     def communication_time(self, topology: Topology) -> FloatArray:

@@ -7,7 +7,7 @@ workers are numbered from 0, rounds from 1 (round 0 is the calibration before th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
@@ -26,6 +26,7 @@ class Topology:
 
     workers: int
     links: IntArray  # [E, 2]
+    weights: FloatArray | None = None  # [E] of mixing over each link; None: by the plan's rule
 
     @property
     def degrees(self) -> IntArray:
@@ -42,12 +43,22 @@ class Topology:
 
     def keep(self, mask: BoolArray) -> Topology:
         """The same workers with only the links where mask [E] is true."""
-        return Topology(self.workers, self.links[mask])
+        weights = None if self.weights is None else self.weights[mask]
+        return Topology(self.workers, self.links[mask], weights)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangingTopology:
+    """A topology for every round: a pure function of the round, from 1."""
+
+    at: Callable[[int], Topology | IntArray]  # the topology of a round, or its links [E, 2]
+    period: int | None = None  # rounds after which it repeats; None: never
 
 
 @dataclass(frozen=True, slots=True)
 class NeighborMixing:
-    """Symmetric exchange over the links, with weights by a rule of graph.mixing_weights."""
+    """Symmetric exchange over the links, with the topology's own weights if it has some, and
+    otherwise by a rule of graph.mixing_weights."""
 
     topology: Topology
     weights: str = "max_degree"
@@ -119,6 +130,7 @@ class LinkVerdict(IntEnum):
     DRAWN = 7  # chosen at random
     SCORED = 8  # the peers were scored on the worker's samples
     TREE = 9  # it carries the sum of a group average
+    SCHEDULED = 10  # the topology changes over rounds, and this round has it
 
     @property
     def word(self) -> str:

@@ -29,6 +29,7 @@ HEAVY = (
 )
 PUBLIC = [
     "Action",
+    "ChangingTopology",
     "Dataset",
     "Decision",
     "DirectedMixing",

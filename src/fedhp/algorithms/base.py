@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedhp import components
 from fedhp.errors import ConfigError
+from fedhp.graph import round_topology
 from fedhp.timing import Network
-from fedhp.types import Action, BoolArray, Plan, Reports, StepReason, Topology
+from fedhp.types import Action, BoolArray, ChangingTopology, Plan, Reports, StepReason, Topology
 
 ALGORITHMS = {
     "fedhp": "fedhp.algorithms.fedhp:FedHP",
@@ -61,7 +62,14 @@ class Federation:
     rounds: int  # with a horizon: 10,000,000, and observations have share_done
     seed: int
     local_steps: int  # of the algorithms with fixed steps
-    base_topology: Topology
+    base_topology: Topology  # of a topology that changes: all links of a cycle
+    changing: ChangingTopology | None = None
+
+    def topology_at(self, round_index: int) -> Topology:
+        """The topology of a round, from 1; the base topology unless it changes."""
+        if self.changing is None:
+            return self.base_topology
+        return round_topology(self.changing, round_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ class Observation:
     available: BoolArray  # [N]
     network: Network
     share_done: float | None = None  # of the horizon; None: the run has a number of rounds
+    topology: Topology | None = None  # of this round, as [topology] says; set in every run
+    changing: bool = False  # whether other rounds have another topology
 
 
 @runtime_checkable
@@ -173,12 +183,15 @@ class Settings(BaseModel):
     can be extended. An algorithm that does not declare it counts as if it did. `learning_rate` is
     used by the engine; the algorithm sees the rate of a round in its observation.
     `group_average`: whether its plans have a GroupAverage, for which workers keep more state.
+    `changing_topology`: whether it follows a topology that changes over rounds; one that does not
+    say so is not run with such a topology.
     `tunable`: what `fedhp tune` tries for its settings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     uses_rounds: ClassVar[bool] = True
     group_average: ClassVar[bool] = False
+    changing_topology: ClassVar[bool] = False
     tunable: ClassVar[Space] = {"learning_rate": LEARNING_RATES}
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 

@@ -1,15 +1,19 @@
-"""D-PSGD (Lian et al., 2017): a fixed ring, the same number of steps for every worker."""
+"""D-PSGD (Lian et al., 2017): a fixed ring, the same number of steps for every worker.
+
+Instead of its ring it can mix on the topology of the experiment, also on one that changes over
+rounds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
-from fedhp.graph import MixingRule, ring_over, topology_from
+from fedhp.graph import MixingRule, among, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     BoolArray,
@@ -24,6 +28,8 @@ from fedhp.types import (
     Topology,
 )
 
+Neighbors: TypeAlias = Literal["ring", "base"]
+
 
 @dataclass(frozen=True, slots=True)
 class RingState:
@@ -37,9 +43,11 @@ class DPSGD(Settings):
     """Ring over a random permutation, fixed steps."""
 
     uses_rounds: ClassVar[bool] = False
+    changing_topology: ClassVar[bool] = True
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     weights: MixingRule = "max_degree"
+    neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def start(self, federation: Federation) -> RingState:
         """Draw the ring."""
@@ -48,10 +56,15 @@ class DPSGD(Settings):
     def plan(
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
-        """The same ring and steps every round."""
+        """The same ring and steps every round, or the topology of the round."""
         rule = StepReason(StepRule.FIXED_STEPS, {"steps": state.steps})
-        return state, ring_plan(
-            state.order, observation, steps=state.steps, weights=self.weights, rule=rule
+        return state, mixing_plan(
+            state.order,
+            observation,
+            neighbors=self.neighbors,
+            steps=state.steps,
+            weights=self.weights,
+            rule=rule,
         )
 
 
@@ -60,18 +73,31 @@ def ring_order(federation: Federation) -> IntArray:
     return generator(federation.seed, Purpose.ALGORITHM, 0).permutation(federation.workers)
 
 
-def ring_plan(
-    order: IntArray, observation: Observation, *, steps: int, weights: str, rule: StepReason
+def mixing_plan(
+    order: IntArray,
+    observation: Observation,
+    *,
+    neighbors: Neighbors | None,
+    steps: int,
+    weights: str,
+    rule: StepReason,
 ) -> Plan:
-    """A plan on the ring of the available workers: it skips those that are away."""
-    topology = present_ring(order, observation.available)
+    """A plan on the ring of the available workers, which skips those that are away, or on the
+    links of the round's topology between available workers."""
+    verdict = LinkVerdict.FIXED
+    if neighbors == "base":
+        assert observation.topology is not None
+        topology = among(observation.topology, observation.available)
+        verdict = LinkVerdict.SCHEDULED if observation.changing else LinkVerdict.FIXED
+    else:
+        topology = present_ring(order, observation.available)
     links = topology.links
     return Plan(
         exchange=NeighborMixing(topology, weights),
         local_steps=np.where(observation.available, steps, 0).astype(np.int64),
         decision=Decision(
             links=links,
-            verdicts=np.full(len(links), LinkVerdict.FIXED, dtype=np.int64),
+            verdicts=np.full(len(links), verdict, dtype=np.int64),
             link_time=observation.network.link_time(links, topology.degrees),
             rule=rule,
         ),

@@ -111,16 +111,23 @@ def message_bits(group: GroupAverage, model_bits: float) -> float:
     return model_bits / group.fragments * (1 if group.compression == "none" else INT8_SHARE)
 
 
-def group_time(group: GroupAverage, network: Network) -> float:
-    """Seconds until the last participant has the new consensus."""
-    return streaming_time(group, network) + tree_latency(group, network.latency)
+def group_time(group: GroupAverage, network: Network, *, jitter: FloatArray | None = None) -> float:
+    """Seconds until the last participant has the new consensus. jitter: by how much each link of
+    group.links takes longer, [E]."""
+    streaming = streaming_time(group, network, jitter=jitter)
+    return streaming + tree_latency(group, network.latency)
 
 
-def streaming_time(group: GroupAverage, network: Network) -> float:
+def streaming_time(
+    group: GroupAverage, network: Network, *, jitter: FloatArray | None = None
+) -> float:
     """The part of group_time that the bandwidth sets; 0 where nothing travels."""
     if len(group.participants) < 2:
         return 0.0
-    slowest = float(_link_seconds(group, network).max())
+    seconds = _link_seconds(group, network)
+    if jitter is not None:
+        seconds = seconds[_link_order(group)] * jitter
+    slowest = float(seconds.max())
     return slowest * (1 + 2 * tree_depth(group) / CHUNKS)
 
 

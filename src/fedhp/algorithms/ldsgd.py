@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
-from fedhp.algorithms.dpsgd import RingState, ring_order, ring_plan
+from fedhp.algorithms.dpsgd import Neighbors, RingState, mixing_plan, ring_order
 from fedhp.graph import MixingRule
 from fedhp.types import Plan, Reports, StepReason, StepRule
 
@@ -19,10 +19,12 @@ class LDSGD(Settings):
     """Local and communicating phases in turn."""
 
     uses_rounds: ClassVar[bool] = False
+    changing_topology: ClassVar[bool] = True
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
     weights: MixingRule = "max_degree"
+    neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def start(self, federation: Federation) -> RingState:
         """Draw the ring."""
@@ -40,6 +42,11 @@ class LDSGD(Settings):
             if phase == 0
             else StepReason(StepRule.COMMUNICATING_PHASE)
         )
-        return state, ring_plan(
-            state.order, observation, steps=steps, weights=self.weights, rule=rule
+        return state, mixing_plan(
+            state.order,
+            observation,
+            neighbors=self.neighbors,
+            steps=steps,
+            weights=self.weights,
+            rule=rule,
         )

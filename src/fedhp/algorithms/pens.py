@@ -115,7 +115,7 @@ class PENS(Settings):
                 links=links,
                 verdicts=np.full(len(links), verdict, dtype=np.int64),
                 link_time=observation.network.link_time(
-                    links, np.bincount(links.ravel(), minlength=len(sources))
+                    links, np.bincount(links.ravel(), minlength=len(sources)), directed=True
                 ),
                 rule=rule,
             ),

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation
 from fedhp.errors import BadPlan, definition_place
-from fedhp.graph import MixingRule, in_order
+from fedhp.graph import MixingRule, in_order, weights_problem
 from fedhp.types import (
     Action,
     Decision,
@@ -230,6 +230,12 @@ def _check_neighbors(exchange: NeighborMixing, workers: int) -> None:
             f"its topology is for {topology.workers} workers", f"a topology for {workers} workers"
         )
     links = _check_links(topology.links, "its topology", workers)
+    problem = weights_problem(topology)
+    if problem:
+        raise _Unusable(
+            f"the weights of its topology cannot be mixed by: {problem}",
+            "None, or a weight above 0 for each link in ascending order, at most 1 per worker",
+        )
     if in_order(links):
         return
     same = np.flatnonzero(links[:, 0] == links[:, 1])

@@ -39,7 +39,9 @@ def export(
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the run's bandwidths and step times, for world.trace."
+            metavar="FILE",
+            help="Write the run's bandwidths and step times, for world.trace; of a network, as "
+            "measured, with availability.",
         ),
     ] = None,
     latex: Annotated[
@@ -60,6 +62,7 @@ def export(
     """Write a run's tables, a comparison as LaTeX, its world as a trace, or its models."""
     from fedhp.console import Activity
     from fedhp.record.reader import RunReader
+    from fedhp.report.capture import replay_settings
     from fedhp.report.export import save_table, save_tables, save_text, table_csv, trace_csv
     from fedhp.report.formatting import count
     from fedhp.report.latex import save_latex
@@ -77,11 +80,10 @@ def export(
             number_of_files = count(len(files), "file")
             say(f"models: {models} ({number_of_files}, as of round {of_run.round_index})")
         if trace is not None:
-            unit = reader.meta("experiment")["world"]["bandwidth"]["unit"]
             save_text(trace, trace_csv(reader))
             say(f"trace: {trace}")
-            path = shlex.quote(str(trace))
-            say(f"replay it with: world.trace={path} world.bandwidth.unit={unit}")
+            settings = replay_settings(reader, shlex.quote(str(trace)))
+            say(f"replay it with: {' '.join(settings)}")
         if table is not None:
             if out is None:
                 for part in table_csv(reader, table):

@@ -133,7 +133,7 @@ def group_round(
     exchange, deadline, start = plan.exchange, plan.deadline, observation.clock
     assert isinstance(exchange, GroupAverage)
     assert deadline is not None
-    transfer_time = _group_transfer_time(world, exchange, start)
+    transfer_time = _group_transfer_time(world, exchange, start, observation.round_index)
     idle = 0.0 if plan.overlap else transfer_time
     steps = np.zeros(world.workers, dtype=np.int64)
     during, left = steps.copy(), np.zeros(world.workers)
@@ -152,14 +152,19 @@ def group_round(
     return steps, GroupRound(transfer_time, during, left)
 
 
-def _group_transfer_time(world: World, group: GroupAverage, start: float) -> float:
+def _group_transfer_time(
+    world: World, group: GroupAverage, start: float, round_index: int
+) -> float:
     """Seconds of a group's transfer that starts now, on the true network."""
+    jitter = None
+    if world.jitter is not None:
+        jitter = world.jitter.factors(group.links, round_index)
     if not world.follows_trace or len(group.participants) < 2:
-        return group_time(group, world.network(start))
+        return group_time(group, world.network(start), jitter=jitter)
     # The share of the transfer that is done per second, on the links of each moment.
     seconds = world.transfer_time(
         1.0,
-        lambda network: np.array([1 / streaming_time(group, network)]),
+        lambda network: np.array([1 / streaming_time(group, network, jitter=jitter)]),
         starts=np.array([start]),
     )
     return float(seconds[0]) + tree_latency(group, world.latency)
@@ -203,20 +208,30 @@ def account(
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
+    extra += world.other_times(start)
     links, decision = exchanged.links, plan.decision
     directions = 1 if exchanged.directed else 2
     sizes = np.full(len(links), directions * context.model_bytes, dtype=np.int64)
     if planned.group is None:
         transfers = np.bincount(links.ravel(), minlength=workers)
-        link_time = world.link_time(links, transfers, clock=start, ready=stepping)
+        link_time = world.link_time(
+            links,
+            transfers,
+            clock=start,
+            ready=stepping,
+            directed=exchanged.directed,
+            event=observation.round_index,
+        )
         slowest = _slowest_pull if exchanged.directed else slowest_link
         communication = slowest(workers, links, link_time)
         times = timing(stepping + extra, communication, observation.available)
     else:
         assert isinstance(plan.exchange, GroupAverage)
         link_time = link_times(plan.exchange, network)
+        if world.jitter is not None:
+            link_time = link_time * world.jitter.factors(links, observation.round_index)
         sizes = link_bytes(plan.exchange, network.model_bits)
-        times = _group_timing(plan, planned.group, observation.available)
+        times = _group_timing(plan, planned.group, observation.available, world.other_times(start))
         if len(plan.exchange.participants):
             facts = {**decision.facts, "transfer_time": planned.group.transfer_time}
             decision = replace(decision, facts=facts)
@@ -272,16 +287,19 @@ def together(planned: RoundPlan, first: Training, second: Training) -> Training:
     return Training(loss, np.where(total > 0, second.update_norm, np.nan))
 
 
-def _group_timing(plan: Plan, group: GroupRound, present: BoolArray) -> Timing:
+def _group_timing(
+    plan: Plan, group: GroupRound, present: BoolArray, other_times: FloatArray
+) -> Timing:
     """Everyone trains for the whole round. Without overlap, participants communicate first, and
-    the others wait meanwhile."""
+    the others wait meanwhile. What else a round needs comes at its end."""
     assert isinstance(plan.exchange, GroupAverage)
     assert plan.deadline is not None
     round_time = group.transfer_time + plan.deadline
     training = round_time if plan.overlap else plan.deadline
     communication = np.zeros(len(present))
     communication[plan.exchange.participants] = round_time - training
-    times = timing(np.full(len(present), training), communication, present)
+    round_time += float(other_times[present].max(initial=0.0))
+    times = timing(np.full(len(present), training) + other_times, communication, present)
     return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
 
 

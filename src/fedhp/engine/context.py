@@ -9,9 +9,10 @@ from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorit
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings
 from fedhp.algorithms.free_links import FreeLinks
+from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
-from fedhp.graph import base_topology
+from fedhp.graph import topologies
 from fedhp.world import World, build_world
 
 TRANSFER_INTERVALS = 100_000  # of the links' changes in one transfer, at most
@@ -76,28 +77,33 @@ def planning_context(
 ) -> PlanningContext:
     """The context of an experiment whose model is not built; model_bits is its size."""
     part = experiment.algorithm
+    algorithm = load_algorithm(part.name, part.settings, source=source)
+    federation = federation_of(experiment, source=source)
+    check_topology(algorithm, federation, experiment, source=source)
     return PlanningContext(
         experiment,
-        load_algorithm(part.name, part.settings, source=source),
-        federation_of(experiment, source=source),
+        algorithm,
+        federation,
         world_of(experiment, model_bits=model_bits, source=source),
     )
 
 
 def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
     """The workers and their base topology, checked."""
+    base, changing = topologies(
+        experiment.topology.name,
+        experiment.topology.settings,
+        workers=experiment.workers,
+        seed=experiment.seed,
+        source=source,
+    )
     return Federation(
         workers=experiment.workers,
         rounds=experiment.rounds,
         seed=experiment.seed,
         local_steps=experiment.training.local_steps,
-        base_topology=base_topology(
-            experiment.topology.name,
-            experiment.topology.settings,
-            workers=experiment.workers,
-            seed=experiment.seed,
-            source=source,
-        ),
+        base_topology=base,
+        changing=changing,
     )
 
 
@@ -110,11 +116,15 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         rounds=experiment.rounds,
         seed=experiment.seed,
         model_bits=model_bits,
+        batch_size=experiment.training.batch_size,
         source=source,
     )
+    if world.constant is not None or (world.trace is not None and world.trace.has_links):
+        return world  # its links change rarely, or never
     links = experiment.world.bandwidth
     sharing = experiment.workers if links.sharing else 1
-    slowest = world.model_bits * sharing / (links.low * world.unit_bits) + links.latency
+    line = 1.0 if world.lines is None else float(world.lines.both.min())
+    slowest = world.model_bits * sharing / (line * links.low * world.unit_bits) + links.latency
     if slowest > TRANSFER_INTERVALS * links.interval:
         raise ConfigError(
             f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",

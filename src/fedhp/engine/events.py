@@ -183,6 +183,9 @@ class EventLoop:
         end = np.inf if self.seconds is None else self.seconds * (self.round_index + 1)
         with watch.phase("train"):
             while totals.events < self.most_events and self._next_event() <= end:
+                if np.isinf(self._next_event()):
+                    self._wake()  # all have gone meanwhile: someone is always there
+                    continue
                 last = self._step(totals)
         if self.seconds is not None:
             self.clock = end
@@ -254,7 +257,7 @@ class EventLoop:
     def _begin(self, worker: int) -> None:
         """Take a snapshot and start a turn, if the worker is available."""
         table, round_index = self.table, self.round_index + 1
-        available = self.world.available(round_index)
+        available = self.world.available(round_index, self.clock)
         if not available[worker]:
             table.phase[worker], table.due[worker] = AWAY, np.inf
             return
@@ -268,6 +271,8 @@ class EventLoop:
             available,
             self.world.network(self.clock),
             self.context.share_done(self.clock),
+            topology=self.context.federation.topology_at(round_index),
+            changing=self.context.federation.changing is not None,
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=turn
@@ -365,6 +370,7 @@ class EventLoop:
             clock=self.clock,
             ready=np.zeros(self.workers),
             size=INT8_SIZE if side.int8[worker] else 1.0,
+            event=int(table.turn[worker]),
         )
         return float(times[0])
 

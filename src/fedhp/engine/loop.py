@@ -164,9 +164,11 @@ class RoundLoop:
             round_index=round_index,
             clock=last.clock,
             learning_rate=rate_at(self.context, round_index, last.clock),
-            available=self.world.available(round_index),
+            available=self.world.available(round_index, last.clock),
             network=self.world.monitored(last.started if late else last.clock, round_index),
             share_done=self.context.share_done(last.clock),
+            topology=self.context.federation.topology_at(round_index),
+            changing=self.context.federation.changing is not None,
         )
         state, plan = next_plan(
             self.algorithm, last.algorithm_state, observation=observation, reports=last.reports

@@ -89,8 +89,17 @@ def count_links(experiment: Experiment) -> int:
         case "random_regular":
             degree: Any = settings.get("degree", 6)
             return min(full, workers * degree // 2) if isinstance(degree, int) else full
-        case "ring" | "star" | "grid":
+        case "ring" | "star" | "grid" | "torus":
             return 2 * workers
+        case "exponential" | "one_peer_exponential" | "hypercube":
+            return min(full, workers * workers.bit_length())
+        case "base_k":
+            peers: Any = settings.get("k", 1)
+            rounds = 2 * workers.bit_length() + 2
+            return min(full, workers * peers * rounds // 2) if isinstance(peers, int) else full
+        case "small_world":
+            near: Any = settings.get("neighbors", 4)
+            return min(full, workers * near // 2) if isinstance(near, int) else full
     pairs: Any = settings.get("pairs", ())
     return len(pairs) if isinstance(pairs, list) else 0
 

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import Experiment
 from fedhp.data import load_data, partition
 from fedhp.engine.context import (
@@ -130,6 +131,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
+    check_topology(algorithm, federation, experiment, source=source)
     world = world_of(experiment, model_bits=32.0 * layout.mixed, source=source)
     return Prepared(
         experiment=experiment,

@@ -67,6 +67,8 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
         available=world.available(1),
         network=world.network(0.0),
         share_done=context.share_done(0.0),
+        topology=context.federation.topology_at(1),
+        changing=context.federation.changing is not None,
     )
     state = algorithm.start(context.federation)
     if isinstance(algorithm, Algorithm):

@@ -120,11 +120,18 @@ def _links(world: Mapping[str, Any]) -> str:
     links = world["bandwidth"]
     if world.get("trace"):
         text = f"replayed from {world['trace']} (bandwidth in {links['unit']})"
+    elif world.get("device_trace"):
+        text = f"constant, from {world['device_trace']}"
     else:
         span = f"{links['low']:g}"
         if links["low"] < links["high"]:
             span += f" to {links['high']:g}"
         text = f"{span} {links['unit']} per {links['per']}"
+    for name in ("uplink", "downlink"):
+        if name in links:  # left out where it is 1
+            text += f", {name} {_line(links[name])}"
+    if links.get("jitter"):
+        text += f", jitter {100 * links['jitter']:g} %"
     if links["sharing"]:
         text += ", shared by a worker's transfers"
     if links["latency"]:
@@ -136,11 +143,22 @@ def _links(world: Mapping[str, Any]) -> str:
     return text
 
 
+def _line(line: float | Mapping[str, float] | list[float]) -> str:
+    """The factors of one direction of the workers' lines."""
+    if isinstance(line, Mapping):
+        return f"x {line['low']:g} to {line['high']:g}"
+    if isinstance(line, list):
+        return f"x {min(line):g} to {max(line):g} by worker"
+    return f"x {line:g}"
+
+
 def _absences(world: Mapping[str, Any]) -> str:
     texts = [
         f"worker {absence['worker']} in rounds {absence['first']} to {absence['last']}"
         for absence in world["away"]
     ]
+    if world.get("availability_trace"):
+        texts.append(f"as in {world['availability_trace']}")
     if world["away_probability"]:
         texts.append(f"each worker with probability {world['away_probability']:g}")
     return ", ".join(texts)

@@ -341,6 +341,9 @@ def _links(view: RoundView) -> str:
             f"The sum goes over a tree of {count(view.links_used, 'link')} to worker {root}, and "
             f"the result back. {slowest}"
         )
+    if verdicts == {LinkVerdict.SCHEDULED}:
+        links = count(view.links_used, "link")
+        return f"The topology changes over rounds: this one has {links}. {slowest}"
     if verdicts == {LinkVerdict.FIXED}:
         return f"The topology is fixed: {count(view.links_used, 'link')}. {slowest}"
     return f"{count(view.links_used, 'link')} in use. {slowest}"

@@ -2,7 +2,7 @@
 
 A trace replays a run's devices and links (`world.trace`). A synchronous round reads the links at
 its start, so its trace is exact; step times are each worker's mean over the round. Asynchronous
-runs are sampled at the starts of their rounds.
+runs are sampled at the starts of their rounds. capture.py makes that of a network of machines.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fedhp.config import parse
 from fedhp.errors import FedhpError, RunError
 from fedhp.files import new_file, storage_errors, write_parts
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import ROUND_TABLES
+from fedhp.report.capture import CAPTURED_COLUMNS, STEP_TIME, captured_rows
 from fedhp.report.groups import FINISHED, Batch
 from fedhp.report.paired import compare_all
 from fedhp.report.rounds import check_round
-from fedhp.world.network import BITS
-from fedhp.world.trace import read_trace
+from fedhp.world.network import BITS, build_lines
+from fedhp.world.trace import Trace, read_trace
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 Types: TypeAlias = dict[str, str]  # SQLite's type of every column
 
 TRACE_COLUMNS = ("time", "worker", "bandwidth", "step_time")
+LINE_COLUMNS = ("time", "worker", "uplink", "downlink", "step_time")
 REPORT_OWNER: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER"}  # the run of a row
 MEANS: Types = {
     "setting": "TEXT",
@@ -305,9 +308,15 @@ def _row_groups(blocks: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def trace_csv(run: RunReader) -> str:
-    """The run's bandwidths and step times over virtual time, as a trace."""
+    """The run's bandwidths and step times over virtual time, as a trace; of a network of machines
+    all that was measured."""
     check_round(run, None)
-    _refuse_per_link(run)
+    if run.meta("network"):
+        captured = captured_rows(run)
+        _refuse_unknown(run, {row[1] for row in captured if row[STEP_TIME] is not None})
+        return csv_text([CAPTURED_COLUMNS, *captured])
+    replayed = _replayed_trace(run)
+    _refuse_per_link(run, replayed)
     unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
     workers = run.table("workers")
     starts = dict(
@@ -323,26 +332,66 @@ def trace_csv(run: RunReader) -> str:
             strict=True,
         )
     ]
-    _refuse_unknown(run, rows)
-    return csv_text([TRACE_COLUMNS, *rows])
+    _refuse_unknown(run, {worker for _, worker, _, step_time in rows if step_time is not None})
+    lines = _lines(run, replayed)
+    if lines is None:
+        return csv_text([TRACE_COLUMNS, *rows])
+    by_line = [
+        (
+            time,
+            worker,
+            *(None if speed is None else speed * factor for factor in lines(time, worker)),
+            step,
+        )
+        for time, worker, speed, step in rows
+    ]
+    return csv_text([LINE_COLUMNS, *by_line])
 
 
-def _refuse_per_link(run: RunReader) -> None:
+def _lines(
+    run: RunReader, replayed: Trace | None
+) -> Callable[[float, int], tuple[float, float]] | None:
+    """Uplink and downlink of a worker in multiples of the recorded bandwidth, which is that of
+    its slower direction; None where they are equal."""
+    if replayed is not None and replayed.uplink:
+        recorded = replayed
+
+        def of_trace(time: float, worker: int) -> tuple[float, float]:
+            up, down = (float(line[worker]) for line in recorded.lines_at(time, 1.0))
+            return up / min(up, down), down / min(up, down)
+
+        return of_trace
+    experiment = parse(run.meta("experiment"))
+    built = build_lines(
+        experiment.world.bandwidth, workers=experiment.workers, seed=experiment.seed
+    )
+    if built is None:
+        return None
+    up, down = built.up / built.both, built.down / built.both
+    return lambda time, worker: (float(up[worker]), float(down[worker]))
+
+
+def _replayed_trace(run: RunReader) -> Trace | None:
+    """The trace that the run itself replayed, if it did."""
+    replayed = run.meta("experiment")["world"].get("trace")
+    if not replayed:
+        return None
+    try:
+        repeat = bool(run.meta("experiment")["world"].get("trace_repeat"))
+        return read_trace(replayed, workers=run.meta("workers"), repeat=repeat)
+    except FedhpError as error:
+        raise RunError(
+            f"{run.folder}: it replayed {replayed}, which can no longer be read, so it is "
+            f"unknown whether its bandwidth is per worker: {error.problem}",
+            allowed="a run whose own trace is still there, or one without a trace",
+            fix=f"put {replayed} back",
+        ) from None
+
+
+def _refuse_per_link(run: RunReader, replayed: Trace | None) -> None:
     """The record keeps one bandwidth per worker: no way back to one per link."""
-    world = run.meta("experiment")["world"]
-    per_link = world["bandwidth"]["per"] == "link"
-    replayed = world.get("trace")
-    if replayed and not per_link:
-        try:
-            per_link = read_trace(replayed, workers=run.meta("workers")).per_link
-        except FedhpError as error:
-            raise RunError(
-                f"{run.folder}: it replayed {replayed}, which can no longer be read, so it is "
-                f"unknown whether its bandwidth is per worker: {error.problem}",
-                allowed="a run whose own trace is still there, or one without a trace",
-                fix=f"put {replayed} back",
-            ) from None
-    if per_link:
+    per_link = run.meta("experiment")["world"]["bandwidth"]["per"] == "link"
+    if per_link or (replayed is not None and replayed.per_link):
         raise RunError(
             f"{run.folder}: its bandwidth is per link, and a trace holds one value per worker",
             allowed='a run with world.bandwidth.per = "worker"',
@@ -350,9 +399,8 @@ def _refuse_per_link(run: RunReader) -> None:
         )
 
 
-def _refuse_unknown(run: RunReader, rows: Iterable[Sequence[Any]]) -> None:
+def _refuse_unknown(run: RunReader, known: set[int]) -> None:
     """A trace must know every worker's step time."""
-    known = {worker for _, worker, _, step_time in rows if step_time is not None}
     missing = sorted(set(range(run.meta("workers"))) - known)
     if missing:
         raise RunError(

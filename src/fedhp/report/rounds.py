@@ -201,7 +201,8 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         metric=run.meta("metric"),
         asynchronous=bool(run.meta("asynchronous")),
         algorithm=experiment["algorithm"],
-        absences=experiment["world"]["away_probability"] > 0,
+        absences=experiment["world"]["away_probability"] > 0
+        or "availability_trace" in experiment["world"],
         model_bytes=run.meta("model_bytes"),
         started=round_start(run, index),
         clock=row["clock"],

@@ -1,28 +1,53 @@
-"""Which workers are available in a round: listed absences and random ones, never all workers."""
+"""Which workers are available in a round: listed absences, random ones, and recorded ones that
+depend on virtual time; never are all workers away."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from fedhp.config import AbsenceConfig, WorldConfig
 from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
-from fedhp.types import BoolArray
+from fedhp.types import BoolArray, FloatArray
+
+
+class RecordedPresence(Protocol):
+    """Presence as a function of virtual time: of a trace, or of FedScale's clients."""
+
+    def available_at(self, time: float) -> BoolArray:
+        """Which workers are available, [N]."""
+
+    def seconds_away(self, time: float) -> FloatArray:
+        """How long until each worker is available again, [N]; infinity for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Availability as a function of (seed, worker, round)."""
+    """Availability as a function of (seed, worker, round), and of time where it was recorded."""
 
     seed: int
     workers: int
     absences: tuple[AbsenceConfig, ...]
     probability: float
+    recorded: RecordedPresence | None = None
 
-    def at(self, round_index: int) -> BoolArray:
-        """Which workers are available, [N]."""
+    def at(self, round_index: int, time: float = 0.0) -> BoolArray:
+        """Which workers are available in a round that starts at this virtual time, [N]."""
+        available = self._in_round(round_index)
+        if self.recorded is None:
+            return available
+        here = available & self.recorded.available_at(time)
+        if not here.any():
+            # Nobody is there: the one that comes back first is taken as there already.
+            away = np.where(available, self.recorded.seconds_away(time), np.inf)
+            soonest = int(np.argmin(away)) if np.isfinite(away).any() else int(np.argmax(available))
+            here[soonest] = True
+        return here
+
+    def _in_round(self, round_index: int) -> BoolArray:
         available = np.ones(self.workers, dtype=np.bool_)
         for absence in self.absences:
             if absence.first <= round_index <= absence.last:
@@ -38,7 +63,13 @@ class Availability:
 
 
 def build_availability(
-    config: WorldConfig, *, workers: int, rounds: int, seed: int, source: str = ""
+    config: WorldConfig,
+    *,
+    workers: int,
+    rounds: int,
+    seed: int,
+    recorded: RecordedPresence | None = None,
+    source: str = "",
 ) -> Availability:
     """The availability of an experiment; a round without any worker is refused."""
     changes = sorted({absence.first for absence in config.away if absence.first <= rounds})
@@ -52,4 +83,5 @@ def build_availability(
                 allowed="at least one worker present in every round",
                 fix="shorten an absence",
             )
-    return Availability(seed, workers, tuple(config.away), config.away_probability)
+    absences = tuple(config.away)
+    return Availability(seed, workers, absences, config.away_probability, recorded)

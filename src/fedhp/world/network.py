@@ -9,11 +9,13 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
-from scipy.special import ndtr
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
-from fedhp.config import BandwidthConfig
-from fedhp.seeds import Purpose, generator
-from fedhp.types import FloatArray
+from fedhp.config import BandwidthConfig, LineConfig
+from fedhp.seeds import Purpose, generator, number
+from fedhp.timing import Lines
+from fedhp.types import FloatArray, IntArray
 
 BITS = {"Mb/s": 1e6, "MB/s": 8e6}
 _SEED_INTERVALS = 64  # grid intervals that share a generator: part of every result
@@ -95,3 +97,51 @@ class Bandwidth:
             for old in list(islice(self._recent, 4)):
                 if old not in self._asked and old != number and len(self._recent) > self._memory:
                     del self._recent[old]
+
+
+def build_lines(config: BandwidthConfig, *, workers: int, seed: int) -> Lines | None:
+    """The workers' lines; None where both directions have the bandwidth itself."""
+    if config.uplink == 1.0 and config.downlink == 1.0:
+        return None
+
+    def factors(line: float | LineConfig | list[float], direction: int) -> FloatArray:
+        if isinstance(line, LineConfig):
+            rng = generator(seed, Purpose.LINES, direction)
+            return rng.uniform(line.low, line.high, workers)
+        return np.full(workers, line, dtype=np.float64)
+
+    return Lines(factors(config.uplink, 0), factors(config.downlink, 1))
+
+
+class Jitter:
+    """By how much single transfers take longer or shorter: a factor with mean 1 (log-normal).
+
+    A hash of seed, transfer and event takes the place of a generator: the factor of a link does
+    not depend on which other links are asked for, and a full mesh costs one pass.
+    """
+
+    def __init__(self, sd: float, *, seed: int) -> None:
+        self._scale = float(np.sqrt(np.log1p(sd**2)))
+        self._key = np.uint64(number(seed, Purpose.JITTER))
+
+    def factors(self, links: IntArray, event: int) -> FloatArray:
+        """The factors of the transfers over these links [E] in a round, or in a sender's turn."""
+        mixed = _mixed(self._key + np.uint64(event))
+        for end in (links[:, 0], links[:, 1]):
+            mixed = _mixed(mixed ^ end.astype(np.uint64))
+        # 53 bits, never 0 or 1, where the normal quantile would be infinite.
+        uniform = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        z = self._scale * ndtri(np.minimum(uniform, 1 - 2.0**-53))
+        factor: FloatArray = np.exp(z - self._scale**2 / 2)
+        return factor
+
+
+def _mixed(words: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64: every bit of the result depends on every bit of the word."""
+    word = np.asarray(words, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        word = word + np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = word ^ (word >> np.uint64(31))
+    return mixed

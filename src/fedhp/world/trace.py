@@ -1,24 +1,31 @@
 """A recorded world, read from CSV.
 
 Columns: time (s), worker, and bandwidth (in the unit of world.bandwidth) and/or step_time
-(s); with a column `peer`, bandwidth belongs to the link. A value holds until the next row
-of the same worker (or link); before the first row, the first value holds.
+(s); with a column `peer`, bandwidth belongs to the link. Instead of bandwidth, uplink and
+downlink of each worker; available (1 or 0); other_time (s per round besides steps and transfers).
+A value holds until the next row of the same worker (or link); before the first row, the first
+value holds.
 """
 
 from __future__ import annotations
 
 import csv
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import inf, nextafter
 from pathlib import Path
 
 import numpy as np
 
 from fedhp.errors import ConfigError, DataError
-from fedhp.types import FloatArray
+from fedhp.types import BoolArray, FloatArray
 
-TRACE_COLUMNS = ("time", "worker", "peer", "bandwidth", "step_time")
+TRACE_COLUMNS = (
+    *("time", "worker", "peer", "bandwidth", "step_time"),
+    *("uplink", "downlink", "available", "other_time"),
+)
+MOST_TIME = 1e12
 
 
 @dataclass(slots=True)
@@ -37,6 +44,20 @@ class Trace:
     workers: int
     bandwidth: dict[tuple[int, int], _Series]  # (worker, worker) for a worker's own
     step_time: dict[int, _Series]
+    uplink: dict[int, _Series] = field(default_factory=dict)  # instead of bandwidth
+    downlink: dict[int, _Series] = field(default_factory=dict)
+    presence: dict[int, _Series] = field(default_factory=dict)  # 1: available; none: always
+    other_time: dict[int, _Series] = field(default_factory=dict)  # none: 0
+    length: float = inf  # s after which it begins again; infinity: the last values hold
+
+    def within(self, time: float) -> float:
+        """A virtual time as one of the recording."""
+        return time if self.length == inf else time % self.length
+
+    @property
+    def has_links(self) -> bool:
+        """Whether the speed of the links is recorded."""
+        return bool(self.bandwidth or self.uplink)
 
     @property
     def per_link(self) -> bool:
@@ -45,6 +66,7 @@ class Trace:
 
     def bandwidth_at(self, time: float, unit_bits: float) -> FloatArray:
         """Bits per second, [N] or [N, N]."""
+        time = self.within(time)
         if not self.per_link:
             return np.array(
                 [self.bandwidth[i, i].at(time) * unit_bits for i in range(self.workers)]
@@ -54,22 +76,60 @@ class Trace:
             matrix[a, b] = matrix[b, a] = series.at(time) * unit_bits
         return matrix
 
+    def lines_at(self, time: float, unit_bits: float) -> tuple[FloatArray, FloatArray]:
+        """Bits per second that every worker sends and receives at, [N] each."""
+        time = self.within(time)
+        up, down = (
+            np.array([series[i].at(time) * unit_bits for i in range(self.workers)])
+            for series in (self.uplink, self.downlink)
+        )
+        return up, down
+
+    def available_at(self, time: float) -> BoolArray:
+        """Which workers are available, [N]."""
+        here, time = np.ones(self.workers, dtype=np.bool_), self.within(time)
+        for worker, series in self.presence.items():
+            here[worker] = series.at(time) > 0
+        return here
+
+    def seconds_away(self, time: float) -> FloatArray:
+        """How long until each worker is available again, [N]; infinity for never."""
+        seconds = np.where(self.available_at(time), 0.0, inf)
+        now = self.within(time)
+        for worker in np.flatnonzero(seconds).tolist():
+            series = self.presence[worker]
+            back = [at for at, here in zip(series.times, series.values, strict=True) if here]
+            later = [at for at in back if at > now]
+            if later:
+                seconds[worker] = later[0] - now
+            elif back:  # in the next repetition, whose first value holds from its start
+                first = 0.0 if series.values[0] else back[0]
+                seconds[worker] = self.length + first - now
+        return seconds
+
+    def other_time_at(self, worker: int, time: float) -> float:
+        """Seconds of a round besides steps and transfers."""
+        recorded = self.other_time.get(worker)
+        return 0.0 if recorded is None else recorded.at(self.within(time))
+
     def next_change(self, time: float) -> float:
         """When the next bandwidth is recorded; infinity after the last."""
+        links, now = (self.bandwidth, self.uplink, self.downlink), self.within(time)
         following = [
             series.times[index]
-            for series in self.bandwidth.values()
-            if (index := bisect_right(series.times, time)) < len(series.times)
+            for series in chain.from_iterable(recorded.values() for recorded in links)
+            if (index := bisect_right(series.times, now)) < len(series.times)
         ]
-        return min(following, default=inf)
+        change = time - now + min(min(following, default=inf), self.length)
+        return max(change, nextafter(time, inf))  # the sum may round down
 
     def step_time_at(self, worker: int, time: float) -> float:
         """Seconds per step."""
-        return self.step_time[worker].at(time)
+        return self.step_time[worker].at(self.within(time))
 
 
-def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
-    """Read and check a trace."""
+def read_trace(path: str | Path, *, workers: int, repeat: bool = False, source: str = "") -> Trace:
+    """Read and check a trace; repeat: after its end it begins again."""
     file = Path(path)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
@@ -84,8 +144,21 @@ def read_trace(path: str | Path, *, workers: int, source: str = "") -> Trace:
     for number, row in enumerate(rows, start=2):
         _add(trace, row, f"world.trace = {path}, line {number}")
     _check_one_kind(trace, path)
+    _check_lines(trace, path)
     _check_complete(trace, path, source)
-    return trace
+    return replace(trace, length=_length(rows, path)) if repeat else trace
+
+
+def _length(rows: list[dict[str, str]], path: str | Path) -> float:
+    """The last row holds for as long as rows are apart on average."""
+    times = sorted({float(row["time"]) for row in rows})
+    if times[-1] == 0:
+        raise DataError(
+            f"world.trace = {path}: all rows have the time 0, so there is nothing to repeat",
+            allowed="a trace with rows of several times",
+            fix="remove world.trace_repeat: the values hold for ever",
+        )
+    return times[-1] + (times[-1] - times[0]) / max(1, len(times) - 1)
 
 
 def _add(trace: Trace, row: dict[str, str], where: str) -> None:
@@ -93,10 +166,11 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
     if unknown or "time" not in row or "worker" not in row:
         raise DataError(
             f"{where}: the columns are {', '.join(str(name) for name in row)}",
-            allowed="time, worker, optionally peer, and bandwidth and/or step_time",
+            allowed="time, worker, optionally peer, and bandwidth (or uplink and downlink), "
+            "step_time, available and/or other_time",
             fix="correct the header line",
         )
-    time = _number(row["time"], "time", where, least=0.0, most=1e12)
+    time = _number(row["time"], "time", where, least=0.0, most=MOST_TIME)
     worker = _index(row["worker"], "worker", trace.workers, where)
     peer = _index(row["peer"], "peer", trace.workers, where) if row.get("peer") else worker
     if row.get("bandwidth"):
@@ -104,10 +178,25 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
         series = trace.bandwidth.setdefault(key, _Series())
         value = _number(row["bandwidth"], "bandwidth", where, least=1e-6, most=1e9)
         _append(series, time, value, where)
-    if row.get("step_time"):
-        steps = trace.step_time.setdefault(worker, _Series())
-        value = _number(row["step_time"], "step_time", where, least=1e-6, most=1e4)
-        _append(steps, time, value, where)
+    own: tuple[tuple[str, dict[int, _Series], float, float], ...] = (
+        ("step_time", trace.step_time, 1e-6, 1e4),
+        ("uplink", trace.uplink, 1e-6, 1e9),
+        ("downlink", trace.downlink, 1e-6, 1e9),
+        ("other_time", trace.other_time, 0.0, 1e4),
+    )
+    for column, recorded, least, most in own:
+        if row.get(column):
+            value = _number(row[column], column, where, least=least, most=most)
+            _append(recorded.setdefault(worker, _Series()), time, value, where)
+    if row.get("available"):
+        if row["available"].strip() not in ("0", "1"):
+            raise DataError(
+                f"{where}: available is {row['available']!r}",
+                allowed="1 (the worker is there) or 0 (it is away)",
+                fix="correct that line",
+            )
+        here = float(row["available"])
+        _append(trace.presence.setdefault(worker, _Series()), time, here, where)
 
 
 def _append(series: _Series, time: float, value: float, where: str) -> None:
@@ -156,11 +245,22 @@ def _check_one_kind(trace: Trace, path: str | Path) -> None:
         )
 
 
+def _check_lines(trace: Trace, path: str | Path) -> None:
+    if trace.uplink.keys() != trace.downlink.keys() or (trace.uplink and trace.bandwidth):
+        raise DataError(
+            f"world.trace = {path}: uplink and downlink do not belong to the same workers"
+            if not trace.bandwidth
+            else f"world.trace = {path}: some rows have bandwidth, some uplink or downlink",
+            allowed="uplink and downlink for every worker, or bandwidth alone",
+            fix="fill in both columns, or remove them",
+        )
+
+
 def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
-    if not trace.bandwidth and not trace.step_time:
+    if not (trace.has_links or trace.step_time or trace.presence or trace.other_time):
         raise DataError(
             f"world.trace = {path}: the file has no values",
-            allowed="rows with bandwidth and/or step_time",
+            allowed="rows with bandwidth, step_time, available or other_time",
             fix="record a trace with `fedhp export RUN --trace FILE`, or remove world.trace",
         )
     if trace.per_link:
@@ -168,12 +268,15 @@ def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
     else:
         needed = {(i, i) for i in range(trace.workers)}
     missing = sorted(needed - trace.bandwidth.keys()) if trace.bandwidth else []
-    missing_steps = sorted(set(range(trace.workers)) - trace.step_time.keys())
-    if missing or (trace.step_time and missing_steps):
+    by_worker = [recorded for recorded in (trace.step_time, trace.uplink) if recorded]
+    unknown = sorted(
+        {worker for known in by_worker for worker in set(range(trace.workers)) - known.keys()}
+    )
+    if missing or unknown:
         if missing and trace.per_link:
             what = f"link {missing[0]}"
         else:
-            what = f"worker {missing[0][0] if missing else missing_steps[0]}"
+            what = f"worker {missing[0][0] if missing else unknown[0]}"
         raise ConfigError(
             f"{path} has no values for {what}, but workers = {trace.workers}",
             key="world.trace",

@@ -14,18 +14,18 @@ Rate: TypeAlias = Callable[[Network], FloatArray]  # bits per second of every tr
 
 
 def transfer_seconds(
-    bits: float,
+    bits: float | FloatArray,
     rate: Rate,
     *,
     starts: FloatArray,
     network: Callable[[float], Network],
     next_change: Callable[[float], float],
 ) -> FloatArray:
-    """Seconds from the start of each transfer [T] until its bits have arrived.
+    """Seconds from the start of each transfer [T] until its bits (of all, or of each) have arrived.
 
     Links are constant from one change to the next: what arrives is added up interval by interval.
     """
-    seconds, left = np.zeros(len(starts)), np.full(len(starts), float(bits))
+    seconds, left = np.zeros(len(starts)), np.full(len(starts), bits, dtype=np.float64)
     time = float(starts.min(initial=np.inf))
     while (left > 0).any():
         until = next_change(time)

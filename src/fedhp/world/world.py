@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedhp.config import WorldConfig
+from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
-from fedhp.timing import Network
+from fedhp.timing import Lines, Network
 from fedhp.types import BoolArray, FloatArray, IntArray
-from fedhp.world.availability import Availability, build_availability
-from fedhp.world.devices import Devices, build_devices
-from fedhp.world.network import BITS, Bandwidth
+from fedhp.world.availability import Availability, RecordedPresence, build_availability
+from fedhp.world.devices import Devices, build_devices, constant_devices
+from fedhp.world.fedscale import read_clients
+from fedhp.world.network import BITS, Bandwidth, Jitter, build_lines
 from fedhp.world.trace import Trace, read_trace
 from fedhp.world.transfers import Rate, transfer_seconds
 
@@ -33,18 +35,44 @@ class World:
     follows_trace: bool = False  # whether a link changes during a transfer
     monitor_error: float = 0.0  # of the bandwidth that a planner sees, as a share at most
     seed: int = 0
+    lines: Lines | None = None  # where sending and receiving differ
+    jitter: Jitter | None = None  # of single transfers; planners do not see it
+    constant: FloatArray | None = None  # [N] bits per second that never change, if they do not
 
-    def available(self, round_index: int) -> BoolArray:
-        """Which workers are available in this round, [N]."""
-        return self.availability.at(round_index)
+    def available(self, round_index: int, time: float = 0.0) -> BoolArray:
+        """Which workers are available in this round, which starts at this virtual time, [N]."""
+        return self.availability.at(round_index, time)
 
     def network(self, time: float) -> Network:
         """The links at this virtual time."""
-        if self.trace is not None and self.trace.bandwidth:
+        lines = self.lines
+        if self.trace is not None and self.trace.uplink:
+            up, down = self.trace.lines_at(time, self.unit_bits)
+            line = np.maximum(up, down)
+            bandwidth, lines = np.minimum(up, down), Lines(up / line, down / line)
+        elif self.trace is not None and self.trace.bandwidth:
             bandwidth = self.trace.bandwidth_at(time, self.unit_bits)
+        elif self.constant is not None:
+            bandwidth = self._both_ways(self.constant)
         else:
-            bandwidth = self.bandwidth.at(time)
-        return Network(bandwidth, self.model_bits, sharing=self.sharing, latency=self.latency)
+            bandwidth = self._both_ways(self.bandwidth.at(time))
+        return Network(
+            bandwidth,
+            self.model_bits,
+            sharing=self.sharing,
+            latency=self.latency,
+            lines=lines,
+        )
+
+    def _both_ways(self, bandwidth: FloatArray) -> FloatArray:
+        """What a transfer in both directions has of it."""
+        if self.lines is None:
+            return bandwidth
+        factor = self.lines.both
+        if bandwidth.ndim == 2:
+            factor = np.minimum(factor[:, None], factor)
+        both: FloatArray = bandwidth * factor
+        return both
 
     def monitored(self, time: float, round_index: int) -> Network:
         """The links of this virtual time as the planner of a round sees them."""
@@ -61,11 +89,13 @@ class World:
 
     def next_change(self, time: float) -> float:
         """When the links change next."""
-        if self.trace is not None and self.trace.bandwidth:
+        if self.trace is not None and self.trace.has_links:
             return self.trace.next_change(time)
-        return self.bandwidth.next_change(time)
+        return np.inf if self.constant is not None else self.bandwidth.next_change(time)
 
-    def transfer_time(self, bits: float, rate: Rate, *, starts: FloatArray) -> FloatArray:
+    def transfer_time(
+        self, bits: float | FloatArray, rate: Rate, *, starts: FloatArray
+    ) -> FloatArray:
         """Seconds from the start of each transfer [T] to the arrival of its bits, without latency.
 
         rate gives the bits per second of every transfer on the links of one moment. If links do
@@ -75,10 +105,10 @@ class World:
             return transfer_seconds(
                 bits, rate, starts=starts, network=self.network, next_change=self.next_change
             )
-        seconds = np.empty(len(starts))
+        seconds, size = np.empty(len(starts)), np.broadcast_to(bits, len(starts))
         for start in np.unique(starts).tolist():
             now = starts == start
-            seconds[now] = bits / rate(self.network(start))[now]
+            seconds[now] = size[now] / rate(self.network(start))[now]
         return seconds
 
     def link_time(
@@ -89,23 +119,28 @@ class World:
         clock: float,
         ready: FloatArray,
         size: float = 1.0,
+        directed: bool = False,
+        event: int = 0,
     ) -> FloatArray:
         """Seconds to transfer a model over each link [E] in the round that started at this clock.
 
         size is the share of the model's bits that travel (compressed: less than 1), and transfers
         [N] are those that share a worker's bandwidth (with sharing). Fixed links are those of the
         clock; otherwise a transfer starts when both ends are ready, [N] seconds after the clock.
+        If directed, links are (receiver, sender). The event (a round, or a sender's turn) tells
+        transfers over one link apart, of which each has its own jitter.
         """
+        jitter = 1.0 if self.jitter is None else self.jitter.factors(links, event)
         if not self.follows_trace:
-            network = self.network(clock)
-            return replace(network, model_bits=size * self.model_bits).link_time(links, transfers)
+            network = replace(self.network(clock), model_bits=size * self.model_bits)
+            return jitter * network.link_time(links, transfers, directed=directed)
         starts = clock + np.maximum(ready[links[:, 0]], ready[links[:, 1]])
         seconds = self.transfer_time(
-            size * self.model_bits,
-            lambda network: network.link_rate(links, transfers),
+            jitter * size * self.model_bits,
+            lambda network: network.link_rate(links, transfers, directed=directed),
             starts=starts,
         )
-        return seconds + self.latency
+        return seconds + jitter * self.latency
 
     def step_times(self, worker: int, round_index: int, *, steps: int, time: float) -> FloatArray:
         """How long each of a worker's steps takes, s. Round 0 is the calibration."""
@@ -121,6 +156,12 @@ class World:
             if ends[-1] > deadline:
                 return int(np.searchsorted(ends, deadline, side="right"))
             steps *= 2
+
+    def other_times(self, time: float) -> FloatArray:
+        """Seconds of a round besides steps and transfers, where they were recorded, [N]."""
+        if self.trace is None or not self.trace.other_time:
+            return np.zeros(self.workers)
+        return np.array([self.trace.other_time_at(worker, time) for worker in range(self.workers)])
 
     def compute_times(self, local_steps: IntArray, round_index: int, *, time: float) -> FloatArray:
         """Sum of the step times of every worker, [N], s."""
@@ -139,17 +180,41 @@ def build_world(
     rounds: int,
     seed: int,
     model_bits: float,
+    batch_size: int = 32,
     source: str = "",
 ) -> World:
-    """The world of an experiment; model_bits is the true size, which the config may override."""
+    """The world of an experiment; model_bits is the true size, which the config may override.
+    batch_size: of a local step, for devices that are known by their time per sample."""
+    trace: Trace | None = None
+    if config.trace:
+        trace = read_trace(config.trace, workers=workers, repeat=config.trace_repeat, source=source)
+    devices = build_devices(config, workers=workers, seed=seed, source=source)
+    constant: FloatArray | None = None
+    recorded: RecordedPresence | None = trace if trace is not None and trace.presence else None
+    if config.device_trace or config.availability_trace:
+        clients, times = read_clients(
+            config, workers=workers, seed=seed, batch_size=batch_size, source=source
+        )
+        if clients is not None:
+            devices = constant_devices(clients.step_time, name="client")
+            constant = clients.bandwidth
+        if times is not None and recorded is not None:
+            raise ConfigError(
+                f"is set, but {config.trace} says who is available as well",
+                key="world.availability_trace",
+                source=source,
+                allowed="one of world.availability_trace and a world.trace with availability",
+                fix="remove world.availability_trace, or the column available",
+            )
+        recorded = times or recorded
     return World(
         workers=workers,
-        devices=build_devices(config, workers=workers, seed=seed, source=source),
+        devices=devices,
         bandwidth=Bandwidth(config.bandwidth, workers=workers, seed=seed),
         availability=build_availability(
-            config, workers=workers, rounds=rounds, seed=seed, source=source
+            config, workers=workers, rounds=rounds, seed=seed, recorded=recorded, source=source
         ),
-        trace=read_trace(config.trace, workers=workers, source=source) if config.trace else None,
+        trace=trace,
         model_bits=config.model_megabits * 1e6 if config.model_megabits else model_bits,
         unit_bits=BITS[config.bandwidth.unit],
         sharing=config.bandwidth.sharing,
@@ -157,4 +222,7 @@ def build_world(
         follows_trace=config.bandwidth.during_transfer == "trace",
         monitor_error=config.monitor_error,
         seed=seed,
+        lines=build_lines(config.bandwidth, workers=workers, seed=seed),
+        jitter=Jitter(config.bandwidth.jitter, seed=seed) if config.bandwidth.jitter else None,
+        constant=constant,
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedhp.config import WorldConfig, parse
 from fedhp.errors import ConfigError, DataError, FedhpError
+from fedhp.world import build_world
 from fedhp.world.trace import Trace, read_trace
 
 
@@ -52,6 +55,71 @@ def test_only_step_times_or_only_bandwidth(tmp_path: Path) -> None:
 def test_equal_times_the_later_row_counts(tmp_path: Path) -> None:
     trace = read(tmp_path, "time,worker,bandwidth\n0,0,1\n0,0,2\n0,1,3\n")
     assert trace.bandwidth_at(0.0, 1.0).tolist() == [2, 3]
+
+
+def test_lines_presence_and_other_time(tmp_path: Path) -> None:
+    text = (
+        "time,worker,uplink,downlink,available,other_time\n"
+        "0,0,1,4,1,0.5\n0,1,2,2,0,\n8,0,,,0,\n10,1,3,1,1,\n20,0,,,1,0.25\n"
+    )
+    trace = read(tmp_path, text)
+    assert trace.has_links
+    up, down = trace.lines_at(12.0, 1e6)
+    assert (up.tolist(), down.tolist()) == ([1e6, 3e6], [4e6, 1e6])
+    assert [trace.next_change(time) for time in (0.0, 10.0)] == [10.0, np.inf]
+    here = [trace.available_at(time).tolist() for time in (0.0, 9.0, 11.0, 21.0)]
+    assert here == [[True, False], [False, False], [False, True], [True, True]]
+    assert trace.seconds_away(9.0).tolist() == [11.0, 1.0]
+    assert [trace.other_time_at(0, time) for time in (0.0, 30.0)] == [0.5, 0.25]
+    assert trace.other_time_at(1, 5.0) == 0.0
+    config = WorldConfig.model_validate(
+        {"trace": str(tmp_path / "trace.csv"), "bandwidth": {"unit": "Mb/s"}}
+    )
+    world = build_world(config, workers=2, rounds=5, seed=0, model_bits=12e6)
+    pair = np.array([[0, 1]])
+    nothing: dict[str, Any] = {
+        "transfers": np.zeros(2, np.int64),
+        "clock": 0.0,
+        "ready": np.zeros(2),
+    }
+    assert world.link_time(pair, **nothing).tolist() == [12.0]  # both ways: 1 Mb/s
+    assert world.link_time(pair, **nothing, directed=True).tolist() == [6.0]  # 0 pulls at 2
+    assert world.link_time(pair[:, ::-1], **nothing, directed=True).tolist() == [12.0]
+    assert world.available(1, 9.0).tolist() == [False, True]  # it comes back first
+    assert world.other_times(0.0).tolist() == [0.5, 0.0]
+
+
+def test_a_repeated_trace_begins_again(tmp_path: Path) -> None:
+    """Rows 10 s apart, so that the last one holds for 10 s: 30 s in all."""
+    text = "time,worker,bandwidth,step_time,available\n" + "".join(
+        f"{time},{worker},{1 + time / 10},{0.1 + time / 100},{int(worker == 1 or time == 10)}\n"
+        for time in (0, 10, 20)
+        for worker in (0, 1)
+    )
+    path = write(tmp_path, text)
+    once, again = (read_trace(path, workers=2, repeat=repeat) for repeat in (False, True))
+    assert (once.length, again.length) == (np.inf, 30.0)
+    for time in (0.0, 5.0, 10.0, 25.0):
+        for later in (0, 30, 300):
+            assert again.bandwidth_at(time + later, 1.0).tolist() == (
+                once.bandwidth_at(time, 1.0).tolist()
+            )
+            assert again.step_time_at(0, time + later) == once.step_time_at(0, time)
+            assert (again.available_at(time + later) == once.available_at(time)).all()
+    assert [once.next_change(time) for time in (0.0, 20.0, 99.0)] == [10.0, np.inf, np.inf]
+    assert [again.next_change(time) for time in (0.0, 20.0, 99.0)] == [10.0, 30.0, 100.0]
+    assert once.seconds_away(21.0).tolist() == [np.inf, 0.0]
+    assert again.seconds_away(21.0).tolist() == [19.0, 0.0]
+    time = 0.0
+    for _ in range(10_000):  # never the same moment twice, or a transfer would not end
+        assert again.next_change(time) > time
+        time = again.next_change(time)
+    assert time == pytest.approx(100_000)
+    constant = write(tmp_path, "time,worker,bandwidth\n0,0,1\n0,1,1\n")
+    with pytest.raises(DataError, match="nothing to repeat"):
+        read_trace(constant, workers=2, repeat=True)
+    with pytest.raises(ConfigError, match=r"world\.trace is not set"):
+        parse({"world": {"trace_repeat": True}})
 
 
 HEAD = "time,worker,peer,bandwidth,step_time\n"
@@ -137,6 +205,42 @@ BAD: dict[str, tuple[str, type[FedhpError], str, str]] = {
         DataError,
         r"line 3: time 4 comes after 5",
         "sort the file by time",
+    ),
+    "presence that is neither": (
+        "time,worker,available\n0,0,yes\n",
+        DataError,
+        r"line 2: available is 'yes'",
+        "that line",
+    ),
+    "other time below zero": (
+        "time,worker,other_time\n0,0,-1\n",
+        DataError,
+        r"line 2: other_time is '-1'",
+        "that line",
+    ),
+    "an uplink that is no number": (
+        "time,worker,uplink,downlink\n0,0,nan,1\n",
+        DataError,
+        r"line 2: uplink is 'nan'",
+        "that line",
+    ),
+    "only one direction": (
+        "time,worker,uplink\n0,0,1\n0,1,1\n",
+        DataError,
+        r"uplink and downlink do not belong to the same workers",
+        "both columns",
+    ),
+    "bandwidth and lines": (
+        "time,worker,bandwidth,uplink,downlink\n0,0,1,,\n0,1,,1,1\n",
+        DataError,
+        r"some rows have bandwidth, some uplink",
+        "both columns",
+    ),
+    "a worker without lines": (
+        "time,worker,uplink,downlink\n0,0,1,1\n",
+        ConfigError,
+        r"has no values for worker 1",
+        "set workers to the number in the trace",
     ),
     "no rows": (HEAD, DataError, r"no values", "record a trace"),
     "an empty file": ("", DataError, r"no values", "remove world.trace"),

@@ -95,7 +95,7 @@ def naive(
 FORMS = [{"per": "worker"}, {"per": "link"}, {"sharing": True}, {"latency": 0.3}]
 
 
-@pytest.mark.parametrize("algorithm", ["dpsgd", "pens"])
+@pytest.mark.parametrize("algorithm", ["dpsgd", "pens", "ldsgd", "fedhp"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_round_takes_as_long_as_its_bits_need(algorithm: str, form: dict[str, Any]) -> None:
     """PENS scores in its first round: pulled models, an own cost of computing."""

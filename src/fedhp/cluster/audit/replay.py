@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.pens import PENS
+from fedhp.algorithms.topology_checks import uses_topology
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -18,7 +19,7 @@ from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.graph import directed_weights, mixing_weights, topology_from, with_weights_of
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
@@ -149,7 +150,11 @@ class RunReplayer:
         if not done.directed:
             rule = getattr(algorithm, "weights", "max_degree")
             pairs = [tuple(sorted(pair)) for pair in (*done.links.tolist(), *lost)]
-            return _rows(mixing_weights(topology_from(self._workers, sorted(set(pairs))), rule))
+            topology = topology_from(self._workers, sorted(set(pairs)))
+            if getattr(algorithm, "changing_topology", False) and uses_topology(algorithm):
+                planned = self._prepared.federation.topology_at(done.attempt.round_index)
+                topology = with_weights_of(topology, planned)
+            return _rows(mixing_weights(topology, rule))
         if not done.scored:
             return _rows(directed_weights(self._sources([*done.links.tolist(), *lost])))
         assert isinstance(algorithm, PENS)

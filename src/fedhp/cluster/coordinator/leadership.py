@@ -20,6 +20,7 @@ from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Restartable, averages_groups
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.pens import PENS
+from fedhp.algorithms.topology_checks import uses_topology
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, snapshot_of
@@ -36,7 +37,7 @@ from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
-from fedhp.engine.context import planning_context
+from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
 from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
 from fedhp.trust import load_trust
@@ -168,6 +169,15 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
         )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     _check_groups(experiment, stage.algorithm, source)
+    _check_changing(experiment, stage, source)
+    if experiment.cluster.emulate and experiment.world.device_trace is not None:
+        raise ConfigError(
+            "is set, but workers of a network that emulate step times do not read this file",
+            key="world.device_trace",
+            source=source,
+            allowed="world.trace, which every worker gets with --trace FILE",
+            fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
+        )
     if isinstance(stage.algorithm, FreeLinks):
         raise ConfigError(
             f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
@@ -186,6 +196,21 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             source=source,
             allowed="false, as in the paper",
             fix="remove algorithm.symmetric, or simulate it with: fedhp run",
+        )
+
+
+def _check_changing(experiment: Experiment, stage: PlanningContext, source: str) -> None:
+    """Refuse robust mixing with the few peers that a changing topology has in a round."""
+    robust = experiment.cluster.robust
+    changes = stage.federation.changing is not None and uses_topology(stage.algorithm)
+    if changes and robust in ("trimmed_mean", "median"):
+        raise ConfigError(
+            f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
+            "and a worker has too few peers in a round to outvote a poisoned one",
+            key="cluster.robust",
+            source=source,
+            allowed="'none' or 'clip' with a topology that changes",
+            fix="set cluster.robust = 'clip', or choose a fixed topology",
         )
 
 

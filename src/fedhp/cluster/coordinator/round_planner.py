@@ -114,6 +114,8 @@ class RoundPlanner:
                 sharing=self.stage.world.sharing,
                 otherwise=SLOWEST_GUESS,
             ),
+            topology=self.stage.federation.topology_at(round_index),
+            changing=self.stage.federation.changing is not None,
         )
         reports = self.reports or first_reports(self.step_time)
         state = self.state
@@ -373,9 +375,9 @@ def all_sources(plan: Plan) -> list[list[int]]:
 
 def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
     """The plan with links added until the present workers are connected: a base topology may
-    fall apart when machines are missing."""
+    fall apart when machines are missing. One that changes is connected over rounds only."""
     exchange = plan.exchange
-    if not isinstance(exchange, NeighborMixing):
+    if not isinstance(exchange, NeighborMixing) or observation.changing:
         return plan
     present = np.flatnonzero(observation.available)
     topology = exchange.topology

@@ -969,7 +969,7 @@ def is_asynchronous(experiment: Experiment) -> bool:
 def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
     """A planner for models of this size, as new or as another coordinator packed it."""
     # The recorded world is a path that another machine may have named; plans do not need it.
-    world = experiment.world.model_copy(update={"trace": None})
+    world = experiment.world.without_files()
     stage = planning_context(
         experiment.model_copy(update={"world": world}), model_bits=8.0 * model_bytes
     )

@@ -57,7 +57,15 @@ class TurnPlanner:
         number = int(self.turn[worker])
         rate = rate_at(self.stage, round_index, self.clock)
         network = self._network_at(round_index)
-        observation = Observation(round_index, self.clock, rate, present, network)
+        observation = Observation(
+            round_index,
+            self.clock,
+            rate,
+            present,
+            network,
+            topology=self.stage.federation.topology_at(round_index),
+            changing=self.stage.federation.changing is not None,
+        )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=number
         )

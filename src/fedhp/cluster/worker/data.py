@@ -69,7 +69,7 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             continue  # which parse refuses
-        named, own = table.pop(key, None), given[f"{section}.{key}"]
+        named, own = table.pop(key, None), given.get(f"{section}.{key}")
         if own is not None:
             table[key] = str(own)
         elif named is not None and key == "trace" and _emulates(tables):
@@ -80,6 +80,8 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
                 allowed="the file of this machine, given with --trace",
                 fix="start this worker with --trace FILE",
             )
+    if means.trace is None and isinstance(tables["world"], dict):
+        tables["world"].pop("trace_repeat", None)
     experiment = _as_worker(parse(tables, source=SOURCE))
     check_trusted(experiment, means.trust, source=SOURCE)
     return experiment
@@ -113,7 +115,7 @@ def _as_worker(experiment: Experiment) -> Experiment:
     changes: dict[str, object] = {"training": training, "executors": 1, "engine": "local"}
     if not experiment.cluster.emulate:
         # The recorded world is a file on the coordinator's machine, and is not needed here.
-        changes["world"] = experiment.world.model_copy(update={"trace": None})
+        changes["world"] = experiment.world.without_files()
     return experiment.model_copy(update=changes)
 
 

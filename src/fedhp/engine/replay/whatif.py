@@ -23,7 +23,7 @@ from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, log_notes, parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
+from fedhp.engine.context import PlanningContext, federation_of, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
@@ -31,6 +31,7 @@ from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.record.reader import RunReader
 from fedhp.tables import COMMAND_LINE, parse_override
+from fedhp.topologies import ADDED_NAMES
 
 PLANNERS = (
     "fedhp:deadline=opt",
@@ -41,6 +42,7 @@ PLANNERS = (
     "adpsgd:steps=100",
     "pens",
 )
+FOLLOWING = ("dpsgd", "ldsgd")  # they mix on a ring, or on the topology where it is asked for
 ALLOWED = "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps"
 DEFAULT_SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
 SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
@@ -278,7 +280,8 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
     """The planners asked for, or all; each may be replayed, and each setting has its planner."""
     # An empty entry is kept, so that it is refused as such.
     entries = [entry for text in planners for entry in split_algorithms(text) or [text]]
-    variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(entries or PLANNERS)]
+    chosen = entries or _default_planners(base)
+    variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(chosen)]
     for variant in variants:
         for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
             _check_key(key, source=_option(variant.label))
@@ -294,6 +297,16 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
                 fix=f"add --planner {name}, or write it after a planner: NAME:key=value",
             )
     return variants
+
+
+def _default_planners(base: Experiment) -> list[str]:
+    """Those that can plan on the topology: where it changes, those that follow it."""
+    on_topology = [f"{name}:neighbors=base" for name in FOLLOWING]
+    if federation_of(base).changing is not None:
+        return on_topology
+    if base.topology.name in ADDED_NAMES:
+        return [*(name for name in PLANNERS if name not in FOLLOWING), *on_topology]
+    return list(PLANNERS)
 
 
 def _option(label: str) -> str:

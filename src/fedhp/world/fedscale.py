@@ -1,0 +1,320 @@
+"""Devices and availability of real phones, in the form in which FedScale publishes them.
+
+FedScale's own files are pickles, which can run any code when they are read: they are never opened
+here. JSON or CSV with the same fields is read; docs/experiments.md has the conversion.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedhp.config import WorldConfig
+from fedhp.errors import ConfigError, DataError
+from fedhp.seeds import Purpose, generator
+from fedhp.types import BoolArray, FloatArray
+
+Clients: TypeAlias = dict[str, dict[str, Any]]  # by the name of the client
+
+# One training step costs as much as this many inferences of its samples, as in FedScale.
+TRAINING_FACTOR = 3.0
+_PICKLE = b"\x80"  # how every pickle of a protocol above 1 begins
+_LARGEST = 1 << 30  # bytes
+CONVERT = "convert it once to JSON as docs/experiments.md shows (FedScale)"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDevices:
+    """Constant speeds, [N] each."""
+
+    step_time: FloatArray  # s
+    bandwidth: FloatArray  # bits per second
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAvailability:
+    """When each worker is there, over and over again; a function of virtual time."""
+
+    starts: tuple[FloatArray, ...]  # [N] of [intervals], s within the period, rising
+    ends: tuple[FloatArray, ...]
+    period: FloatArray  # [N] s
+    speed: float = 1.0  # seconds of the trace per second of virtual time
+
+    def available_at(self, time: float) -> BoolArray:
+        """Which workers are available, [N]."""
+        here: BoolArray = self.seconds_away(time) == 0
+        return here
+
+    def seconds_away(self, time: float) -> FloatArray:
+        """How long until each worker is available again, [N]; infinity for never."""
+        seconds = np.full(len(self.starts), inf)
+        for worker, (starts, ends) in enumerate(zip(self.starts, self.ends, strict=True)):
+            if not len(starts):
+                continue
+            now = time * self.speed % float(self.period[worker])
+            following = int(np.searchsorted(ends, now, side="right"))
+            if following == len(ends):
+                wait = float(self.period[worker] - now + starts[0])
+            else:
+                wait = max(0.0, float(starts[following] - now))
+            seconds[worker] = wait / self.speed
+        return seconds
+
+
+def read_clients(
+    config: WorldConfig, *, workers: int, seed: int, batch_size: int, source: str = ""
+) -> tuple[ClientDevices | None, ClientAvailability | None]:
+    """What the two files say about the clients that take the workers' places."""
+    key = "world.device_trace"
+    devices = _read(config.device_trace, key, _device_rows)
+    availability = _read(config.availability_trace, "world.availability_trace", _interval_rows)
+    for name, clients in ((key, devices), ("world.availability_trace", availability)):
+        if clients is not None and len(clients) < workers:
+            raise ConfigError(
+                f"the file has {len(clients)} clients, but workers = {workers}",
+                key=name,
+                source=source,
+                allowed="at least as many clients as workers",
+                fix=f"set workers to at most {len(clients)}, or use a larger file",
+            )
+    chosen_devices, chosen_times = _choose(
+        devices, availability, workers=workers, seed=seed, how=config.trace_clients
+    )
+    built_devices, built_times = None, None
+    if devices is not None:
+        where = f"{key} = {config.device_trace}"
+        built_devices = _devices(
+            [(name, devices[name]) for name in chosen_devices], batch_size, where
+        )
+    if availability is not None:
+        where = f"world.availability_trace = {config.availability_trace}"
+        built_times = _availability(
+            [(name, availability[name]) for name in chosen_times], where, config.availability_speed
+        )
+    return built_devices, built_times
+
+
+def _choose(
+    devices: Clients | None,
+    availability: Clients | None,
+    *,
+    workers: int,
+    seed: int,
+    how: str,
+) -> tuple[list[str], list[str]]:
+    """The clients of both files that take the workers' places: the same ones in both, where there
+    are enough of them."""
+    first, second = list(devices or ()), list(availability or ())
+    if devices is not None and availability is not None:
+        common = [name for name in first if name in availability]
+        if len(common) >= workers:
+            first = second = common
+
+    def some(names: list[str]) -> list[str]:
+        if how == "first" or not names:
+            return names[:workers]
+        rng = generator(seed, Purpose.CLIENTS)
+        return [names[i] for i in rng.choice(len(names), workers, replace=False).tolist()]
+
+    return some(first), some(second)
+
+
+def _devices(
+    clients: Sequence[tuple[str, Mapping[str, Any]]], batch_size: int, where: str
+) -> ClientDevices:
+    step_time, bandwidth = [], []
+    for name, facts in clients:
+        at = f"{where}, client {name}"
+        milliseconds = _number(facts, "computation", at, least=1e-3, most=1e7)
+        kilobits = _number(facts, "communication", at, least=1e-3, most=1e9)
+        seconds = TRAINING_FACTOR * batch_size * milliseconds / 1000
+        if seconds > 1e4:
+            raise DataError(
+                f"{at}: a step of {batch_size} samples would take {seconds:g} s",
+                allowed="at most 10000 s",
+                fix="lower training.batch_size, or check that computation is in milliseconds",
+            )
+        step_time.append(seconds)
+        bandwidth.append(1000 * kilobits)
+    return ClientDevices(np.array(step_time), np.array(bandwidth))
+
+
+def _availability(
+    clients: Sequence[tuple[str, Mapping[str, Any]]], where: str, speed: float
+) -> ClientAvailability:
+    starts, ends, periods = [], [], []
+    for name, facts in clients:
+        at = f"{where}, client {name}"
+        period = _number(facts, "finish_time", at, least=1e-3, most=1e12)
+        active, inactive = (_times(facts, field, at, period) for field in ("active", "inactive"))
+        # A phone that is already active when the recording begins has one more end than starts.
+        if len(inactive) == len(active) + 1:
+            active = np.concatenate([[0.0], active])
+        elif len(active) == len(inactive) + 1:
+            inactive = np.concatenate([inactive, [period]])
+        if len(active) != len(inactive) or not (active <= inactive).all():
+            raise DataError(
+                f"{at}: {len(active)} active and {len(inactive)} inactive times do not alternate",
+                allowed="each active time followed by an inactive one",
+                fix="correct that client, or remove it",
+            )
+        if not (inactive[:-1] <= active[1:]).all():
+            raise DataError(
+                f"{at}: a time of activity begins before the one before has ended",
+                allowed="active times that rise, each after the inactive one before",
+                fix="correct that client, or remove it",
+            )
+        starts.append(active)
+        ends.append(inactive)
+        periods.append(period)
+    return ClientAvailability(tuple(starts), tuple(ends), np.array(periods), speed)
+
+
+def _times(facts: Mapping[str, Any], field: str, where: str, period: float) -> FloatArray:
+    values = facts.get(field)
+    if not isinstance(values, list) or not all(_is_number(value) for value in values):
+        raise DataError(
+            f"{where}: {field} is {_short(values)}",
+            allowed="a list of times in seconds",
+            fix="correct that client, or remove it",
+        )
+    bad = next((value for value in values if not 0 <= value <= period), None)
+    if bad is not None:
+        raise DataError(
+            f"{where}: the {field} time {_short(bad)}",
+            allowed=f"times from 0 to finish_time = {period:g}",
+            fix="correct that client, or remove it",
+        )
+    return np.array(values, dtype=np.float64)
+
+
+def _number(
+    facts: Mapping[str, Any], field: str, where: str, *, least: float, most: float
+) -> float:
+    value: Any = facts.get(field)
+    if not _is_number(value) or not least <= value <= most:  # NaN is refused, too
+        raise DataError(
+            f"{where}: {field} is {_short(value)}",
+            allowed=f"a number from {least:g} to {most:g}",
+            fix="correct that client, or remove it",
+        )
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
+def _read(
+    path: str | None, key: str, rows: Callable[[list[dict[str, str]], str], Clients]
+) -> Clients | None:
+    """The clients of a JSON or CSV file."""
+    if path is None:
+        return None
+    where = f"{key} = {path}"
+    allowed = "a JSON or CSV file with the fields of FedScale"
+    try:
+        if Path(path).stat().st_size > _LARGEST:
+            raise DataError(
+                f"{where}: the file has {Path(path).stat().st_size:,} bytes",
+                allowed=f"at most {_LARGEST:,} bytes",
+                fix="keep the clients that you need",
+            )
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{where}: cannot be read: {error}",
+            allowed=allowed,
+            fix=f"check the path, or remove {key}",
+        ) from None
+    if content.startswith(_PICKLE):
+        raise DataError(
+            f"{where}: is a pickle, which can run any code when it is read",
+            allowed=allowed,
+            fix=CONVERT,
+        )
+    try:
+        text = content.decode("utf-8-sig")
+        if text.lstrip().startswith(("{", "[")):
+            return _json_clients(json.loads(text), where)
+        table = list(csv.DictReader(io.StringIO(text), strict=True))
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise DataError(f"{where}: cannot be read: {error}", allowed=allowed, fix=CONVERT) from None
+    if not table:
+        raise DataError(f"{where}: the file has no clients", allowed=allowed, fix=CONVERT)
+    return rows(table, where)
+
+
+def _json_clients(content: Any, where: str) -> Clients:
+    """{"1": {...}, "2": {...}}, or a list of such clients."""
+    if isinstance(content, list):
+        content = {str(index): facts for index, facts in enumerate(content)}
+    wrong = next((name for name, facts in content.items() if not isinstance(facts, dict)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{where}: client {wrong} is {_short(content[wrong])}",
+            allowed='for each client an object with its fields, such as {"computation": 20.5, ...}',
+            fix=CONVERT,
+        )
+    return {str(name): facts for name, facts in content.items()}
+
+
+def _device_rows(table: list[dict[str, str]], where: str) -> Clients:
+    _check_columns(table, ("client", "computation", "communication"), where)
+    return {
+        row["client"]: {
+            name: _value(row[name], name, f"{where}, line {line}")
+            for name in ("computation", "communication")
+        }
+        for line, row in enumerate(table, start=2)
+    }
+
+
+def _interval_rows(table: list[dict[str, str]], where: str) -> Clients:
+    """One row for each time that a client is active."""
+    _check_columns(table, ("client", "active", "inactive", "finish_time"), where)
+    clients: Clients = {}
+    for line, row in enumerate(table, start=2):
+        at = f"{where}, line {line}"
+        period = _value(row["finish_time"], "finish_time", at)
+        facts = clients.setdefault(
+            row["client"], {"active": [], "inactive": [], "finish_time": period}
+        )
+        for name in ("active", "inactive"):
+            facts[name].append(_value(row[name], name, at))
+    return clients
+
+
+def _check_columns(table: list[dict[str, str]], wanted: tuple[str, ...], where: str) -> None:
+    missing = [name for name in wanted if name not in table[0]]
+    if missing:
+        raise DataError(
+            f"{where}: the columns are {', '.join(str(name) for name in table[0])}",
+            allowed=", ".join(wanted),
+            fix="correct the header line",
+        )
+
+
+def _value(text: str | None, column: str, where: str) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        raise DataError(
+            f"{where}: {column} is {text!r}", allowed="a number", fix="correct that line"
+        ) from None
