@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import Jobs, Json, redirect_user_prints, say, table_console
 from fedhp.errors import combine_errors
 
@@ -51,11 +52,15 @@ def reproduce(
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Run the paper's experiments and judge every claim.
 
     Finished runs are never repeated: after an interruption, run the same command again.
     """
+    targets = parse_log(log, per_worker=per_worker)
+
     from fedhp.console import Activity
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
@@ -86,7 +91,8 @@ def reproduce(
     _announce(suite)
     cells = suite.cells()
     run_names = {each.cell.folder: each.name for each in cells}
-    with StopRequest() as stop:
+    logs = follow(folder, targets, per_worker=per_worker)
+    with StopRequest() as stop, logs:
         errors = run_with_progress(
             [each.cell for each in cells],
             jobs=jobs,
@@ -102,6 +108,7 @@ def reproduce(
         table_console().print(result.table())
         say(f"report: {result.page}")
         say(f"figures, numbers and verdicts: {folder}")
+        suggest_viewing(folder, logs.working)
     if errors:
         raise combine_errors(errors)
 

@@ -72,18 +72,26 @@ class RunReader:
         return self._store.last_round()
 
     def table(
-        self, name: str, *, round_index: int | None = None, first_round: int | None = None
+        self,
+        name: str,
+        *,
+        round_index: int | None = None,
+        first_round: int | None = None,
+        last_round: int | None = None,
     ) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, participation, test_metrics,
         worker_test_metrics, class_test_metrics, own_test_metrics, wall.
-        A single round can be read, or all from a first round on.
+        A single round can be read, or all from a first round on, up to a last one if it is given.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
         """
-        if first_round is not None:
+        if last_round is not None:
+            limits = (first_round or 0, last_round)
+            columns = self._store.columns(name, where="round BETWEEN ? AND ?", values=limits)
+        elif first_round is not None:
             columns = self._store.columns(name, where="round >= ?", values=(first_round,))
         elif round_index is None:
             columns = self._store.columns(name)

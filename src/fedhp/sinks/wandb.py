@@ -1,0 +1,110 @@
+"""Weights & Biases, offline: a folder per run that `wandb sync` can send later, if you want that.
+
+The step is the round. A killed process leaves an unfinished folder, and offline runs cannot be
+continued: the folder is written again, with the same id. Neither the name of the machine nor its
+packages, its use or the source code are in it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedhp.sinks.base import has_mark, remove_mark, set_mark
+from fedhp.sinks.points import Outcome, RoundPoints, RunDescription
+
+if TYPE_CHECKING:
+    import wandb
+
+PROJECT = "fedhp"
+FOLDER = "wandb"  # its name is the library's choice
+RUNS = "offline-run-*"
+FLUSH_SECONDS = 1.0
+MOST_SECONDS = 60.0  # for starting and for ending the process that writes
+
+
+def place_of(description: RunDescription, path: Path | None) -> Path:
+    """The folder that gets a folder wandb: that of the run, or below the one asked for."""
+    return description.folder if path is None else path / description.name
+
+
+def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
+    """Whether a whole log with this mark is there."""
+    return has_mark(place / FOLDER, mark) and any((place / FOLDER).glob(RUNS))
+
+
+def viewing(top: Path, path: Path | None) -> str:
+    """The command that shows a log, in the terminal and without a server."""
+    runs = (top if path is None else path / top.name).glob(f"**/{FOLDER}/{RUNS}")
+    return f"wandb leet {shlex.quote(str(min(runs, default=top / FOLDER).parent))}"
+
+
+def open_log(description: RunDescription, place: Path, *, fresh: bool) -> WandbLog:
+    """A new offline run; that of an earlier process is removed, since all rounds are written."""
+    folder = place / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_mark(folder)
+    earlier = sorted(folder.glob(RUNS))
+    run_id = earlier[-1].name.rpartition("-")[2] if earlier else secrets.token_hex(4)
+    for old in earlier:
+        shutil.rmtree(old)
+    return WandbLog(description, place, run_id=run_id)
+
+
+class WandbLog:
+    """An open offline run."""
+
+    def __init__(self, description: RunDescription, place: Path, *, run_id: str) -> None:
+        # Read when the library is imported: it would send reports of its own errors.
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+        import wandb
+
+        self._folder = place / FOLDER
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            disable_job_creation=True,
+            host="",
+            save_code=False,
+            init_timeout=MOST_SECONDS,
+            finish_timeout=MOST_SECONDS,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            x_transaction_log_flush_interval=FLUSH_SECONDS,
+        )
+        self._run: wandb.Run = wandb.init(
+            project=PROJECT,
+            mode="offline",
+            dir=str(place),
+            id=run_id,
+            name=description.name,
+            group=description.top.name,
+            job_type=description.label,
+            config={"label": description.label, **description.tables},
+            reinit="create_new",
+            settings=settings,
+        )
+
+    def write(self, rounds: Sequence[RoundPoints]) -> None:
+        """Add rounds."""
+        for points in rounds:
+            self._run.log(points.values, step=points.round_index)
+
+    def finish(self, outcome: Outcome, *, mark: str) -> None:
+        """Add the summary, as it is in --json."""
+        self._run.summary.update({"final": outcome.summary.as_json()})
+        self._run.finish(exit_code=0 if outcome.summary.status == "finished" else 1)
+        set_mark(self._folder, mark)
+
+    def close(self, status: str) -> None:
+        """Close the run; `interrupted` counts as failed, as the library has it."""
+        self._run.finish(exit_code=0 if status == "running" else 1)
