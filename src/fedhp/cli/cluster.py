@@ -13,6 +13,7 @@ import typer
 
 from fedhp.cli.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
 from fedhp.cli.help import CommandApp
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -96,6 +97,8 @@ def up(
     ] = True,
     as_json: Json = False,
     log_format: LogFormat = "text",
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Start a coordinator and workers as processes on this machine, and watch them.
 
@@ -106,6 +109,7 @@ def up(
     from fedhp.console import Activity
 
     form = check_log_format(log_format)
+    targets = parse_log(log, per_worker=per_worker)
     changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
     settings = load(experiment, changes)
     folder = choose_folder(out, experiment, resume=False)
@@ -119,15 +123,19 @@ def up(
             processes.warm_up()
             prepare(settings, source=str(experiment))
         began = time.monotonic()
-        with Cluster(
-            settings,
-            folder,
-            source=str(experiment),
-            resume=resume,
-            moved=moved,
-            restart=restart,
-            log_format=form,
-        ) as cluster:
+        logs = follow(folder, targets, per_worker=per_worker)
+        with (
+            logs,
+            Cluster(
+                settings,
+                folder,
+                source=str(experiment),
+                resume=resume,
+                moved=moved,
+                restart=restart,
+                log_format=form,
+            ) as cluster,
+        ):
             if not cluster.is_over():
                 cluster.check_not_stopped()
                 with Activity("starting the coordinator and the workers"):
@@ -135,6 +143,8 @@ def up(
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
     _print_result(cluster, seconds, as_json=as_json or form == "json")
+    if not as_json and form != "json":
+        suggest_viewing(folder, logs.working)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
     from fedhp.sinks.follow import Follower
-    from fedhp.sinks.targets import Target
+    from fedhp.sinks.targets import LogTarget
 
 Log = Annotated[
     list[str] | None,
@@ -29,7 +29,7 @@ PerWorker = Annotated[
 ]
 
 
-def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log") -> list[Target]:
+def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log") -> list[LogTarget]:
     """Where to log; wrong or missing sinks are found before any work."""
     from fedhp.sinks.targets import parse_targets
 
@@ -44,14 +44,14 @@ def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log")
     return parse_targets(log or [], option=option)
 
 
-def follow(folder: Path, targets: list[Target], *, per_worker: bool) -> Follower:
+def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> Follower:
     """Log the runs in this folder for the time of a `with` block."""
     from fedhp.sinks.follow import Follower
 
     return Follower(folder, targets, per_worker=per_worker)
 
 
-def suggest_viewing(folder: Path, targets: list[Target]) -> None:
+def suggest_viewing(folder: Path, targets: list[LogTarget]) -> None:
     """Print the commands that show the logs."""
     if targets:
         suggest("logs:", [target.load().viewing(folder, target.path) for target in targets])

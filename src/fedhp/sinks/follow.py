@@ -30,7 +30,7 @@ from fedhp.sinks.points import (
     read_outcome,
     read_points,
 )
-from fedhp.sinks.targets import Target
+from fedhp.sinks.targets import LogTarget
 
 LOG = logging.getLogger("fedhp")
 LOOK_SECONDS = 1.0  # between two looks at the records
@@ -44,13 +44,13 @@ Seen = tuple[tuple[int, int], ...]
 class Follower:
     """Logs the runs in a folder while they run; as a context it covers their time."""
 
-    def __init__(self, folder: Path, targets: Sequence[Target], *, per_worker: bool) -> None:
+    def __init__(self, folder: Path, targets: Sequence[LogTarget], *, per_worker: bool) -> None:
         self._logs = [_TargetLogs(folder, target, per_worker=per_worker) for target in targets]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="logs", daemon=True)
 
     @property
-    def working(self) -> list[Target]:
+    def working(self) -> list[LogTarget]:
         """The targets that have not failed."""
         return [logs.target for logs in self._logs if not logs.failed]
 
@@ -75,7 +75,7 @@ class Follower:
             logs.look(last=True)
 
 
-def write_logs(folder: Path, targets: Sequence[Target], *, per_worker: bool) -> int:
+def write_logs(folder: Path, targets: Sequence[LogTarget], *, per_worker: bool) -> int:
     """Log the runs at or below a folder as they are now; how many there are."""
     top = folder.resolve()
     runs = _runs_in(top) or find_runs(folder)  # which says that there is none
@@ -107,7 +107,7 @@ class _Session:
 class _TargetLogs:
     """The logs of all runs of a folder in one sink."""
 
-    def __init__(self, top: Path, target: Target, *, per_worker: bool) -> None:
+    def __init__(self, top: Path, target: LogTarget, *, per_worker: bool) -> None:
         self.target = target
         self.failed = False
         self._top, self._per_worker = top.resolve(), per_worker

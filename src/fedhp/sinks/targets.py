@@ -23,7 +23,7 @@ SINKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LogTarget:
     """A sink, and the path that the user chose for it, if any."""
 
     sink: str
@@ -34,9 +34,9 @@ class Target:
         return cast(Sink, importlib.import_module(SINKS[self.sink][0]))
 
 
-def parse_targets(texts: Sequence[str], *, option: str = "--log") -> list[Target]:
+def parse_targets(texts: Sequence[str], *, option: str = "--log") -> list[LogTarget]:
     """The targets that the option names, once each; their packages must be installed."""
-    targets: list[Target] = []
+    targets: list[LogTarget] = []
     for text in texts:
         name, separator, path = text.partition(":")
         _check_name(name, text, option=option)
@@ -46,11 +46,11 @@ def parse_targets(texts: Sequence[str], *, option: str = "--log") -> list[Target
             raise ConfigError(
                 f"{name!r} is given twice",
                 key=option,
-                source=COMMAND_LINE,
+                source=_source(option),
                 allowed="each of them once",
                 fix=f"remove one of the {option} options",
             )
-        targets.append(Target(name, Path(path).expanduser().absolute() if path else None))
+        targets.append(LogTarget(name, Path(path).expanduser().absolute() if path else None))
     return targets
 
 
@@ -62,7 +62,7 @@ def _check_name(name: str, text: str, *, option: str) -> None:
     raise ConfigError(
         f"unknown log {text!r}",
         key=option,
-        source=COMMAND_LINE,
+        source=_source(option),
         allowed=f"{', '.join(SINKS)}, or one of them with a path (tensorboard:PATH)",
         fix=f"{hint}write {option} tensorboard, for example",
     )
@@ -82,7 +82,7 @@ def _check_path(name: str, path: str, text: str, *, option: str, given: bool) ->
         raise ConfigError(
             f"{text!r} {problem}",
             key=option,
-            source=COMMAND_LINE,
+            source=_source(option),
             allowed=f"{name}, or {name}:PATH with a path on this machine",
             fix=f"write {option} {name}, and upload or copy the log later if you want to",
         )
@@ -94,8 +94,13 @@ def _check_packages(name: str, *, option: str) -> None:
         raise ConfigError(
             f"{name} needs the Python package {missing[0]!r}, which is not installed",
             key=option,
-            source=COMMAND_LINE,
+            source=_source(option),
             allowed=f"an installation with the extra {name!r}",
             fix=f"pip install 'fedhp[{name}]', or remove {option} {name}; "
             f"a finished run can be logged later with fedhp export RUN --to {name}",
         )
+
+
+def _source(option: str) -> str:
+    """Where the option is from: a function of the Python interface has no dashes."""
+    return COMMAND_LINE if option.startswith("-") else ""

@@ -63,15 +63,19 @@ class TensorBoardLog:
         name = OWN_FILES.replace("*", f"{seconds:010d}.{rest:09d}")
         self._file = (place / name).open("xb")
         self._writer = RecordWriter(self._file)
-        self._add(0.0, 0, file_version=EVENT_FORMAT)
-        # A TensorBoard that shows an earlier file drops what it has read of it.
-        self._add(0.0, 0, session_log=SessionLog(status=SessionLog.START))
         settings = {key: _hyperparameter(value) for key, value in description.settings.items()}
-        about = {"label": description.label, "seed": float(description.seed), **settings}
+        about = {"label": description.label, **settings}
         parameters = hparams_pb(about, trial_id=description.name, start_time_secs=self._start)
-        self._add(0.0, 0, summary=parameters)
-        self._add(0.0, 0, summary=_text("settings", description.tables))
-        self._file.flush()
+        try:
+            self._add(0.0, 0, file_version=EVENT_FORMAT)
+            # A TensorBoard that shows an earlier file drops what it has read of it.
+            self._add(0.0, 0, session_log=SessionLog(status=SessionLog.START))
+            self._add(0.0, 0, summary=parameters)
+            self._add(0.0, 0, summary=_text("settings", description.tables))
+            self._file.flush()
+        except BaseException:
+            self._file.close()
+            raise
 
     def write(self, rounds: Sequence[RoundPoints]) -> None:
         """Add rounds."""

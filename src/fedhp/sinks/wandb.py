@@ -7,10 +7,13 @@ packages, its use or the source code are in it.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +67,7 @@ class WandbLog:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb
 
-        self._folder = place / FOLDER
+        self._folder, self._last = place / FOLDER, 0
         settings = wandb.Settings(
             console="off",
             silent=True,
@@ -98,13 +101,29 @@ class WandbLog:
         """Add rounds."""
         for points in rounds:
             self._run.log(points.values, step=points.round_index)
+            self._last = points.round_index
 
     def finish(self, outcome: Outcome, *, mark: str) -> None:
         """Add the summary, as it is in --json."""
         self._run.summary.update({"final": outcome.summary.as_json()})
-        self._run.finish(exit_code=0 if outcome.summary.status == "finished" else 1)
+        self._end(0 if outcome.summary.status == "finished" else 1)
         set_mark(self._folder, mark)
 
     def close(self, status: str) -> None:
         """Close the run; `interrupted` counts as failed, as the library has it."""
-        self._run.finish(exit_code=0 if status == "running" else 1)
+        self._end(0 if status == "running" else 1)
+
+    def _end(self, exit_code: int) -> None:
+        """End the run, and read it back: the library does not say that the disk was full."""
+        self._run.finish(exit_code=exit_code)
+        (file,) = self._folder.glob(f"{RUNS}/*.wandb")
+        reader = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json"]
+        read = subprocess.run(
+            [*reader, str(file)], capture_output=True, text=True, check=True, timeout=MOST_SECONDS
+        )
+        content = json.loads(read.stdout)
+        if (content.get("step") or 0) != self._last or content.get("exit_code") != exit_code:
+            raise OSError(
+                f"{file} ends at round {content.get('step') or 0} instead of {self._last}: "
+                "the disk may be full"
+            )
