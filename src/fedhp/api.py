@@ -20,6 +20,8 @@ from fedhp.record.reader import RunReader
 from fedhp.report.explain import explain_text
 from fedhp.report.export import export_run
 from fedhp.report.show import print_parts, show_parts
+from fedhp.sinks.follow import LogFollower, write_logs
+from fedhp.sinks.targets import LogTarget, parse_targets
 from fedhp.tables import read_toml
 from fedhp.wording import default_at
 
@@ -46,10 +48,24 @@ def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
     return experiment
 
 
-def run(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> RunReader:
-    """Run an experiment to its end and open the results."""
-    for _ in start(experiment, out, resume=resume).rounds():
-        pass
+def run(
+    experiment: Experiment | str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    log: str | Sequence[str] = (),
+    per_worker: bool = False,
+) -> RunReader:
+    """Run an experiment to its end and open the results.
+
+    `log` names sinks as `--log` does: ["tensorboard", "mlflow:store.db"]; with per_worker, every
+    worker's numbers are logged too. So it is in the other functions that run experiments.
+    """
+    logs = _follower(out, log, per_worker=per_worker)
+    started = start(experiment, out, resume=resume)
+    with logs:
+        for _ in started.rounds():
+            pass
     return RunReader(out)
 
 
@@ -71,6 +87,8 @@ def compare(
     ray: str | None = None,
     resume: bool = False,
     progress: bool = False,
+    log: str | Sequence[str] = (),
+    per_worker: bool = False,
 ) -> list[RunReader]:
     """Run algorithms x seeds in the same worlds, one process per core; return the opened runs.
 
@@ -78,6 +96,7 @@ def compare(
     With progress, a live display is shown on standard error.
     If a run fails, the others still run; then the first error is raised.
     """
+    logs = _follower(out, log, per_worker=per_worker)
     tables, source = _tables_of(experiment)
     with blaming([*overrides, *(algorithms or ())]):
         cells = plan_cells(
@@ -90,7 +109,8 @@ def compare(
         )
         check_cells(cells, resume=resume, source=source)
     runner = run_with_progress if progress else run_cells
-    errors = runner(cells, source=source, jobs=jobs, ray=ray)
+    with logs:
+        errors = runner(cells, source=source, jobs=jobs, ray=ray)
     if errors:
         raise errors[0]
     return [RunReader(cell.folder) for cell in cells]
@@ -107,6 +127,8 @@ def sweep(
     resume: bool = False,
     progress: bool = False,
     figures: bool = True,
+    log: str | Sequence[str] = (),
+    per_worker: bool = False,
 ) -> SweepResult:
     """Run every combination of settings with every seed, as `fedhp sweep` does; its results.
 
@@ -119,13 +141,15 @@ def sweep(
     from fedhp.report.figures.sweep import save_sweep
     from fedhp.report.sweep import read_sweep
 
+    logs = _follower(out, log, per_worker=per_worker)
     tables, source = _tables_of(experiment)
     texts = _swept_texts(settings) if isinstance(settings, Mapping) else list(settings)
     with blaming(texts):
         plan = plan_sweep(tables, settings=texts, seeds=seeds, out=Path(out), source=source)
         check_cells(plan.cells, resume=resume, source=source)
     runner = run_with_progress if progress else run_cells
-    errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
+    with logs:
+        errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
     result = read_sweep(plan)
     save_sweep(result, Path(out), figures=figures)
     if errors:
@@ -148,6 +172,8 @@ def tune(
     resume: bool = False,
     progress: bool = False,
     figures: bool = True,
+    log: str | Sequence[str] = (),
+    per_worker: bool = False,
 ) -> TuneResult:
     """Tune algorithms with an equal budget, then compare them on held-out seeds: `fedhp tune`.
 
@@ -162,6 +188,7 @@ def tune(
     from fedhp.report.labels import names_for
     from fedhp.report.tune import TuneResult, trial_words
 
+    logs = _follower(out, log, per_worker=per_worker)
     tables, source = _tables_of(experiment)
     with blaming([*overrides, *(algorithms or ())]):
         plan = plan_tuning(
@@ -176,21 +203,22 @@ def tune(
             source=source,
         )
         check_tuning(plan, resume=resume)
-    if progress:
-        names = names_for(algorithm.label for algorithm in plan.algorithms)
-        found, errors = tune_with_progress(
-            plan,
-            jobs=jobs,
-            ray=ray,
-            describe=lambda trial, best: trial_words(
-                trial, name=names[trial.algorithm], target=plan.target, best=best
-            ),
-            short_labels=names,
-        )
-    else:
-        found, errors = search(
-            plan, run=lambda batch: run_cells(batch.cells, source=source, jobs=jobs, ray=ray)
-        )
+    with logs:
+        if progress:
+            names = names_for(algorithm.label for algorithm in plan.algorithms)
+            found, errors = tune_with_progress(
+                plan,
+                jobs=jobs,
+                ray=ray,
+                describe=lambda trial, best: trial_words(
+                    trial, name=names[trial.algorithm], target=plan.target, best=best
+                ),
+                short_labels=names,
+            )
+        else:
+            found, errors = search(
+                plan, run=lambda batch: run_cells(batch.cells, source=source, jobs=jobs, ray=ray)
+            )
     result = TuneResult(found)
     save_tuning(result, figures=figures)
     if errors:
@@ -227,18 +255,27 @@ def export(
     trace: str | Path | None = None,
     models: str | Path | None = None,
     latex: str | Path | None = None,
+    to: str | Sequence[str] = (),
+    per_worker: bool = False,
 ) -> list[Path]:
     """Write tables, a trace or models as `fedhp export` does; returns the files.
+
+    `to` names sinks, such as ["mlflow"], that get the log of the run or runs in the folder.
 
     With `latex`, the comparison of the run or runs in the folder goes to that file.
     All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`; the
     models go to the folder `models`, one safetensors file per worker and one with their mean.
     """
+    nothing_else = out is None and table is None and trace is None and models is None
+    if to:
+        write_logs(Path(run), _targets(to, "to"), per_worker=per_worker)
+        if nothing_else and latex is None:
+            return []
     if latex is not None:
         from fedhp.report.latex import save_latex
 
         written = [save_latex(run, latex)]
-        if out is None and table is None and trace is None and models is None:
+        if nothing_else:
             return written
         return [*written, *export_run(run, out, table=table, trace=trace, models=models)]
     return export_run(run, out, table=table, trace=trace, models=models)
@@ -260,6 +297,8 @@ def reproduce(
     files: str | Path | None = None,
     jobs: int | None = None,
     progress: bool = False,
+    log: str | Sequence[str] = (),
+    per_worker: bool = False,
 ) -> Reproduction:
     """Run the paper's experiments and judge its claims, as `fedhp reproduce` does.
 
@@ -271,6 +310,7 @@ def reproduce(
     from fedhp.report.pages.reproduction import save_reproduction
 
     folder = profile_folder(profile, None if out is None else Path(out))
+    logs = _follower(folder, log, per_worker=per_worker)
     source = None if files is None else Path(files)
     names = choose_figures([figures] if isinstance(figures, str) else figures, source)
     with blaming(overrides):
@@ -278,11 +318,21 @@ def reproduce(
         texts = read_figure_texts(names, source)
         suite = check_suite(suite)
     runner = run_with_progress if progress else run_cells
-    errors = runner([run.cell for run in suite.cells()], jobs=jobs)
+    with logs:
+        errors = runner([run.cell for run in suite.cells()], jobs=jobs)
     result = save_reproduction(suite, texts, folder)
     if errors:
         raise errors[0]
     return result
+
+
+def _follower(out: str | Path, log: str | Sequence[str], *, per_worker: bool) -> LogFollower:
+    """What logs the runs in a folder while it is entered."""
+    return LogFollower(Path(out), _targets(log, "log"), per_worker=per_worker)
+
+
+def _targets(names: str | Sequence[str], option: str) -> list[LogTarget]:
+    return parse_targets([names] if isinstance(names, str) else names, option=option)
 
 
 def _tables_of(experiment: Experiment | str | Path) -> tuple[dict[str, Any], str]:

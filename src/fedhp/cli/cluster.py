@@ -14,6 +14,7 @@ import typer
 from fedhp.cli.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
 from fedhp.cli.dash import Dash, DashPort, live_page
 from fedhp.cli.help import CommandApp
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -99,6 +100,8 @@ def up(
     log_format: LogFormat = "text",
     dash: Dash = False,
     dash_port: DashPort = None,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Start a coordinator and workers as processes on this machine, and watch them.
 
@@ -109,6 +112,7 @@ def up(
     from fedhp.console import Activity
 
     form = check_log_format(log_format)
+    targets = parse_log(log, per_worker=per_worker)
     changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
     settings = load(experiment, changes)
     folder = choose_folder(out, experiment, resume=False)
@@ -122,15 +126,19 @@ def up(
             processes.warm_up()
             prepare(settings, source=str(experiment))
         began = time.monotonic()
-        with Cluster(
-            settings,
-            folder,
-            source=str(experiment),
-            resume=resume,
-            moved=moved,
-            restart=restart,
-            log_format=form,
-        ) as cluster:
+        logs = follow(folder, targets, per_worker=per_worker)
+        with (
+            logs,
+            Cluster(
+                settings,
+                folder,
+                source=str(experiment),
+                resume=resume,
+                moved=moved,
+                restart=restart,
+                log_format=form,
+            ) as cluster,
+        ):
             if not cluster.is_over():
                 cluster.check_not_stopped()
                 with Activity("starting the coordinator and the workers"):
@@ -138,6 +146,8 @@ def up(
                 _watch(cluster, stop)
         seconds = time.monotonic() - began
     _print_result(cluster, seconds, as_json=as_json or form == "json")
+    if not as_json and form != "json":
+        suggest_viewing(folder, logs.working)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.dash import Dash, DashPort, live_page, suggest_dash
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -62,9 +63,12 @@ def compare(
     figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
     dash: Dash = False,
     dash_port: DashPort = None,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
     check_compared(experiment, overrides or [], algorithms)
+    targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity
 
@@ -92,7 +96,8 @@ def compare(
         }
         activity.now("checking the settings")
         check_cells(cells, resume=resume, source=str(experiment))
-    with live_page(dash, folder, port=dash_port), StopRequest() as stop:
+    logs = follow(folder, targets, per_worker=per_worker)
+    with live_page(dash, folder, port=dash_port), StopRequest() as stop, logs:
         errors = run_with_progress(
             cells,
             source=str(experiment),
@@ -102,6 +107,8 @@ def compare(
             short_labels=names_for(cell_labels, names),
         )
     _finish(cells, folder, names=names, as_json=as_json, figures=figures)
+    if not as_json:
+        suggest_viewing(folder, logs.working)
     if errors:
         raise combine_errors(errors)
 

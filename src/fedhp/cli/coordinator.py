@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.dash import Dash, DashPort, live_page
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, say, suggest
 from fedhp.errors import ConfigError, service_exit_codes
 from fedhp.tables import COMMAND_LINE
@@ -103,6 +104,8 @@ def coordinator(
     log_format: LogFormat = "text",
     dash: Dash = False,
     dash_port: DashPort = None,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Coordinate a run: plan its rounds, collect reports, write the record.
 
@@ -114,6 +117,7 @@ def coordinator(
     from fedhp.cluster.security.handshakes import start_handshake_log
 
     form = check_log_format(log_format)
+    targets = parse_log(log, per_worker=per_worker)
     start_handshake_log(json_lines=form == "json")
 
     from fedhp.cluster.coordinator.leadership import (
@@ -160,7 +164,8 @@ def coordinator(
             settings, stop=stop, on_round=lambda record: _print(record, folder, loaded.rounds)
         )
 
-    with live_page(dash, folder, port=dash_port), service_exit_codes():
+    logs_of_run = follow(folder, targets, per_worker=per_worker)
+    with live_page(dash, folder, port=dash_port), service_exit_codes(), logs_of_run:
         reason = asyncio.run(run())
     if reason:
         say(
@@ -168,6 +173,7 @@ def coordinator(
         )
         return
     suggest("the run is over; see:", [f"fedhp show {path}", f"fedhp dash {path} --open"])
+    suggest_viewing(folder, logs_of_run.working)
 
 
 def check_log_format(word: str) -> Format:

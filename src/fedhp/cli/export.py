@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedhp.cli.logs import parse_log, suggest_viewing
 from fedhp.cli.parameters import say
 
 
@@ -15,7 +16,8 @@ def export(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="A run folder; with --latex also a folder that contains runs."
+            metavar="RUN",
+            help="A run folder; with --latex or --to also a folder that contains runs.",
         ),
     ],
     table: Annotated[
@@ -58,8 +60,21 @@ def export(
             help="Write every worker's model and their mean as safetensors files.",
         ),
     ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            metavar="SINK[:PATH]",
+            help="Write the log for tensorboard, mlflow or wandb (offline), in local files. May be "
+            "repeated.",
+        ),
+    ] = None,
+    per_worker: Annotated[
+        bool, typer.Option("--per-worker", help="With --to: log every worker's numbers too.")
+    ] = False,
 ) -> None:
-    """Write a run's tables, a comparison as LaTeX, its world as a trace, or its models."""
+    """Write a run's tables, a comparison as LaTeX, its world as a trace, its models, or a log."""
+    targets = parse_log(to, per_worker=per_worker, option="--to")
     from fedhp.console import Activity
     from fedhp.record.reader import RunReader
     from fedhp.report.capture import replay_settings
@@ -68,6 +83,15 @@ def export(
     from fedhp.report.latex import save_latex
     from fedhp.report.rounds import selection_note
 
+    if targets:
+        from fedhp.sinks.follow import write_logs
+
+        with Activity("writing the logs"):
+            number_of_runs = count(write_logs(run, targets, per_worker=per_worker), "run")
+        say(f"logged {number_of_runs}: {', '.join(target.sink for target in targets)}")
+        suggest_viewing(run, targets)
+        if all(value is None for value in (table, out, trace, models, latex)):
+            return
     if latex is not None:
         say(f"LaTeX: {save_latex(run, latex)}")
         if table is None and out is None and trace is None and models is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.dash import Dash, DashPort, live_page, suggest_dash
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import Jobs, Json, redirect_user_prints, say, table_console
 from fedhp.errors import combine_errors
 
@@ -54,11 +55,15 @@ def reproduce(
     as_json: Json = False,
     dash: Dash = False,
     dash_port: DashPort = None,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Run the paper's experiments and judge every claim.
 
     Finished runs are never repeated: after an interruption, run the same command again.
     """
+    targets = parse_log(log, per_worker=per_worker)
+
     from fedhp.console import Activity
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
@@ -89,7 +94,8 @@ def reproduce(
     _announce(suite)
     cells = suite.cells()
     run_names = {each.cell.folder: each.name for each in cells}
-    with live_page(dash, folder, port=dash_port), StopRequest() as stop:
+    logs = follow(folder, targets, per_worker=per_worker)
+    with live_page(dash, folder, port=dash_port), StopRequest() as stop, logs:
         errors = run_with_progress(
             [each.cell for each in cells],
             jobs=jobs,
@@ -106,6 +112,7 @@ def reproduce(
         say(f"report: {result.page}")
         say(f"figures, numbers and verdicts: {folder}")
         suggest_dash(folder)
+        suggest_viewing(folder, logs.working)
     if errors:
         raise combine_errors(errors)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from fedhp.cli.dash import Dash, DashPort, live_page
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
@@ -29,10 +30,13 @@ def run(
     as_json: Json = False,
     dash: Dash = False,
     dash_port: DashPort = None,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Run one experiment."""
     folder = choose_folder(out, experiment, resume=resume)
     settings = load_settings(experiment, overrides or [])
+    targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity, RunProgress
 
@@ -51,7 +55,9 @@ def run(
         metric = started.prepared.task.metric_name
         label = settings.algorithm.name
         done, horizon = started.rounds_done(), settings.horizon
-        with stop, RunProgress(label, settings.rounds, done=done, horizon=horizon) as display:
+        logs = follow(folder, targets, per_worker=per_worker)
+        progress = RunProgress(label, settings.rounds, done=done, horizon=horizon)
+        with stop, logs, progress as display:
             for record in started.rounds():
                 display.update(round_event(record, metric))
     with RunReader(folder) as reader:
@@ -66,3 +72,4 @@ def run(
         say(cost)
         say(f"run: {folder}")
         suggest("next:", next_commands(folder, summary.rounds))
+        suggest_viewing(folder, logs.working)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -46,11 +47,15 @@ def sweep(
     jobs: Jobs = None,
     ray: Ray = None,
     figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Run one experiment with every combination of settings.
 
     With --resume, finished runs are not repeated; values and seeds may be added.
     """
+    targets = parse_log(log, per_worker=per_worker)
+
     from fedhp.console import Activity
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
@@ -71,7 +76,8 @@ def sweep(
         )
         activity.now("checking the settings")
         check_cells(plan.cells, resume=resume, source=str(experiment))
-    with StopRequest() as stop:
+    logs = follow(folder, targets, per_worker=per_worker)
+    with StopRequest() as stop, logs:
         errors = run_with_progress(
             plan.cells,
             source=str(experiment),
@@ -81,6 +87,8 @@ def sweep(
             short_labels=short_names([cell.label for cell in plan.cells]),
         )
     _finish(read_sweep(plan), folder, as_json=as_json, figures=figures)
+    if not as_json:
+        suggest_viewing(folder, logs.working)
     if errors:
         raise combine_errors(errors)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -66,6 +67,8 @@ def tune(
     jobs: Jobs = None,
     ray: Ray = None,
     figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+    log: Log = None,
+    per_worker: PerWorker = False,
 ) -> None:
     """Tune algorithms with an equal budget, then compare them on held-out seeds.
 
@@ -78,6 +81,7 @@ def tune(
     check_compared(experiment, overrides or [], labels)
     tuned_on = parse_seeds(tuning_seeds, option="--tuning-seeds")
     compared_on = parse_seeds(seeds)
+    targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity
 
@@ -106,11 +110,14 @@ def tune(
     def describe(trial: Trial, best: bool) -> str:
         return trial_words(trial, name=names[trial.algorithm], target=plan.target, best=best)
 
-    with StopRequest() as stop:
+    logs = follow(plan.folder, targets, per_worker=per_worker)
+    with StopRequest() as stop, logs:
         found, errors = tune_with_progress(
             plan, jobs=jobs, ray=ray, stop=stop, describe=describe, short_labels=names
         )
     _finish(TuneResult(found), as_json=as_json, figures=figures)
+    if not as_json:
+        suggest_viewing(plan.folder, logs.working)
     if errors:
         raise combine_errors(errors)
 

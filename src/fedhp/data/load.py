@@ -32,6 +32,7 @@ BUILTINS = {
     "cifar10": "fedhp.data.cifar:read_cifar10",
     "image_folder": "fedhp.data.images:read_image_folder",
     "tiny_imagenet": "fedhp.data.images:read_tiny_imagenet",
+    "huggingface": "fedhp.data.huggingface:read_huggingface",
     "npz": "fedhp.data.arrays:read_npz",
 }
 

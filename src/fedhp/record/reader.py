@@ -91,18 +91,22 @@ class RunReader:
         round_index: int | None = None,
         first_round: int | None = None,
         columns: Sequence[str] = (),
+        last_round: int | None = None,
     ) -> Columns:
         """A table as columns (pandas.DataFrame(run.table("rounds")) just works).
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, participation, test_metrics,
         worker_test_metrics, class_test_metrics, own_test_metrics, wall.
-        A single round can be read, or all from a first round on; all columns, or those named.
+        A single round can be read, or all from a first round on, up to a last one if it is given;
+        all columns, or those named.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
         Of very many links only a selection is recorded: see `links_kept`.
         """
         where, values = "", tuple[int, ...]()
-        if first_round is not None:
+        if last_round is not None:
+            where, values = "round BETWEEN ? AND ?", (first_round or 0, last_round)
+        elif first_round is not None:
             where, values = "round >= ?", (first_round,)
         elif round_index is not None:
             where, values = "round = ?", (round_index,)

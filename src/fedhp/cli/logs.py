@@ -1,0 +1,60 @@
+"""--log and --per-worker: the logs that a command writes while its runs run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedhp.cli.parameters import suggest
+from fedhp.errors import ConfigError
+from fedhp.tables import COMMAND_LINE
+
+if TYPE_CHECKING:
+    from fedhp.sinks.follow import LogFollower
+    from fedhp.sinks.targets import LogTarget
+
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="SINK[:PATH]",
+        help="Also log to tensorboard, mlflow or wandb (offline), in local files. May be repeated.",
+    ),
+]
+PerWorker = Annotated[
+    bool,
+    typer.Option("--per-worker", help="With --log: log every worker's numbers too."),
+]
+
+
+def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log") -> list[LogTarget]:
+    """Where to log; wrong or missing sinks are found before any work."""
+    from fedhp.sinks.targets import parse_targets
+
+    if per_worker and not log:
+        raise ConfigError(
+            f"has no effect without {option}",
+            key="--per-worker",
+            source=COMMAND_LINE,
+            allowed=f"--per-worker together with {option}",
+            fix=f"add {option} tensorboard, for example, or remove --per-worker",
+        )
+    return parse_targets(log or [], option=option)
+
+
+def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> LogFollower:
+    """Log the runs in this folder for the time of a `with` block."""
+    from fedhp.sinks.follow import LogFollower
+
+    return LogFollower(folder, targets, per_worker=per_worker)
+
+
+def suggest_viewing(folder: Path, targets: list[LogTarget]) -> None:
+    """Print the commands that show the logs."""
+    if targets:
+        suggest(
+            "logged; to look at it:",
+            [target.load().viewing(folder, target.path) for target in targets],
+        )

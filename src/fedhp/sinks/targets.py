@@ -1,0 +1,106 @@
+"""Where logs go: --log and --to, such as mlflow or mlflow:store.db, checked before any work."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from fedhp.errors import ConfigError
+from fedhp.sinks.base import Sink
+from fedhp.tables import COMMAND_LINE
+
+# The sinks: the module of each, and the packages that it needs.
+SINKS = {
+    "tensorboard": ("fedhp.sinks.tensorboard", ("tensorboard",)),
+    "mlflow": ("fedhp.sinks.mlflow", ("mlflow", "sqlalchemy", "alembic")),
+    "wandb": ("fedhp.sinks.wandb", ("wandb",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """A sink, and the path that the user chose for it, if any."""
+
+    sink: str
+    path: Path | None = None
+
+    def load(self) -> Sink:
+        """The sink's module."""
+        return cast(Sink, importlib.import_module(SINKS[self.sink][0]))
+
+
+def parse_targets(texts: Sequence[str], *, option: str = "--log") -> list[LogTarget]:
+    """The targets that the option names, once each; their packages must be installed."""
+    targets: list[LogTarget] = []
+    for text in texts:
+        name, separator, path = text.partition(":")
+        _check_name(name, text, option=option)
+        _check_path(name, path, text, option=option, given=bool(separator))
+        _check_packages(name, option=option)
+        if any(target.sink == name for target in targets):
+            raise ConfigError(
+                f"{name!r} is given twice",
+                key=option,
+                source=_source(option),
+                allowed="each of them once",
+                fix=f"remove one of the {option} options",
+            )
+        targets.append(LogTarget(name, Path(path).expanduser().absolute() if path else None))
+    return targets
+
+
+def _check_name(name: str, text: str, *, option: str) -> None:
+    if name in SINKS:
+        return
+    close = difflib.get_close_matches(name, SINKS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError(
+        f"unknown log {text!r}",
+        key=option,
+        source=_source(option),
+        allowed=f"{', '.join(SINKS)}, or one of them with a path (tensorboard:PATH)",
+        fix=f"{hint}write {option} tensorboard, for example",
+    )
+
+
+def _check_path(name: str, path: str, text: str, *, option: str, given: bool) -> None:
+    problem = ""
+    if given and not path:
+        problem = "has no path after the colon"
+    elif "://" in path:
+        problem = "is an address of the network, and logs are only written to local files"
+    elif name == "mlflow" and ("?" in path or "#" in path):
+        problem = "has a ? or # in its path, which MLflow's address of a store cannot have"
+    elif path and name != "mlflow" and Path(path).expanduser().is_file():
+        problem = "is a file, and this log is a folder"
+    if problem:
+        raise ConfigError(
+            f"{text!r} {problem}",
+            key=option,
+            source=_source(option),
+            allowed=f"{name}, or {name}:PATH with a path on this machine",
+            fix=f"write {option} {name}, and upload or copy the log later if you want to",
+        )
+
+
+def _check_packages(name: str, *, option: str) -> None:
+    missing = [package for package in SINKS[name][1] if not importlib.util.find_spec(package)]
+    if missing:
+        raise ConfigError(
+            f"{name} needs the Python package {missing[0]!r}, which is not installed",
+            key=option,
+            source=_source(option),
+            allowed=f"an installation with the extra {name!r}",
+            fix=f"pip install 'fedhp[{name}]', or remove {option} {name}; "
+            f"a finished run can be logged later with fedhp export RUN --to {name}",
+        )
+
+
+def _source(option: str) -> str:
+    """Where the option is from: a function of the Python interface has no dashes."""
+    return COMMAND_LINE if option.startswith("-") else ""
