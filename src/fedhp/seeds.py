@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     OWN_TEST = 16
     SEARCH = 17  # of settings, in fedhp tune
     MONITOR = 18
+    ATTACKERS = 30
+    ATTACK_NOISE = 31
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

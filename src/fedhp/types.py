@@ -282,7 +282,8 @@ class Timing:
 class Evaluation:
     """Test results after a round."""
 
-    accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric); NaN: away
+    # [N] each worker's model (for other tasks: its metric); NaN: away, or it attacks
+    accuracy: FloatArray
     mean_model_accuracy: float  # NaN on a real network, where no process has all models
     images: int
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
@@ -291,6 +292,7 @@ class Evaluation:
     class_accuracy: FloatArray | None = None  # [classes] mean of the workers, if asked for
     mean_model_class_accuracy: FloatArray | None = None  # [classes]
     own_accuracy: FloatArray | None = None  # [N] on what each worker held back; NaN: nothing
+    honest: BoolArray | None = None  # [N] whose tests count in a study of attacks; None: all
 
     @property
     def mean_accuracy(self) -> float:

@@ -63,6 +63,9 @@ class Exchanged:
     directed: bool
     distance: FloatArray  # [E] before mixing
     selected: IntArray  # [N, keep], -1 where none
+    # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
+    # None: whole models.
+    share: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ class Layout:
     width: int  # all columns
     counter_width: int
 
+    @property
+    def mixed_ends(self) -> tuple[int, ...]:
+        """Where the tensors that travel end."""
+        return tuple(slot.stop for slot in self.slots if slot.stop <= self.mixed)
+
 
 def layout_of(module: nn.Module, *, batch_norm: str) -> Layout:
     """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm)."""

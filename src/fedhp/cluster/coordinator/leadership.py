@@ -202,18 +202,6 @@ def _check_groups(experiment: Experiment, algorithm: object, source: str) -> Non
             allowed="a class with group_average = True and restart(state, workers)",
             fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
         )
-    for key, value, instead in (
-        ("compression", experiment.cluster.compression, "algorithm.compression"),
-        ("robust", experiment.cluster.robust, "fedhp, dpsgd, ldsgd or pens"),
-    ):
-        if value != "none":
-            raise ConfigError(
-                f"is {value!r}, but a group average sends sums, not models",
-                key=f"cluster.{key}",
-                source=source,
-                allowed="none with an algorithm that averages groups",
-                fix=f"remove cluster.{key}, or use {instead}",
-            )
 
 
 def _check_adpsgd(algorithm: object, source: str) -> None:
@@ -228,9 +216,7 @@ def _check_adpsgd(algorithm: object, source: str) -> None:
                 key=f"algorithm.{name}",
                 source=source,
                 allowed="this setting in simulations only",
-                fix=f"remove algorithm.{name}"
-                + (" and set cluster.compression" if name == "compression" else "")
-                + ", or simulate it with: fedhp run",
+                fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
             )
 
 

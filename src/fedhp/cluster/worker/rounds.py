@@ -73,11 +73,16 @@ class OrderExecutor:
         self._offer = offer
         self._open_average = average or OpenAverage()
         self._peers = peers
-        cluster = learner.prepared.experiment.cluster
+        settings, peers_at_most = learner.prepared.experiment.exchange, learner.workers
         self._outgoing = OutgoingModel(
-            learner.codec, compression=cluster.compression, share=cluster.topk_share
+            learner.codec,
+            compression=settings.compression,
+            share=settings.topk_share,
+            readers=peers_at_most,
         )
-        self._incoming = IncomingModels(learner.codec, compression=cluster.compression)
+        self._incoming = IncomingModels(
+            learner.codec, compression=settings.compression, peers=peers_at_most
+        )
         self._created = time.monotonic()
         self._gone: frozenset[int] = frozenset()
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
@@ -129,6 +134,8 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
+        self._outgoing.begin_round(work.round)
+        self._incoming.begin_round(work.round)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
             work.probes, attempt, probes, received=received, until=received + work.deadline

@@ -22,7 +22,7 @@ from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
-from fedhp.config import Experiment, log_notes, parse, to_tables
+from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
 from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
@@ -49,6 +49,8 @@ _TRAINS = "other models would be trained, and the measurements of these would no
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
     "data": _TRAINS,
+    "exchange": _TRAINS,
+    "attack": _TRAINS,
     "model": _TRAINS,
     "task": _TRAINS,
     "training": _TRAINS,
@@ -274,11 +276,20 @@ def _check_key(key: str, *, source: str) -> None:
         )
 
 
+def _usual_planners(base: Experiment) -> list[str]:
+    """All planners; without the asynchronous ones where they cannot have the run's exchange."""
+    plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
+    return [planner for planner in PLANNERS if plain or not planner.startswith("adpsgd")]
+
+
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
     """The planners asked for, or all; each may be replayed, and each setting has its planner."""
     # An empty entry is kept, so that it is refused as such.
     entries = [entry for text in planners for entry in split_algorithms(text) or [text]]
-    variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(entries or PLANNERS)]
+    variants = [
+        parse_variant(text, key="--planner")
+        for text in dict.fromkeys(entries or _usual_planners(base))
+    ]
     for variant in variants:
         for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
             _check_key(key, source=_option(variant.label))
@@ -309,7 +320,12 @@ def _of_variant(variant: Variant, base: Experiment) -> Experiment:
 
 def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:
     """A planner and its world, tried; the model is as large as it was unless a setting says so."""
-    context = planning_context(experiment, model_bits=8.0 * measured.model_bytes, source=source)
+    context = planning_context(
+        experiment,
+        model_bits=8.0 * measured.model_bytes,
+        transfer_share=measured.transfer_share,
+        source=source,
+    )
     try_algorithm(context, source=source)
     return context
 
