@@ -119,6 +119,30 @@ def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> 
     assert digests[0] == digests[1]
 
 
+@NEEDS_RAY
+@pytest.mark.parametrize(
+    ("exchange", "kind"),
+    [
+        pytest.param({"compression": "int8", "robust": "trimmed_mean"}, "sign_flip", marks=SLOW),
+        ({"compression": "topk", "topk_share": 0.1}, "noise"),
+    ],
+)
+def test_the_same_bits_when_models_are_disturbed(
+    exchange: dict[str, Any],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And with an actor that is killed, whose workers' copies come back with it."""
+    more = {"exchange": exchange, "attack": {"kind": kind}}
+    local = digest(experiment("fedhp", "local", **more), tmp_path / "local")
+    assert digest(experiment("fedhp", "ray", **more), tmp_path / "ray") == local
+    killer = Killer("exchange", 3)
+    killer.install(monkeypatch)
+    assert digest(experiment("fedhp", "ray", **more), tmp_path / "killed") == local
+    assert killer.killed, "the actor was not killed: the test would show nothing"
+
+
 class Killer:
     """Kills the second actor while its answer to the n-th call of a method is awaited."""
 
