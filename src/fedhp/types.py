@@ -61,6 +61,21 @@ class DirectedMixing:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedMixing:
+    """Each worker i takes own_weights[i] of its own model and the links' weights of others'.
+
+    A link is (receiver, sender): an undirected one is there twice. The weights of a worker sum to
+    1 (rows). With push_sum those that a model is sent with do (columns): then a scalar travels
+    with every model, and the models are divided by it (push-sum).
+    """
+
+    links: IntArray  # [E, 2] (receiver, sender), each once
+    weights: FloatArray  # [E] above 0
+    own_weights: FloatArray  # [N]
+    push_sum: bool = False  # as the algorithm's class says
+
+
+@dataclass(frozen=True, slots=True)
 class PeerScoring:
     """Each worker pulls candidates, scores them on its own samples, averages the best."""
 
@@ -103,7 +118,7 @@ class GroupAverage:
 
 
 # A new way to combine models is a new member here and one function in learn/.
-Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring | GroupAverage
+Exchange: TypeAlias = NeighborMixing | DirectedMixing | WeightedMixing | PeerScoring | GroupAverage
 
 
 class LinkVerdict(IntEnum):

@@ -42,6 +42,7 @@ PUBLIC = [
     "RoundRecord",
     "Task",
     "Topology",
+    "WeightedMixing",
     "__version__",
     "compare",
     "explain",

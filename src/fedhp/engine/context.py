@@ -7,7 +7,7 @@ from typing import Literal
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Settings, averages_groups
+from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.config import ExchangeConfig, Experiment
 from fedhp.errors import ConfigError
@@ -134,6 +134,44 @@ def check_exchange(
             fix="raise workers, lower attack.share, or remove [attack]",
         )
     _check_mixes_models(experiment, algorithm, source)
+    _check_carried(experiment, algorithm, source)
+
+
+def _check_carried(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
+) -> None:
+    """Refuse what would break the sums of push-sum and tracking."""
+    pushes, follows = pushes_sums(algorithm), tracks(algorithm)
+    if not (pushes or follows):
+        return
+    kind = "push_sum" if pushes else "tracking"
+    if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
+            key="algorithm.name",
+            source=source,
+            allowed=f"{kind} with plan(), and without group_average",
+            fix="remove it from the class of the algorithm",
+        )
+    compression, robust = experiment.exchange.compression, experiment.exchange.robust
+    if robust != "none":
+        raise ConfigError(
+            f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
+            f"({kind} = True), and a robust rule leaves some out",
+            key="exchange.robust",
+            source=source,
+            allowed="none with this algorithm",
+            fix="remove exchange.robust",
+        )
+    if compression == "topk" or (pushes and compression != "none"):
+        raise ConfigError(
+            f"is {compression!r}, but what travels with the models of "
+            f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
+            key="exchange.compression",
+            source=source,
+            allowed="none" if pushes else "none, fp16 or int8",
+            fix="remove exchange.compression",
+        )
 
 
 def _check_mixes_models(

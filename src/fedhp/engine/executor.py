@@ -23,6 +23,7 @@ from fedhp.types import (
     NeighborMixing,
     PeerScoring,
     RoundRecord,
+    WeightedMixing,
 )
 
 Result = TypeVar("Result", covariant=True)
@@ -196,6 +197,8 @@ def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
     if isinstance(exchange, NeighborMixing):
         return exchange.topology.links
     if isinstance(exchange, GroupAverage):
+        return exchange.links
+    if isinstance(exchange, WeightedMixing):
         return exchange.links
     if not isinstance(exchange, PeerScoring):
         return pairs(exchange.sources)

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
 from fedhp.config import AttackConfig, ExchangeConfig, Experiment
 from fedhp.data import load_data, partition
 from fedhp.engine.context import (
@@ -125,7 +125,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     size = _model_size(task)
     memory = plan_memory(
         experiment,
-        model_size=size,
+        model_size=3 * size if tracks(algorithm) else size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
@@ -137,12 +137,17 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )
     initial = initial_model(task, experiment.seed)
-    layout = layout_of(initial, batch_norm=experiment.training.batch_norm)
+    layout = layout_of(
+        initial,
+        batch_norm=experiment.training.batch_norm,
+        push_sum=pushes_sums(algorithm),
+        tracking=tracks(algorithm),
+    )
     _check_fragments(algorithm, layout, source)
     stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
-    world = world_of(experiment, model_bits=32.0 * layout.mixed, source=source)
+    world = world_of(experiment, model_bits=32.0 * layout.module_columns, source=source)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -272,7 +277,9 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     if exchange.compression == "topk":
         count = topk_count(exchange.topk_share, layout.mixed)
         return delta_share(count, layout.mixed) if count else 1.0
-    return received_share(exchange.compression, layout.mixed_ends)
+    share = received_share(exchange.compression, layout.mixed_ends)
+    # What is carried counts in addition to the model.
+    return share * layout.mixed / layout.module_columns if layout.carried else share
 
 
 def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:

@@ -23,6 +23,7 @@ from fedhp.engine.arrivals import PAIR_STATE, Arrivals
 from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
 from fedhp.engine.threads import ShardThreads
+from fedhp.learn.carried import track, unweigh, weigh
 from fedhp.learn.evaluate import ModelScore, score, score_outputs, score_peers
 from fedhp.learn.group_state import (
     GROUP_STATE,
@@ -118,6 +119,8 @@ class Shard:
         losses = self._train(trainings, self.after, self.after_velocity)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
         norms = update_norms(self.models, self.after, self.spec.layout.trainable)
+        track(self.models, self.after, self.spec.layout)
+        weigh(self.models, self.after, self.spec.layout)
         return loss, np.where(local_steps > 0, norms, np.nan)
 
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
@@ -201,6 +204,7 @@ class Shard:
                 kernel=kernel,
                 run=self._threads.run,
             )
+        unweigh(self.mixed, layout)
         self._foreign = {}
         check(self.stop)
         return measured

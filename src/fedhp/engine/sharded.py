@@ -31,7 +31,7 @@ from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
-from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
@@ -48,6 +48,7 @@ from fedhp.types import (
     NeighborMixing,
     PeerScoring,
     RoundRecord,
+    WeightedMixing,
 )
 
 P = ParamSpec("P")
@@ -152,6 +153,9 @@ class ShardedExecutor:
             weights = mixing_weights(exchange.topology, exchange.weights)
             return self._mix(links, weights, directed=False, selected=none)
         self._deliver(links)
+        if isinstance(exchange, WeightedMixing):
+            weights = link_weights(links, exchange.weights, exchange.own_weights)
+            return self._mix(links, weights, directed=True, selected=none)
         if not isinstance(exchange, PeerScoring):
             weights = directed_weights(exchange.sources)
             return self._mix(links, weights, directed=True, selected=none)
@@ -482,7 +486,7 @@ class ShardedExecutor:
     def _shares(self, links: IntArray, *, directed: bool) -> FloatArray | None:
         """What went over each link this round, as a share of a model's bytes, [E, 2]."""
         compression = self.prepared.experiment.exchange.compression
-        if compression == "none":
+        if self.prepared.transfer_share == 1 and compression != "topk":
             return None
         shares = np.full((len(links), 2), self.prepared.transfer_share)
         if compression == "topk":

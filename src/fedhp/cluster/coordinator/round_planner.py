@@ -48,6 +48,7 @@ from fedhp.types import (
     Reports,
     RoundRecord,
     Timing,
+    WeightedMixing,
 )
 
 WireReports = Mapping[int, wire.RoundReport]  # by worker
@@ -356,6 +357,11 @@ def all_sources(plan: Plan) -> list[list[int]]:
         start, neighbors = (array.tolist() for array in neighbor_lists(exchange.topology))
         return [sorted(neighbors[first:stop]) for first, stop in pairwise(start)]
     assert not isinstance(exchange, GroupAverage)  # sums travel, not models
+    if isinstance(exchange, WeightedMixing):
+        pulled: list[list[int]] = [[] for _ in exchange.own_weights]
+        for receiver, sender in exchange.links.tolist():
+            pulled[receiver].append(sender)
+        return [sorted(senders) for senders in pulled]
     table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
     return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
 

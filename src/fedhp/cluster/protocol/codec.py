@@ -75,7 +75,7 @@ class ModelCodec:
 
     def __init__(self, layout: Layout) -> None:
         self.width = layout.mixed
-        self._slots = tuple(slot for slot in layout.slots if slot.stop <= layout.mixed)
+        self._slots = layout.sent_slots
         self.ends = layout.mixed_ends
         # Without a count these are the same for every model, and each round has many.
         self._headers = {encoding: self._new_header(encoding, 0) for encoding in ENCODINGS}

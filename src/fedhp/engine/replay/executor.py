@@ -95,7 +95,7 @@ class ReplayExecutor:
         """What travelled over each link, as a share of a model's bytes; a delta of topk is counted
         with all its values."""
         compression = self.context.experiment.exchange.compression
-        if compression == "none":
+        if self.context.transfer_share == 1 and compression != "topk":
             return None
         shares = np.full((len(links), 2), self.context.transfer_share)
         if compression == "topk":
