@@ -420,11 +420,25 @@ def load(
         read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=dropped
     )
     check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
+    dropped += _weak_defence(experiment)
     if notes is None:
         log_notes(dropped)
     else:
         notes.extend(dropped)
     return experiment
+
+
+def _weak_defence(experiment: Experiment) -> list[str]:
+    """A note where more workers attack than robust mixing is set to withstand: that may be what a
+    study wants to see."""
+    exchange, attack, workers = experiment.exchange, experiment.attack, experiment.workers
+    attackers, withstood = attack.count(workers), exchange.max_poisoned(workers)
+    if exchange.robust in ("none", "clip") or attackers <= withstood:
+        return []
+    return [
+        f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
+        f"{exchange.trim:g} is set to withstand {withstood}"
+    ]
 
 
 def log_notes(notes: Iterable[str]) -> None:

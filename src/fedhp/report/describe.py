@@ -19,6 +19,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     training, world = experiment["training"], experiment["world"]
     decay = "round" if training["decay_by"] == "round" else f"{training['decay_seconds']:g} s"
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
+    share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried
     facts = [
         ("algorithm", _part(experiment["algorithm"])),
         ("label", run.meta("label")),
@@ -29,7 +30,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         (
             "model",
             _model(experiment) + f"{count(run.meta('parameters'), 'parameter')}, "
-            f"{data_size(run.meta('model_bytes'))} per transfer",
+            f"{data_size(round(run.meta('model_bytes') * share))} per transfer",
         ),
         (
             "training",

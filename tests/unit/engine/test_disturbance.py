@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
-from fedhp.config import AttackConfig, ExchangeConfig, parse
+from fedhp.config import AttackConfig, ExchangeConfig, load, parse, to_tables
 from fedhp.engine.arrivals import WHOLE, Arrivals
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
@@ -278,6 +279,26 @@ def test_flipped_labels_are_possible_with_every_algorithm(algorithm: str) -> Non
     evaluation = records[-1].evaluation
     assert evaluation is not None
     assert np.isnan(evaluation.accuracy).sum() == 1
+
+
+def test_a_weak_defence_is_allowed_and_noted(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text('workers = 10\n[attack]\nkind = "noise"\nshare = 0.4\n')
+    notes: list[str] = []
+    load(file, ["exchange.robust=median"], notes=notes)
+    assert notes == [
+        "4 workers attack, but exchange.robust = 'median' with trim = 0.2 is set to withstand 2"
+    ]
+    load(file, ["exchange.robust=median", "exchange.trim=0.4"], notes=notes)
+    assert len(notes) == 1
+
+
+def test_settings_that_are_not_used_are_not_in_the_tables() -> None:
+    """So that the tables of other experiments are those of the release before."""
+    plain = to_tables(parse({}))
+    assert not {"exchange", "attack"} & plain.keys()
+    assert not {"compression", "robust", "trim"} & plain["cluster"].keys()
+    assert set(to_tables(parse({}, ["attack.kind=noise"]))["attack"]) == {"kind", "share", "scale"}
 
 
 def test_former_names_are_read() -> None:
