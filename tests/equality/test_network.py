@@ -109,6 +109,10 @@ def test_int8_trimmed_mean_and_sign_flips_have_the_bits_of_the_simulation(
         tested = set(reader.table("worker_evaluations", round_index=10)["worker"])
     assert len(attackers) == 2
     assert tested == set(range(10)) - set(attackers)
+    logs = {file.stem: file.read_text() for file in (tmp_path / "run/logs").glob("*.log")}
+    warned = {name for name, text in logs.items() if "ATTACK STUDY" in text}
+    assert len(warned) == 3, "the coordinator and the two attackers say so"
+    assert "coordinator" in warned
 
 
 @pytest.mark.parametrize(
