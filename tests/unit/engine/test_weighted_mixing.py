@@ -154,6 +154,16 @@ def test_several_shards_and_a_resumed_run_are_one(algorithm: str, changes: dict[
 
 
 @ALGORITHMS
+def test_the_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
+    fast = {"training": {"kernel": "auto", "mixing": "auto"}}
+    engine = LocalExecutor(prepared_of(algorithm, fast))
+    assert engine.shard.stack is not None
+    _, state = carry_out(engine)
+    _, exact = carry_out(LocalExecutor(prepared_of(algorithm)))
+    np.testing.assert_allclose(state["models"], exact["models"], rtol=0, atol=1e-5)
+
+
+@ALGORITHMS
 def test_what_travels_along_is_on_the_clock(algorithm: str) -> None:
     for world in ({}, {"world": {"model_megabits": 12.0}}):
         prepared = prepared_of(algorithm, world)
