@@ -64,7 +64,7 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     (
         "Exchanges of a plan",
         types,
-        ("NeighborMixing", "DirectedMixing", "PeerScoring", "GroupAverage"),
+        ("NeighborMixing", "DirectedMixing", "WeightedMixing", "PeerScoring", "GroupAverage"),
     ),
     ("Topologies", types, ("Topology", "ChangingTopology")),
     (

@@ -36,6 +36,7 @@ _HOMES = {
     "PeerScoring": "fedhp.types",
     "NeighborMixing": "fedhp.types",
     "DirectedMixing": "fedhp.types",
+    "WeightedMixing": "fedhp.types",
     "GroupAverage": "fedhp.types",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
@@ -65,6 +66,7 @@ __all__ = [
     "RoundRecord",
     "Task",
     "Topology",
+    "WeightedMixing",
     "__version__",
     "compare",
     "explain",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
         Reports,
         RoundRecord,
         Topology,
+        WeightedMixing,
     )
 
 

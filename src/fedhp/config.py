@@ -314,7 +314,7 @@ class RayConfig(ConfigSection):
 
 
 class ClusterConfig(ConfigSection):
-    """Timeouts and exchange on a real network; a simulation ignores them."""
+    """Timeouts and probes on a real network; a simulation ignores them."""
 
     min_workers: Annotated[int, Field(ge=1)] = 1  # with fewer the run pauses
     gather: Annotated[float, Field(ge=0)] = 30.0  # s to wait for all before continuing with fewer
@@ -325,12 +325,18 @@ class ClusterConfig(ConfigSection):
     least_deadline: Annotated[float, Field(gt=0)] = 10.0  # s, for short rounds too
     probe_bytes: Annotated[int, Field(ge=0, le=16 << 20)] = 65536  # 0: never probe
     probe_every: Annotated[int, Field(ge=1)] = 5  # rounds until an unused link is timed again
+    emulate: bool = False  # use the step times of [world], not the machine's
+
+
+class ExchangeConfig(ConfigSection):
+    """How models travel and how they are combined, in simulations and on a network alike."""
+
     compression: Literal["none", "fp16", "int8", "topk"] = "none"
     topk_share: Annotated[float, Field(gt=0, le=1)] = 0.1  # of the values, with topk
-    robust: Literal["none", "clip", "trimmed_mean", "median"] = "none"  # against poisoned peers
+    robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = "none"
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2  # share of workers that may be malicious
     clip: Annotated[float, Field(gt=0)] = 2.0  # multiple of the median distance of the peers
-    emulate: bool = False  # use the step times of [world], not the machine's
+    radius: Positive | None = None  # with clip: a fixed distance instead, as in ClippedGossip
 
     def max_poisoned(self, workers: int) -> int:
         """How many of so many workers may send poisoned models; at least one."""
@@ -338,9 +344,22 @@ class ClusterConfig(ConfigSection):
 
     def min_peers(self, workers: int, *, present: int) -> int:
         """How many peers a worker needs so that robust mixing withstands poisoned ones."""
-        if self.robust not in ("trimmed_mean", "median"):
+        if self.robust not in ("trimmed_mean", "median", "krum"):
             return 0
-        return min(2 * self.max_poisoned(workers), present - 1)
+        own = 2 if self.robust == "krum" else 0  # it needs 2 * poisoned + 3 models
+        return min(2 * self.max_poisoned(workers) + own, present - 1)
+
+
+class AttackConfig(ConfigSection):
+    """Workers that attack the others, for studies: everyone sees it in the experiment."""
+
+    kind: Literal["none", "sign_flip", "noise", "label_flip"] = "none"
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of the workers, drawn by the seed
+    scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # of the flipped model, or sd of the noise
+
+    def count(self, workers: int) -> int:
+        """How many of so many workers attack: the share rounded down, but at least one."""
+        return 0 if self.kind == "none" else max(1, int(self.share * workers + 1e-9))
 
 
 class CheckpointConfig(ConfigSection):
@@ -386,6 +405,8 @@ class Experiment(ConfigSection):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     world: WorldConfig = WorldConfig()
+    exchange: ExchangeConfig = ExchangeConfig()
+    attack: AttackConfig = AttackConfig()
     ray: RayConfig = RayConfig()
     cluster: ClusterConfig = ClusterConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -464,6 +485,14 @@ ADDED = (
     "world.trace_clients",
     "world.trace_repeat",
 )
+# The same for whole sections.
+ADDED_SECTIONS = ("exchange", "attack")
+
+# Settings under their former names; experiments and records with these are still read.
+RENAMED = {
+    f"cluster.{name}": f"exchange.{name}"
+    for name in ("compression", "topk_share", "robust", "trim", "clip")
+}
 
 # Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
@@ -481,11 +510,25 @@ def load(
         read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=dropped
     )
     check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
+    dropped += _weak_defence(experiment)
     if notes is None:
         log_notes(dropped)
     else:
         notes.extend(dropped)
     return experiment
+
+
+def _weak_defence(experiment: Experiment) -> list[str]:
+    """A note where more workers attack than robust mixing is set to withstand: that may be what a
+    study wants to see."""
+    exchange, attack, workers = experiment.exchange, experiment.attack, experiment.workers
+    attackers, withstood = attack.count(workers), exchange.max_poisoned(workers)
+    if exchange.robust in ("none", "clip") or attackers <= withstood:
+        return []
+    return [
+        f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
+        f"{exchange.trim:g} is set to withstand {withstood}"
+    ]
 
 
 def log_notes(notes: Iterable[str]) -> None:
@@ -550,6 +593,7 @@ def parse(
     `key=none` unsets a key, unless none is one of its values.
     """
     tree = merge_tables({}, tables)
+    renamed = _rename(tree, source=source)
     if folder is not None:
         resolve_paths(tree, folder, source=source)
     before = merge_tables({}, tree)
@@ -558,7 +602,7 @@ def parse(
     changes = [parse_change(override) for override in overrides]
     dropped = apply_changes(tree, changes, source=source)
     if notes is not None:
-        notes.extend(dropped)
+        notes.extend([*renamed, *dropped])
     resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
     try:
         return _validated(tree)
@@ -568,6 +612,29 @@ def parse(
         if overridden or (changes and _is_valid(before)):
             wrong = wrong.with_source(COMMAND_LINE)
         raise wrong from None
+
+
+def _rename(tree: dict[str, Any], *, source: str) -> list[str]:
+    """Move settings from their former names to the present ones; a note for those that act in
+    simulations only since then."""
+    notes = []
+    for old, new in RENAMED.items():
+        there, value = pop_key(tree, old)
+        if not there:
+            continue
+        if new in flatten(tree):
+            raise ConfigError(
+                f"is given twice: {old} is its former name",
+                key=new,
+                source=source,
+                allowed="each setting once",
+                fix=f"remove {old}",
+            )
+        set_key(tree, new, value)
+        if value != default_at(Experiment, new.split(".")):
+            where = source or "the experiment"
+            notes.append(f"{old} in {where} is now {new}, and acts in simulations as well")
+    return notes
 
 
 def apply_changes(
@@ -609,6 +676,7 @@ NONE_IS_A_VALUE = ("algorithm.bound", "algorithm.compression", "model.norm")
 def parse_change(override: str) -> tuple[str, Any]:
     """The key and value of an override; the bare word none unsets the key."""
     key, value = parse_override(override)
+    key = RENAMED.get(key, key)
     bare = override.partition("=")[2].strip() == "none"
     if bare and "none" not in choices_at(Experiment, key.split(".")) and key not in NONE_IS_A_VALUE:
         return key, UNSET
@@ -648,6 +716,9 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
     for key in ADDED:
         if flatten(tables).get(key) == default_at(Experiment, key.split(".")):
             pop_key(tables, key)
+    for section in ADDED_SECTIONS:
+        if getattr(experiment, section) == Experiment.model_fields[section].default:
+            del tables[section]
     if not tables["until"]:
         del tables["until"]
     if experiment.horizon is not None:
@@ -682,8 +753,12 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "data.name": {"data.split": ("emnist",), "data.options": ()},
     "training.decay_by": {"training.decay_seconds": ("time",)},
-    "cluster.compression": {"cluster.topk_share": ("topk",)},
-    "cluster.robust": {"cluster.clip": ("clip",)},
+    "exchange.compression": {"exchange.topk_share": ("topk",)},
+    "exchange.robust": {"exchange.clip": ("clip",), "exchange.radius": ("clip",)},
+    "attack.kind": {
+        "attack.share": ("sign_flip", "noise", "label_flip"),
+        "attack.scale": ("sign_flip", "noise"),
+    },
 }
 
 

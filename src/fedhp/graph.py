@@ -503,6 +503,18 @@ def directed_weights(sources: IntArray) -> csr_array:
     return sorted_rows(csr_array((values, (rows, ends)), shape=(workers, workers)))
 
 
+def link_weights(links: IntArray, weights: FloatArray, own_weights: FloatArray) -> csr_array:
+    """Weights [N, N] of links (receiver, sender) [E, 2] and of the workers' own models [N]."""
+    from scipy.sparse import csr_array
+
+    workers = len(own_weights)
+    itself = np.arange(workers)
+    rows = np.concatenate([links[:, 0], itself])
+    columns = np.concatenate([links[:, 1], itself])
+    values = np.concatenate([weights, own_weights]).astype(np.float64)
+    return sorted_rows(csr_array((values, (rows, columns)), shape=(workers, workers)))
+
+
 def sorted_rows(weights: csr_array) -> csr_array:
     """The same weights with ascending columns in every row: the order of the ordered kernel."""
     weights.sum_duplicates()

@@ -32,9 +32,11 @@ class Purpose(IntEnum):
     OWN_TEST = 16
     SEARCH = 17  # of settings, in fedhp tune
     MONITOR = 18
-    LINES = 30  # of a worker, up and down
-    JITTER = 31
-    CLIENTS = 32  # of a recorded population
+    ATTACKERS = 30
+    ATTACK_NOISE = 31
+    LINES = 33  # of a worker, up and down
+    JITTER = 34
+    CLIENTS = 35  # of a recorded population
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

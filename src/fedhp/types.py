@@ -72,6 +72,21 @@ class DirectedMixing:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedMixing:
+    """Each worker i takes own_weights[i] of its own model and the links' weights of others'.
+
+    A link is (receiver, sender): an undirected one is there twice. The weights of a worker sum to
+    1 (rows). With push_sum those that a model is sent with do (columns): then a scalar travels
+    with every model, and the models are divided by it (push-sum).
+    """
+
+    links: IntArray  # [E, 2] (receiver, sender), each once
+    weights: FloatArray  # [E] above 0
+    own_weights: FloatArray  # [N]
+    push_sum: bool = False  # as the algorithm's class says
+
+
+@dataclass(frozen=True, slots=True)
 class PeerScoring:
     """Each worker pulls candidates, scores them on its own samples, averages the best."""
 
@@ -114,7 +129,7 @@ class GroupAverage:
 
 
 # A new way to combine models is a new member here and one function in learn/.
-Exchange: TypeAlias = NeighborMixing | DirectedMixing | PeerScoring | GroupAverage
+Exchange: TypeAlias = NeighborMixing | DirectedMixing | WeightedMixing | PeerScoring | GroupAverage
 
 
 class LinkVerdict(IntEnum):
@@ -294,7 +309,8 @@ class Timing:
 class Evaluation:
     """Test results after a round."""
 
-    accuracy: FloatArray  # [N] each worker's model (for other tasks: its metric); NaN: away
+    # [N] each worker's model (for other tasks: its metric); NaN: away, or it attacks
+    accuracy: FloatArray
     mean_model_accuracy: float  # NaN on a real network, where no process has all models
     images: int
     standard_error: float  # of the mean accuracy, from the finite test sample; NaN if unknown
@@ -303,6 +319,7 @@ class Evaluation:
     class_accuracy: FloatArray | None = None  # [classes] mean of the workers, if asked for
     mean_model_class_accuracy: FloatArray | None = None  # [classes]
     own_accuracy: FloatArray | None = None  # [N] on what each worker held back; NaN: nothing
+    honest: BoolArray | None = None  # [N] whose tests count in a study of attacks; None: all
 
     @property
     def mean_accuracy(self) -> float:

@@ -22,6 +22,7 @@ from fedhp.types import (
     PeerScoring,
     Plan,
     Topology,
+    WeightedMixing,
 )
 
 N = 4
@@ -66,6 +67,22 @@ def topology(*pairs: list[int]) -> NeighborMixing:
     return NeighborMixing(Topology(N, np.array(pairs)))
 
 
+def weighted(
+    links: list[list[int]] | None = None,
+    weights: list[float] | None = None,
+    own: list[float] | None = None,
+    *,
+    push_sum: bool = False,
+) -> WeightedMixing:
+    """Worker 0 takes half of worker 1's model, unless something else is asked for."""
+    return WeightedMixing(
+        np.array([[0, 1]] if links is None else links, dtype=np.int64),
+        np.array([0.5] if weights is None else weights),
+        np.array([0.5, 1.0, 1.0, 1.0] if own is None else own),
+        push_sum=push_sum,
+    )
+
+
 def scoring(**changes: Any) -> PeerScoring:
     good = PeerScoring(np.array([[1], [2], [3], [0]]), 1, 8, 0.1)
     return replace(good, **changes)
@@ -105,6 +122,23 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": scoring(keep=0)}, "keep of its PeerScoring is 0"),
     ({"exchange": scoring(samples=1.5)}, "samples of its PeerScoring is 1.5"),
     ({"exchange": scoring(cost_per_candidate=np.nan)}, "cost_per_candidate"),
+    ({"exchange": weighted(links=[[0, 9]])}, "a link of the unknown worker 9"),
+    ({"exchange": weighted(links=[[1, 1]])}, "links worker 1 to itself"),
+    (
+        {"exchange": weighted(links=[[0, 1], [0, 1]], weights=[0.2, 0.3])},
+        "the link from 1 to 0 more than once",
+    ),
+    ({"exchange": weighted(weights=[np.nan])}, "weights[0] of its WeightedMixing is nan"),
+    ({"exchange": weighted(weights=[0.5, 0.5])}, "of the shape (2,)"),
+    ({"exchange": weighted(weights=[-0.5])}, "worker 1 has the weight -0.5 at worker 0"),
+    ({"exchange": weighted(weights=[0.4])}, "the weights of worker 0 sum to 0.9"),
+    ({"exchange": weighted(own=[1.5, 1.0, 1.0, 1.0], weights=[0.5])}, "sum to 2"),
+    ({"exchange": weighted(own=[0.5, -1.0, 1.0, 1.0])}, "worker 1 has the own weight -1"),
+    ({"exchange": weighted(push_sum=True)}, "the weights sent by worker 0 sum to 0.5"),
+    (
+        {"exchange": weighted(own=[1.0, 0.5, 1.0, 1.0], push_sum=True)},
+        "with push_sum, but its class has push_sum = False",
+    ),
     ({"exchange": None}, "the exchange of its plan is None"),
     (group([0, 1, 9], [-1, 0, 0]), "participants of its GroupAverage are [0, 1, 9]"),
     (group([1, 0], [-1, 1]), "participants of its GroupAverage are [1, 0]"),
@@ -169,7 +203,12 @@ def test_an_answer_that_is_not_a_plan_is_named(answer: Any) -> None:
 
 def test_a_good_plan_passes_as_it_is() -> None:
     shuffled = replace(GOOD, exchange=topology([2, 3], [1, 0], [1, 2]))
-    for plan in (GOOD, shuffled, replace(GOOD, exchange=scoring())):
+    for plan in (
+        GOOD,
+        shuffled,
+        replace(GOOD, exchange=scoring()),
+        replace(GOOD, exchange=weighted()),
+    ):
         assert ask((State(), plan))[1] is plan
     assert federation(N).workers == N
 

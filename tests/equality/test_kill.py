@@ -31,10 +31,22 @@ seconds = 0.1
 """
 
 
-def kill_and_resume(folder: Path, algorithm: str, *, rounds: int, kills: int, seed: int) -> int:
+DISTURBED = """
+[exchange]
+compression = "topk"
+topk_share = 0.05
+[attack]
+kind = "noise"
+scale = 0.01
+"""
+
+
+def kill_and_resume(
+    folder: Path, algorithm: str, *, rounds: int, kills: int, seed: int, more: str = ""
+) -> int:
     """Kill a run `kills` times, let it end, compare; how many kills hit it while it ran."""
     file, out = folder / "experiment.toml", folder / "killed"
-    file.write_text(EXPERIMENT.format(algorithm=algorithm, rounds=rounds))
+    file.write_text(EXPERIMENT.format(algorithm=algorithm, rounds=rounds) + more)
     with fedhp.run(file, folder / "whole") as whole:
         expected = whole.digest()
     command = ("run", file, "--resume", "--json", "--out", out)
@@ -65,6 +77,12 @@ def _wait_for_a_round(process: ForkedCommand, out: Path) -> None:
 
 def test_killed_three_times(tmp_path: Path) -> None:
     assert kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=1) > 0
+
+
+def test_killed_with_copies_and_attackers(tmp_path: Path) -> None:
+    """What readers have of other models is part of a checkpoint."""
+    hits = kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=3, more=DISTURBED)
+    assert hits > 0
 
 
 @pytest.mark.slow

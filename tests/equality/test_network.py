@@ -11,7 +11,8 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import Verification, verify
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.config import Experiment, parse
+from fedhp.config import AttackConfig, Experiment, parse, to_tables
+from fedhp.record.reader import RunReader
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens", "fedhp_plus")
 
@@ -78,3 +79,70 @@ def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     verification = run_and_verify(settings, tmp_path / "run", seconds=120)
     assert not verification.equal
     assert verification.rounds[0].different == (0, 1)
+
+
+def disturbed(
+    algorithm: str, *, workers: int, rounds: int, exchange: dict[str, Any], attack: dict[str, Any]
+) -> Experiment:
+    plain = experiment(algorithm, workers=workers, rounds=rounds, hidden=[16])
+    return parse({**to_tables(plain), "exchange": exchange, "attack": attack})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
+def test_int8_trimmed_mean_and_sign_flips_have_the_bits_of_the_simulation(
+    algorithm: str, tmp_path: Path
+) -> None:
+    settings = disturbed(
+        algorithm,
+        workers=10,
+        rounds=12,
+        exchange={"compression": "int8", "robust": "trimmed_mean", "trim": 0.2},
+        attack={"kind": "sign_flip", "share": 0.2},
+    )
+    verification = run_and_verify(settings, tmp_path / "run", seconds=400)
+    assert [verdict.compared for verdict in verification.rounds] == [10] * 12
+    assert verification.equal
+    assert verification.whole
+    with RunReader(tmp_path / "run") as reader:
+        attackers = reader.meta("attackers")
+        tested = set(reader.table("worker_evaluations", round_index=10)["worker"])
+    assert len(attackers) == 2
+    assert tested == set(range(10)) - set(attackers)
+    logs = {file.stem: file.read_text() for file in (tmp_path / "run/logs").glob("*.log")}
+    warned = {name for name, text in logs.items() if "ATTACK STUDY" in text}
+    assert len(warned) == 3, "the coordinator and the two attackers say so"
+    assert "coordinator" in warned
+
+
+@pytest.mark.parametrize(
+    ("exchange", "attack"),
+    [
+        ({"compression": "int8", "robust": "trimmed_mean"}, {"kind": "sign_flip"}),
+        ({"compression": "topk", "topk_share": 0.2}, {"kind": "noise", "scale": 0.1}),
+        ({"compression": "fp16", "robust": "krum"}, {"kind": "label_flip"}),
+        ({"robust": "clip", "radius": 0.5}, {}),
+    ],
+    ids=["int8", "topk", "fp16", "clip"],
+)
+def test_a_disturbed_run_has_the_bits_of_the_simulation(
+    exchange: dict[str, Any], attack: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = disturbed("dpsgd", workers=4, rounds=4, exchange=exchange, attack=attack)
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert [verdict.compared for verdict in verification.rounds] == [4] * 4
+    assert verification.equal
+    assert verification.whole
+
+
+def test_another_attacker_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedhp.cluster.audit import replay
+
+    settings = disturbed("dpsgd", workers=3, rounds=2, exchange={}, attack={"kind": "sign_flip"})
+
+    def honest(text: str) -> Experiment:
+        return worker_experiment(text).model_copy(update={"attack": AttackConfig()})
+
+    monkeypatch.setattr(replay, "worker_experiment", honest)
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert not verification.equal

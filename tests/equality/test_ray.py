@@ -70,9 +70,9 @@ def experiment(algorithm: str, engine: str, **more: Any) -> Experiment:
     return parse({**tables, **more})
 
 
-def digest(settings: Experiment, folder: Path) -> str:
+def digest(settings: Experiment, folder: Path, *, source: str = "") -> str:
     """Carry the run out; the hash of all its numbers."""
-    for _ in start_run(settings, folder).rounds():
+    for _ in start_run(settings, folder, source=source).rounds():
         pass
     with RunReader(folder) as run:
         assert run.meta("status") == "finished"
@@ -117,6 +117,42 @@ def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> 
         tables["evaluation"] = {**tables["evaluation"], "every": 1, "seconds": 2.5}
         digests.append(digest(parse(tables), tmp_path / engine))
     assert digests[0] == digests[1]
+
+
+@NEEDS_RAY
+@pytest.mark.parametrize(
+    ("exchange", "kind"),
+    [
+        pytest.param({"compression": "int8", "robust": "trimmed_mean"}, "sign_flip", marks=SLOW),
+        ({"compression": "topk", "topk_share": 0.1}, "noise"),
+    ],
+)
+def test_the_same_bits_when_models_are_disturbed(
+    exchange: dict[str, Any],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And with an actor that is killed, whose workers' copies come back with it."""
+    more = {"exchange": exchange, "attack": {"kind": kind}}
+    local = digest(experiment("fedhp", "local", **more), tmp_path / "local")
+    assert digest(experiment("fedhp", "ray", **more), tmp_path / "ray") == local
+    killer = Killer("exchange", 3)
+    killer.install(monkeypatch)
+    assert digest(experiment("fedhp", "ray", **more), tmp_path / "killed") == local
+    assert killer.killed, "the actor was not killed: the test would show nothing"
+
+
+@SLOW
+@NEEDS_RAY
+@pytest.mark.parametrize("algorithm", ["push_sum:SGP", "push_sum:Tracking"])
+def test_the_same_bits_with_what_travels_along(algorithm: str, tmp_path: Path) -> None:
+    source = str(Path(__file__).parents[2] / "examples/push_sum.toml")
+    local, remote = (
+        digest(experiment(algorithm, engine), tmp_path / engine, source=source)
+        for engine in ("local", "ray")
+    )
+    assert local == remote
 
 
 class Killer:

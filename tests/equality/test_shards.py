@@ -142,3 +142,29 @@ def test_a_model_goes_once_to_every_shard_that_wants_it(
     pairs = sum(crossings(record, home) for record in records)
     assert (pairs > 0) == (shards > 1)
     assert engine.shards.moved == 4 * prepared.layout.mixed * pairs
+
+
+@pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "ldsgd", "pens"])
+@pytest.mark.parametrize(
+    ("exchange", "attack"),
+    [
+        ({"compression": "int8", "robust": "trimmed_mean"}, {"kind": "sign_flip"}),
+        ({"compression": "topk", "topk_share": 0.1}, {"kind": "noise", "scale": 0.01}),
+        ({"compression": "fp16", "robust": "krum"}, {"kind": "label_flip"}),
+        ({"robust": "clip", "radius": 0.5}, {}),
+    ],
+    ids=["int8", "topk", "fp16", "clip"],
+)
+def test_several_shards_are_one_when_models_are_disturbed(
+    algorithm: str, exchange: dict[str, Any], attack: dict[str, Any]
+) -> None:
+    assert_alike(prepared_of(algorithm, SIZE, EXACT, {"exchange": exchange, "attack": attack}))
+
+
+def test_several_executors_are_one_when_models_are_disturbed() -> None:
+    changes = {"exchange": {"compression": "int8", "robust": "trimmed_mean"}}
+    records, state = carry_out(LocalExecutor(prepared_of("fedhp", SIZE, EXACT, changes)))
+    both = prepared_of("fedhp", SIZE, EXACT, changes, {"executors": 2})
+    result, end = carry_out(LocalExecutor(both))
+    assert bits(end) == bits(state)
+    assert bits(result) == bits(records)

@@ -1,6 +1,4 @@
-"""A federation like launch.Cluster, with what the launcher does not offer: a network namespace
-for each process, and workers that send poisoned models.
-"""
+"""A federation like launch.Cluster, with a network namespace for each process."""
 
 from __future__ import annotations
 
@@ -34,7 +32,6 @@ class ProcessTraits:
     """What is special about a process."""
 
     namespace: str | None = None
-    poison: bool = False  # it sends its model with all signs flipped
 
 
 class CustomCluster:
@@ -46,11 +43,10 @@ class CustomCluster:
         folder: Path,
         *,
         net: Net | None = None,
-        poisoned: frozenset[int] = frozenset(),
     ) -> None:
         self.settings, self.folder = settings, folder
         self.workers = [f"w{worker}" for worker in range(settings.workers)]
-        self._net, self._poisoned = net, poisoned
+        self._net = net
         self.processes: dict[str, BaseProcess] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.faults = History(folder, "faults")
@@ -153,7 +149,6 @@ class CustomCluster:
     def _start(self, name: str, target: Callable[..., None], task: object) -> None:
         traits = ProcessTraits(
             namespace=None if self._net is None else self._net.namespace(name),
-            poison=name.startswith("w") and int(name[1:]) in self._poisoned,
         )
         environment = ProcessEnvironment(self.folder / "logs" / f"{name}.log")
         context = multiprocessing.get_context("forkserver")
@@ -176,8 +171,6 @@ def _coordinate(
 def _work(settings: WorkerSettings, environment: ProcessEnvironment, traits: ProcessTraits) -> None:
     if traits.namespace is not None:
         enter(traits.namespace)
-    if traits.poison:
-        _flip_signs()
 
     async def main() -> int:
         import torch
@@ -188,15 +181,3 @@ def _work(settings: WorkerSettings, environment: ProcessEnvironment, traits: Pro
         return await run_worker(settings)
 
     processes.run_process(settings.name, environment, main)
-
-
-def _flip_signs() -> None:
-    """From now on this process sends its model with all signs flipped, but keeps its own."""
-    from fedhp.cluster.protocol.model_exchange import OutgoingModel
-
-    honest = OutgoingModel.offer
-
-    def offer(self: OutgoingModel, row: Any) -> None:
-        honest(self, -row)
-
-    OutgoingModel.offer = offer  # type: ignore[method-assign]

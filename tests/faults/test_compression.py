@@ -30,7 +30,8 @@ def ran(folder: Path, compression: str) -> tuple[float, int]:
             "data": {"skew": 0.6},
             "training": {"local_steps": 5, "batch_size": 16},
             "evaluation": {"every": ROUNDS},
-            "cluster": {"compression": compression, "min_workers": 8, "suspect_after": 20.0},
+            "exchange": {"compression": compression},
+            "cluster": {"min_workers": 8, "suspect_after": 20.0},
         }
     )
     with Cluster(settings, folder, restart=False) as cluster:

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.custom_cluster import CustomCluster
 from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import Experiment, parse
 from fedhp.record.reader import RunReader
 
-POISONED = frozenset({2, 7})
 CLOSE = 0.03
 pytestmark = pytest.mark.slow
 
 
-def settings(robust: str) -> Experiment:
+def settings(robust: str, attack: str) -> Experiment:
     return parse(
         {
             "workers": 10,
@@ -30,33 +29,32 @@ def settings(robust: str) -> Experiment:
             "training": {"local_steps": 10, "batch_size": 16},
             "evaluation": {"every": 25},
             "world": {"profile": "uniform"},
-            "cluster": {"robust": robust, "min_workers": 10, "suspect_after": 20.0},
+            "exchange": {"robust": robust},
+            "attack": {"kind": attack, "share": 0.2, "scale": 3.0},
+            "cluster": {"min_workers": 10, "suspect_after": 20.0},
         }
     )
 
 
-def accuracy(folder: Path, robust: str, poisoned: frozenset[int]) -> float:
+def accuracy(folder: Path, robust: str, attack: str = "sign_flip") -> float:
     """Of the honest workers, after the last round."""
-    experiment = settings(robust)
-    with CustomCluster(experiment, folder, poisoned=poisoned) as cluster:
+    experiment = settings(robust, attack)
+    with Cluster(experiment, folder, restart=False) as cluster:
         cluster.start()
         cluster.wait(600)
     assert check_invariants(folder, rounds=experiment.rounds) == []
     with RunReader(folder) as reader:
         table = reader.table("worker_evaluations", round_index=experiment.rounds)
-    honest = [
-        share
-        for worker, share in zip(table["worker"], table["accuracy"], strict=True)
-        if worker not in POISONED
-    ]
-    assert len(honest) == 8
-    return float(np.mean(honest))
+        attackers = reader.meta("attackers") or []
+    assert set(table["worker"]) == set(range(10)) - set(attackers)
+    assert len(attackers) == (0 if attack == "none" else 2)
+    return float(np.mean(table["accuracy"]))
 
 
 def test_the_trimmed_mean_withstands_turned_signs(tmp_path: Path, record_property: Any) -> None:
-    clean = accuracy(tmp_path / "clean", "none", frozenset())
-    hurt = accuracy(tmp_path / "hurt", "none", POISONED)
-    guarded = accuracy(tmp_path / "guarded", "trimmed_mean", POISONED)
+    clean = accuracy(tmp_path / "clean", "none", attack="none")
+    hurt = accuracy(tmp_path / "hurt", "none")
+    guarded = accuracy(tmp_path / "guarded", "trimmed_mean")
     record_property(
         "figure: accuracy with 2 of 10 workers turning signs",
         f"clean {clean:.3f}, trimmed mean {guarded:.3f}, no defence {hurt:.3f}",

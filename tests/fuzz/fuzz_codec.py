@@ -17,12 +17,10 @@ from typing import Any
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(
-    include=["fedhp.cluster.protocol.codec", "fedhp.cluster.protocol.compression"]
-):
+with atheris.instrument_imports(include=["fedhp.cluster.protocol.codec", "fedhp.learn.topk"]):
     from fedhp.cluster.protocol import codec as module
-    from fedhp.cluster.protocol.compression import Delta
     from fedhp.learn.quantize import Row
+    from fedhp.learn.topk import Delta
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire

@@ -46,6 +46,7 @@ PUBLIC = [
     "RoundRecord",
     "Task",
     "Topology",
+    "WeightedMixing",
     "__version__",
     "compare",
     "explain",

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
-from fedhp.cluster.protocol.compression import Delta
 from fedhp.errors import FedhpError
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import Row, to_half, to_int8
+from fedhp.learn.topk import Delta
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "conv.weight": (4, 3, 2),

@@ -14,13 +14,7 @@ from hypothesis.extra import numpy as arrays
 from fedhp.cluster.protocol import model_exchange
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
-from fedhp.cluster.protocol.compression import (
-    Delta,
-    add_delta,
-    largest_changes,
-    row_digest,
-    topk_count,
-)
+from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.protocol.model_exchange import (
     IncomingModels,
     OutgoingModel,
@@ -29,6 +23,7 @@ from fedhp.cluster.protocol.model_exchange import (
 )
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import LARGEST_FLOAT, LARGEST_HALF, Row, from_int8, to_half, to_int8
+from fedhp.learn.topk import Delta, add_delta, largest_changes, topk_count
 
 WIDTH = 1000
 SLOTS = (Slot("a", (30, 20), 0, 600), Slot("b", (400,), 600, WIDTH))

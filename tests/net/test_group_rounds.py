@@ -216,10 +216,10 @@ def test_the_next_coordinator_plans_the_same() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("compression", "int8"), ("robust", "median")])
 def test_what_a_sum_cannot_have_is_refused(key: str, value: str) -> None:
-    settings = parse({"algorithm": {"name": "fedhp_plus"}, "cluster": {key: value}})
+    settings = parse({"algorithm": {"name": "fedhp_plus"}, "exchange": {key: value}})
     with pytest.raises(ConfigError, match="sends sums, not models") as caught:
         check_network(settings)
-    assert caught.value.key == f"cluster.{key}"
+    assert caught.value.key == f"exchange.{key}"
 
 
 # --- real workers --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, all_sources
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.config import ClusterConfig, parse
+from fedhp.config import ExchangeConfig, parse
 from fedhp.distance import paths
 from fedhp.engine.context import planning_context
 from fedhp.graph import components_of, mixing_weights
@@ -23,7 +23,7 @@ def make_planner(
     algorithm: str = "fedhp",
     workers: int = 5,
     topology: str = "full",
-    cluster: dict[str, object] | None = None,
+    exchange: dict[str, object] | None = None,
 ) -> RoundPlanner:
     experiment = parse(
         {
@@ -31,7 +31,7 @@ def make_planner(
             "rounds": 10,
             "algorithm": {"name": algorithm},
             "topology": {"name": topology},
-            "cluster": cluster or {},
+            "exchange": exchange or {},
         }
     )
     return RoundPlanner(planning_context(experiment, model_bits=8e6))
@@ -122,7 +122,7 @@ def test_a_record_has_what_was_measured_and_lost_links_do_not_count() -> None:
 
 @pytest.mark.parametrize(("rule", "least"), [("none", 1), ("trimmed_mean", 4), ("median", 4)])
 def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: int) -> None:
-    planner = make_planner("dpsgd", workers=10, cluster={"robust": rule, "trim": 0.2})
+    planner = make_planner("dpsgd", workers=10, exchange={"robust": rule, "trim": 0.2})
     for away in (None, 3):
         present = np.arange(10) != away
         planned = planner.plan(1, present, steps(10))
@@ -141,10 +141,10 @@ def test_everyone_has_enough_peers_to_withstand_poisoned_ones(rule: str, least: 
 def test_how_many_workers_may_be_poisoned(
     workers: int, share: float, poisoned: int, peers: int
 ) -> None:
-    median = ClusterConfig(robust="median", trim=share)
+    median = ExchangeConfig(robust="median", trim=share)
     assert median.max_poisoned(workers) == poisoned
     assert median.min_peers(workers, present=workers) == peers
-    assert ClusterConfig(robust="clip", trim=share).min_peers(workers, present=workers) == 0
+    assert ExchangeConfig(robust="clip", trim=share).min_peers(workers, present=workers) == 0
 
 
 def test_mixing_testing_and_saving_is_not_waiting() -> None:

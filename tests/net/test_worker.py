@@ -343,7 +343,7 @@ def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
 
 
 def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) -> None:
-    settings = experiment(cluster={"robust": "median", "compression": "fp16"})
+    settings = experiment(exchange={"robust": "median", "compression": "fp16"})
     engine = LocalExecutor(prepare(settings))
     trained(engine)
     width = engine.prepared.layout.mixed

@@ -366,11 +366,11 @@ def test_none_unsets_a_key() -> None:
 
 
 def test_none_stays_a_value_where_it_is_one() -> None:
-    file = {"cluster": {"robust": "median"}, "algorithm": {"bound": "update", "mine": 1}}
+    file = {"exchange": {"robust": "median"}, "algorithm": {"bound": "update", "mine": 1}}
     experiment = parse(
-        file, ["cluster.robust=none", "algorithm.bound=none", 'algorithm.mine="none"']
+        file, ["exchange.robust=none", "algorithm.bound=none", 'algorithm.mine="none"']
     )
-    assert experiment.cluster.robust == "none"
+    assert experiment.exchange.robust == "none"
     assert experiment.algorithm.settings == {"bound": "none", "mine": "none"}
 
 

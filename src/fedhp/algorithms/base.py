@@ -192,6 +192,8 @@ class Settings(BaseModel):
     uses_rounds: ClassVar[bool] = True
     group_average: ClassVar[bool] = False
     changing_topology: ClassVar[bool] = False
+    push_sum: ClassVar[bool] = False
+    tracking: ClassVar[bool] = False
     tunable: ClassVar[Space] = {"learning_rate": LEARNING_RATES}
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
@@ -211,6 +213,16 @@ def load_algorithm(
             fix="see docs/own-parts.md for the protocol",
         )
     return algorithm
+
+
+def pushes_sums(algorithm: object) -> bool:
+    """Whether a scalar weight travels with every model (push-sum), as the class declares."""
+    return bool(getattr(algorithm, "push_sum", False))
+
+
+def tracks(algorithm: object) -> bool:
+    """Whether a side vector travels with every model: the tracked mean change of all workers."""
+    return bool(getattr(algorithm, "tracking", False))
 
 
 def averages_groups(algorithm: object) -> bool:

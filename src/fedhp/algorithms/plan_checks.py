@@ -11,7 +11,13 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation
+from fedhp.algorithms.base import (
+    Algorithm,
+    AsyncAlgorithm,
+    Observation,
+    pushes_sums,
+    tracks,
+)
 from fedhp.errors import BadPlan, definition_place
 from fedhp.graph import MixingRule, in_order, weights_problem
 from fedhp.types import (
@@ -25,9 +31,11 @@ from fedhp.types import (
     Plan,
     Reports,
     Topology,
+    WeightedMixing,
 )
 
 MOST_STEPS = 1_000_000  # of one worker in one round
+WEIGHT_TOLERANCE = 1e-6  # of a sum of mixing weights
 _RULES = get_args(MixingRule)
 
 
@@ -43,6 +51,9 @@ def next_plan(
     try:
         _check_answer(answer, Plan, "plan")
         _check_plan(answer[1], len(observation.available))
+        _check_carried(answer[1], algorithm)
+        if isinstance(answer[1].exchange, WeightedMixing):
+            _check_present(answer[1].exchange, observation)
     except _Unusable as unusable:
         raise _bad_plan(algorithm, "plan", observation, unusable) from None
     return answer[0], answer[1]
@@ -150,10 +161,107 @@ def _check_exchange(exchange: Any, workers: int) -> None:
             )
     elif isinstance(exchange, GroupAverage):
         _check_group(exchange, workers)
+    elif isinstance(exchange, WeightedMixing):
+        _check_weighted(exchange, workers)
     else:
         raise _Unusable(
             f"the exchange of its plan is {_kind(exchange)}",
-            "a NeighborMixing, a DirectedMixing, a PeerScoring or a GroupAverage",
+            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring or a GroupAverage",
+        )
+
+
+def _check_weighted(exchange: WeightedMixing, workers: int) -> None:
+    links = _check_links(exchange.links, "its WeightedMixing", workers)
+    itself = np.flatnonzero(links[:, 0] == links[:, 1])
+    if len(itself):
+        raise _Unusable(
+            f"its WeightedMixing links worker {int(links[itself[0], 0])} to itself",
+            "links between two different workers; own_weights are for the own model",
+        )
+    pairs, counts = np.unique(links, axis=0, return_counts=True)
+    if (counts > 1).any():
+        receiver, sender = pairs[counts > 1][0].tolist()
+        raise _Unusable(
+            f"its WeightedMixing has the link from {sender} to {receiver} more than once",
+            "each (receiver, sender) once",
+        )
+    weights = _weights(exchange.weights, "weights", len(links))
+    if (weights <= 0).any():
+        receiver, sender = links[np.flatnonzero(weights <= 0)[0]].tolist()
+        raise _Unusable(
+            f"the model of worker {sender} has the weight "
+            f"{float(weights[np.flatnonzero(weights <= 0)[0]]):g} at worker {receiver}",
+            "numbers above 0; leave out a link that carries nothing",
+        )
+    own = _weights(exchange.own_weights, "own_weights", workers)
+    if (own < 0).any():
+        worker = int(np.flatnonzero(own < 0)[0])
+        raise _Unusable(
+            f"worker {worker} has the own weight {float(own[worker]):g}", "numbers of at least 0"
+        )
+    end, whose = (1, "sent by") if exchange.push_sum else (0, "of")
+    sums = own + np.bincount(links[:, end], weights=weights, minlength=workers)
+    wrong = np.flatnonzero(np.abs(sums - 1) > WEIGHT_TOLERANCE)
+    if len(wrong):
+        worker = int(wrong[0])
+        raise _Unusable(
+            f"the weights {whose} worker {worker} sum to {float(sums[worker]):.9g}",
+            "a sum of 1 for every sender (columns)"
+            if exchange.push_sum
+            else "a sum of 1 for every receiver (rows); of every sender only with push_sum",
+        )
+    if exchange.push_sum and (own == 0).any():
+        worker = int(np.flatnonzero(own == 0)[0])
+        raise _Unusable(
+            f"worker {worker} keeps nothing of its own model",
+            "own_weights above 0 with push_sum: a weight of 0 cannot be divided by",
+        )
+
+
+def _weights(values: Any, name: str, count: int) -> Any:
+    wanted = f"{count} finite numbers"
+    weights = _array(values, f"{name} of its WeightedMixing", wanted)
+    if weights.shape != (count,) or weights.dtype.kind != "f":
+        raise _Unusable(
+            f"{name} of its WeightedMixing is {weights.dtype} of the shape {weights.shape}", wanted
+        )
+    if not np.isfinite(weights).all():
+        bad = int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise _Unusable(f"{name}[{bad}] of its WeightedMixing is {weights[bad]}", wanted)
+    return weights
+
+
+def _check_present(exchange: WeightedMixing, observation: Observation) -> None:
+    away = np.flatnonzero(~observation.available[exchange.links].all(axis=1))
+    if len(away):
+        receiver, sender = exchange.links[away[0]].tolist()
+        who = receiver if not observation.available[receiver] else sender
+        raise _Unusable(
+            f"its WeightedMixing links worker {sender} to {receiver}, and {who} is away",
+            "links between available workers",
+        )
+
+
+def _check_carried(plan: Plan, algorithm: Any) -> None:
+    """What travels with the models is known before the first round: the class declares it."""
+    exchange = plan.exchange
+    pushed = isinstance(exchange, WeightedMixing) and exchange.push_sum
+    declared = pushes_sums(algorithm)
+    if pushed != declared:
+        raise _Unusable(
+            f"its plan has {_kind(exchange)} with{'' if pushed else 'out'} push_sum, but its class "
+            f"has push_sum = {declared}",
+            "the same in the class and in every plan",
+        )
+    if tracks(algorithm) and not isinstance(exchange, WeightedMixing):
+        raise _Unusable(
+            f"its class has tracking = True, and its plan has {_kind(exchange)}",
+            "a WeightedMixing with tracking",
+        )
+    if (declared or tracks(algorithm)) and plan.estimate is not None:
+        raise _Unusable(
+            "its plan has estimate, and its class push_sum or tracking",
+            "None: what is trained is not what travels",
         )
 
 

@@ -212,15 +212,11 @@ def account(
     links, decision = exchanged.links, plan.decision
     directions = 1 if exchanged.directed else 2
     sizes = np.full(len(links), directions * context.model_bytes, dtype=np.int64)
+    if exchanged.share is not None:
+        sizes = np.rint(exchanged.share * context.model_bytes).sum(axis=1).astype(np.int64)
     if planned.group is None:
-        transfers = np.bincount(links.ravel(), minlength=workers)
-        link_time = world.link_time(
-            links,
-            transfers,
-            clock=start,
-            ready=stepping,
-            directed=exchanged.directed,
-            event=observation.round_index,
+        link_time = _link_time(
+            world, exchanged, clock=start, ready=stepping, event=observation.round_index
         )
         slowest = _slowest_pull if exchanged.directed else slowest_link
         communication = slowest(workers, links, link_time)
@@ -255,6 +251,33 @@ def account(
         evaluation=None,
         wall=wall,
     )
+
+
+def _link_time(
+    world: World, exchanged: Exchanged, *, clock: float, ready: FloatArray, event: int
+) -> FloatArray:
+    """Seconds of each link [E]: of its longer direction, where the two carry different sizes."""
+    links = exchanged.links
+    transfers = np.bincount(links.ravel(), minlength=world.workers)
+
+    def seconds_of(size: float) -> FloatArray:
+        return world.link_time(
+            links,
+            transfers,
+            clock=clock,
+            ready=ready,
+            size=size,
+            directed=exchanged.directed,
+            event=event,
+        )
+
+    if exchanged.share is None:
+        return seconds_of(1.0)
+    longer, seconds = exchanged.share.max(axis=1), np.empty(len(links))
+    for share in np.unique(longer).tolist():
+        of_this_size = longer == share
+        seconds[of_this_size] = seconds_of(share)[of_this_size]
+    return seconds
 
 
 def reports_of(
@@ -356,7 +379,10 @@ def check_evaluation(record: RoundRecord) -> None:
     """Stop a run whose tests do not give finite numbers."""
     if record.evaluation is None:
         return
-    bad = np.flatnonzero(~np.isfinite(record.evaluation.accuracy))
+    missing = ~np.isfinite(record.evaluation.accuracy)
+    if record.evaluation.honest is not None:
+        missing &= record.evaluation.honest
+    bad = np.flatnonzero(missing)
     if len(bad) or not np.isfinite(record.evaluation.mean_model_accuracy):
         whose = f"the model of worker {bad[0]}" if len(bad) else "the mean model"
         raise Diverged(

@@ -7,10 +7,10 @@ from typing import Literal
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Settings
+from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.topology_checks import check_topology
-from fedhp.config import Experiment
+from fedhp.config import ExchangeConfig, Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import topologies
 from fedhp.world import World, build_world
@@ -26,6 +26,7 @@ class PlanningContext:
     algorithm: Algorithm | AsyncAlgorithm
     federation: Federation  # what the algorithm knows before the first round
     world: World
+    transfer_share: float  # of a model's bytes that one transfer takes, compressed
 
     @property
     def model_bytes(self) -> int:
@@ -73,19 +74,141 @@ def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -
 
 
 def planning_context(
-    experiment: Experiment, *, model_bits: float, source: str = ""
+    experiment: Experiment,
+    *,
+    model_bits: float,
+    transfer_share: float | None = None,
+    source: str = "",
 ) -> PlanningContext:
-    """The context of an experiment whose model is not built; model_bits is its size."""
+    """The context of an experiment whose model is not built; model_bits is its size, and
+    transfer_share what a transfer takes of it, where that is known."""
     part = experiment.algorithm
     algorithm = load_algorithm(part.name, part.settings, source=source)
     federation = federation_of(experiment, source=source)
     check_topology(algorithm, federation, experiment, source=source)
+    check_exchange(experiment, algorithm, source=source)
+    if transfer_share is None:
+        transfer_share = nominal_share(experiment.exchange)
     return PlanningContext(
         experiment,
         algorithm,
         federation,
         world_of(experiment, model_bits=model_bits, source=source),
+        transfer_share,
     )
+
+
+def nominal_share(exchange: ExchangeConfig) -> float:
+    """What a transfer takes of a model's bytes, as far as that is known without the model."""
+    topk = 2 * exchange.topk_share
+    shares = {"fp16": 0.5, "int8": 0.25, "topk": topk if topk <= 1 else 1.0}
+    return shares.get(exchange.compression, 1.0)
+
+
+def check_exchange(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
+) -> None:
+    """Refuse ways to send, combine and attack models that this experiment cannot have."""
+    exchange, attack = experiment.exchange, experiment.attack
+    if exchange.compression == "topk" and exchange.robust != "none":
+        raise ConfigError(
+            f"is {exchange.robust!r}, but with exchange.compression = 'topk' a model arrives in "
+            "parts over several rounds, and a rule cannot tell a late part from a poisoned one",
+            key="exchange.robust",
+            source=source,
+            allowed="'none' with topk; any rule with none, fp16 and int8",
+            fix="set exchange.compression = 'int8', or remove exchange.robust",
+        )
+    if exchange.radius is not None and exchange.robust != "clip":
+        raise ConfigError(
+            f"the value {exchange.radius:g} has no effect: exchange.robust is {exchange.robust!r}",
+            key="exchange.radius",
+            source=source,
+            allowed="exchange.radius with exchange.robust = 'clip' only",
+            fix="remove exchange.radius, or set exchange.robust = 'clip'",
+        )
+    attackers = attack.count(experiment.workers)
+    if attackers >= experiment.workers:
+        raise ConfigError(
+            f"{attackers} of {experiment.workers} workers would attack, and nobody is left",
+            key="attack.share",
+            source=source,
+            allowed="a share that leaves an honest worker",
+            fix="raise workers, lower attack.share, or remove [attack]",
+        )
+    _check_mixes_models(experiment, algorithm, source)
+    _check_carried(experiment, algorithm, source)
+
+
+def _check_carried(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
+) -> None:
+    """Refuse what would break the sums of push-sum and tracking."""
+    pushes, follows = pushes_sums(algorithm), tracks(algorithm)
+    if not (pushes or follows):
+        return
+    kind = "push_sum" if pushes else "tracking"
+    if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
+            key="algorithm.name",
+            source=source,
+            allowed=f"{kind} with plan(), and without group_average",
+            fix="remove it from the class of the algorithm",
+        )
+    compression, robust = experiment.exchange.compression, experiment.exchange.robust
+    if robust != "none":
+        raise ConfigError(
+            f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
+            f"({kind} = True), and a robust rule leaves some out",
+            key="exchange.robust",
+            source=source,
+            allowed="none with this algorithm",
+            fix="remove exchange.robust",
+        )
+    if compression == "topk" or (pushes and compression != "none"):
+        raise ConfigError(
+            f"is {compression!r}, but what travels with the models of "
+            f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
+            key="exchange.compression",
+            source=source,
+            allowed="none" if pushes else "none, fp16 or int8",
+            fix="remove exchange.compression",
+        )
+
+
+def _check_mixes_models(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
+) -> None:
+    """Refuse what acts on models that travel where others than models do."""
+    if averages_groups(algorithm):
+        why = "a group average sends sums, not models"
+    elif not isinstance(algorithm, Algorithm):
+        why = "an asynchronous algorithm averages models in pairs, without rounds"
+    else:
+        return
+    own = isinstance(algorithm, ADPSGD) or averages_groups(algorithm)
+    instead = {
+        "exchange.compression": "set algorithm.compression instead" if own else "remove it",
+        "exchange.robust": "choose fedhp, dpsgd, ldsgd or pens",
+        "attack.kind": "set attack.kind = 'label_flip', or choose fedhp, dpsgd, ldsgd or pens",
+    }
+    allowed = {"attack.kind": "none or label_flip"}
+    kinds = {
+        "exchange.compression": experiment.exchange.compression,
+        "exchange.robust": experiment.exchange.robust,
+        "attack.kind": experiment.attack.kind,
+    }
+    for key, value in kinds.items():
+        if value not in ("none", "label_flip"):
+            raise ConfigError(
+                f"is {value!r}, but {experiment.algorithm.name!r} does not mix models in rounds: "
+                f"{why}",
+                key=key,
+                source=source,
+                allowed=f"{allowed.get(key, 'none')} with this algorithm",
+                fix=instead[key],
+            )
 
 
 def federation_of(experiment: Experiment, *, source: str = "") -> Federation:

@@ -23,6 +23,7 @@ from fedhp.types import (
     NeighborMixing,
     PeerScoring,
     RoundRecord,
+    WeightedMixing,
 )
 
 Result = TypeVar("Result", covariant=True)
@@ -63,6 +64,9 @@ class Exchanged:
     directed: bool
     distance: FloatArray  # [E] before mixing
     selected: IntArray  # [N, keep], -1 where none
+    # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
+    # None: whole models.
+    share: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
     if isinstance(exchange, NeighborMixing):
         return exchange.topology.links
     if isinstance(exchange, GroupAverage):
+        return exchange.links
+    if isinstance(exchange, WeightedMixing):
         return exchange.links
     if not isinstance(exchange, PeerScoring):
         return pairs(exchange.sources)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.engine.accounting import (
     RoundPlan,
@@ -38,6 +39,7 @@ from fedhp.engine.testing import RoundTests
 from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.timing import Network
 from fedhp.types import (
     BoolArray,
     FloatArray,
@@ -165,7 +167,7 @@ class RoundLoop:
             clock=last.clock,
             learning_rate=rate_at(self.context, round_index, last.clock),
             available=self.world.available(round_index, last.clock),
-            network=self.world.monitored(last.started if late else last.clock, round_index),
+            network=self._monitored(last.started if late else last.clock, round_index),
             share_done=self.context.share_done(last.clock),
             topology=self.context.federation.topology_at(round_index),
             changing=self.context.federation.changing is not None,
@@ -173,11 +175,20 @@ class RoundLoop:
         state, plan = next_plan(
             self.algorithm, last.algorithm_state, observation=observation, reports=last.reports
         )
+        exchange, present = self.experiment.exchange, int(observation.available.sum())
+        plan = with_min_peers(
+            plan, observation, least=exchange.min_peers(self.experiment.workers, present=present)
+        )
         if isinstance(plan.exchange, GroupAverage):
             local_steps, group = group_round(self.world, plan, observation, last.carried)
             return RoundPlan(state, plan, observation, local_steps, group)
         local_steps = self._local_steps(plan, round_index, observation.available)
         return RoundPlan(state, plan, observation, local_steps)
+
+    def _monitored(self, clock: float, round_index: int) -> Network:
+        """The links as the planner sees them, with the size of what travels."""
+        network, share = self.world.monitored(clock, round_index), self.context.transfer_share
+        return network if share == 1 else replace(network, model_bits=share * network.model_bits)
 
     def _train_on(self, planned: RoundPlan, first: Training) -> Training:
         """The steps after a group average, until the deadline."""

@@ -68,6 +68,7 @@ def plan_memory(
         + 4 * 8 * tracked * workers
         + 4_000 * workers
         + pairs
+        + 4 * model_size * _exchange_rows(experiment)
     )
     free = available()
     allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
@@ -75,6 +76,19 @@ def plan_memory(
     if rest > allowed or (memory.mapped and experiment.engine == "ray"):
         raise _too_much(experiment, memory, links, model_size, source)
     return memory
+
+
+def count_copies(experiment: Experiment) -> int:
+    """Copies of models that readers have with topk, one for each way over a link."""
+    return 2 * count_links(experiment) if experiment.exchange.compression == "topk" else 0
+
+
+def _exchange_rows(experiment: Experiment) -> int:
+    """Models that a round holds as they are received, in addition to those of the workers."""
+    compressed = experiment.exchange.compression != "none"
+    poisoned = experiment.attack.kind in ("sign_flip", "noise")
+    # The copies are there twice, since a round can be given up.
+    return (experiment.workers if compressed or poisoned else 0) + 2 * count_copies(experiment)
 
 
 def count_links(experiment: Experiment) -> int:

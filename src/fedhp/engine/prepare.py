@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
 from fedhp.algorithms.topology_checks import check_topology
-from fedhp.config import Experiment
+from fedhp.config import AttackConfig, ExchangeConfig, Experiment
 from fedhp.data import load_data, partition
 from fedhp.engine.context import (
     PlanningContext,
+    check_exchange,
     extra_state,
     federation_of,
     momentum_of,
@@ -28,9 +30,11 @@ from fedhp.engine.context import (
 )
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
+from fedhp.learn.attack import attackers_of, flipped_labels
 from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.names import TASKS
 from fedhp.learn.params import Layout, layout_of
+from fedhp.learn.quantize import received_share
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
     Classification,
@@ -38,6 +42,7 @@ from fedhp.learn.task import (
     initial_model,
     make_task,
 )
+from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
 from fedhp.types import Dataset, IntArray
 
@@ -60,6 +65,7 @@ class Prepared(PlanningContext):
     overlap: bool  # tests run while the next round trains
     memory: Memory
     folders: tuple[str, ...]  # where the user's own parts are looked for
+    attackers: tuple[int, ...] = ()  # for studies of attacks, rising
 
     @property
     def test_images(self) -> int:
@@ -91,6 +97,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     algorithm = load_algorithm(
         experiment.algorithm.name, experiment.algorithm.settings, source=source
     )
+    check_exchange(experiment, algorithm, source=source)
     task = _build_task(experiment, source)
     if experiment.evaluation.per_class and type(task) is not Classification:
         raise ConfigError(
@@ -111,10 +118,15 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         source=source,
     )
     parts, held_back = hold_back(parts, share=experiment.data.own_test or 0.0, seed=experiment.seed)
+    attackers = attackers_of(experiment.attack, workers=experiment.workers, seed=experiment.seed)
+    if experiment.attack.kind == "label_flip":
+        dataset, parts = with_flipped_labels(dataset, parts, attackers, source=source)
+        if type(task) is Classification:
+            task = task.with_data(dataset)
     size = _model_size(task)
     memory = plan_memory(
         experiment,
-        model_size=size,
+        model_size=3 * size if tracks(algorithm) else size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
@@ -126,13 +138,18 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )
     initial = initial_model(task, experiment.seed)
-    layout = layout_of(initial, batch_norm=experiment.training.batch_norm)
+    layout = layout_of(
+        initial,
+        batch_norm=experiment.training.batch_norm,
+        push_sum=pushes_sums(algorithm),
+        tracking=tracks(algorithm),
+    )
     _check_fragments(algorithm, layout, source)
     stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
     check_topology(algorithm, federation, experiment, source=source)
-    world = world_of(experiment, model_bits=32.0 * layout.mixed, source=source)
+    world = world_of(experiment, model_bits=32.0 * layout.module_columns, source=source)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -144,11 +161,13 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         held_back=held_back,
         layout=layout,
         world=world,
+        transfer_share=transfer_share(experiment.exchange, layout),
         device=device,
         executors=_executors(experiment, device, alone=alone, stochastic=facts.stochastic),
         overlap=_overlap(experiment, facts),
         memory=memory,
         folders=(folder, os.getcwd()),
+        attackers=attackers,
     )
 
 
@@ -170,6 +189,10 @@ class ShardSpec:
     executors: int
     overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
+    exchange: ExchangeConfig
+    max_poisoned: int  # peers that robust mixing withstands
+    attack: AttackConfig
+    attackers: tuple[int, ...]  # of all workers
     per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
     momentum: float = 0.0  # of local SGD: 0 keeps no velocities
@@ -215,7 +238,50 @@ def shard_spec_of(
         momentum=momentum_of(experiment, prepared.algorithm),
         group_average=averages_groups(prepared.algorithm),
         serves=serving_of(experiment, prepared.algorithm) != "",
+        exchange=experiment.exchange,
+        max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
+        attack=experiment.attack,
+        attackers=prepared.attackers,
     )
+
+
+def with_flipped_labels(
+    dataset: Dataset, parts: list[IntArray], attackers: Sequence[int], *, source: str = ""
+) -> tuple[Dataset, list[IntArray]]:
+    """The data with copies of the attackers' samples, under other classes, which replace theirs."""
+    if dataset.classes is None:
+        raise ConfigError(
+            "is 'label_flip', but the data has numbers to predict, not classes",
+            key="attack.kind",
+            source=source,
+            allowed="none, sign_flip or noise",
+            fix="choose another attack.kind",
+        )
+    used = np.unique(np.concatenate([parts[worker] for worker in attackers]))
+    flipped = flipped_labels(dataset.train_targets[used], dataset.classes)
+    groups = dataset.groups
+    changed = replace(
+        dataset,
+        train_inputs=np.concatenate([dataset.train_inputs, dataset.train_inputs[used]]),
+        train_targets=np.concatenate([dataset.train_targets, flipped]),
+        groups=None if groups is None else np.concatenate([groups, np.asarray(groups)[used]]),
+    )
+    first = len(dataset.train_inputs)
+    parts = list(parts)
+    for worker in attackers:
+        parts[worker] = (first + np.searchsorted(used, parts[worker])).astype(np.int64)
+    return changed, parts
+
+
+def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
+    """Bytes of a transfer as a share of those of the model; with topk, of one that is not a
+    reader's first."""
+    if exchange.compression == "topk":
+        count = topk_count(exchange.topk_share, layout.mixed)
+        return delta_share(count, layout.mixed) if count else 1.0
+    share = received_share(exchange.compression, layout.mixed_ends)
+    # What is carried counts in addition to the model.
+    return share * layout.mixed / layout.module_columns if layout.carried else share
 
 
 def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:

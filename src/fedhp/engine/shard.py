@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from fedhp.engine.arrivals import PAIR_STATE, Arrivals
 from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
 from fedhp.engine.threads import ShardThreads
+from fedhp.learn.carried import track, unweigh, weigh
 from fedhp.learn.evaluate import ModelScore, score, score_outputs, score_peers
 from fedhp.learn.group_state import (
     GROUP_STATE,
@@ -33,6 +36,7 @@ from fedhp.learn.group_state import (
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
 from fedhp.learn.params import matrix, row_of, rows_of
+from fedhp.learn.robust import combine
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
 from fedhp.record.tensors import Arrays
@@ -78,6 +82,13 @@ class Shard:
         if spec.momentum:
             self.velocity = matrix(count, torch.zeros(layout.trainable, device=device), folder)
         self._foreign: dict[int, Tensor] = {}
+        self.arrivals = Arrivals(
+            spec.exchange,
+            spec.attack,
+            attackers=spec.attackers,
+            layout=layout,
+            seed=spec.seed,
+        )
         self.group = (
             GroupState(count, row.to(device), layout, folder) if spec.group_average else None
         )
@@ -96,6 +107,7 @@ class Shard:
     ) -> tuple[FloatArray, FloatArray]:
         """Every worker's local steps, from `models` into `after`: mean losses, update norms."""
         self._foreign, self._new_consensus = {}, {}
+        self.arrivals.begin(round_index)
         self.after.copy_(self.models)
         self.after_counters.copy_(self.counters)
         self._copy_velocity()
@@ -107,6 +119,8 @@ class Shard:
         losses = self._train(trainings, self.after, self.after_velocity)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
         norms = update_norms(self.models, self.after, self.spec.layout.trainable)
+        track(self.models, self.after, self.spec.layout)
+        weigh(self.models, self.after, self.spec.layout)
         return loss, np.where(local_steps > 0, norms, np.nan)
 
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
@@ -121,8 +135,15 @@ class Shard:
             start_loss=np.array([part.start_loss for part in by_row]),
         )
 
+    def offered(self, worker: int) -> NDArray[np.float32]:
+        """What a worker wants to send of its trained model: the part that travels."""
+        return self.arrivals.offered(worker, self._own(worker)).copy()
+
     def rows(self, workers: IntArray) -> Rows:
-        """The trained models of these workers, the part that travels."""
+        """What other shards get of these workers' trained models."""
+        if self.arrivals.changes_models:
+            sent = [self._sent(worker) for worker in workers.tolist()]
+            return workers, torch.stack(sent).cpu().numpy()
         rows = [self._row_index[worker] for worker in workers.tolist()]
         return workers, self.after[rows, : self.spec.layout.mixed].cpu().numpy()
 
@@ -158,7 +179,9 @@ class Shard:
         weights are the rows of this shard's workers, [n, N]; a link's first end is here.
         """
         layout = self.spec.layout
-        if kernel == "ordered":
+        if self.arrivals.changes_models or self.spec.exchange.robust != "none":
+            measured = self._mix_received(links, weights)
+        elif kernel == "ordered":
             trainable = slice(layout.trainable)
             measured = np.array(
                 [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
@@ -181,8 +204,75 @@ class Shard:
                 kernel=kernel,
                 run=self._threads.run,
             )
+        unweigh(self.mixed, layout)
         self._foreign = {}
         check(self.stop)
+        return measured
+
+    def delta_counts(self) -> IntArray:
+        """What topk sent to this shard's workers: reader, sender, number of values, [P, 3]."""
+        return self.arrivals.delta_counts()
+
+    def _mix_received(self, links: IntArray, weights: csr_array) -> FloatArray:
+        """Measure and mix where a worker receives something else than the sender has, or does not
+        trust it: always in the order of the workers' numbers."""
+        layout, robust = self.spec.layout, self.spec.exchange.robust
+        trainable = slice(layout.trainable)
+        measured = np.array(
+            [
+                distance(self._own(a)[trainable], self._received(a, b)[trainable])
+                for a, b in links.tolist()
+            ]
+        )
+        starts, columns = weights.indptr.tolist(), weights.indices.tolist()
+        entries = [columns[first:last] for first, last in pairwise(starts)]
+        if robust == "none":
+            rows: dict[tuple[int, int], Tensor] = {}
+            places = []
+            for worker, peers in zip(self.workers, entries, strict=True):
+                for peer in peers:
+                    reader = worker if peer == worker or self.arrivals.by_reader else -1
+                    row = self._own(worker) if peer == worker else self._received(worker, peer)
+                    rows.setdefault((reader, peer), row)
+                    places.append((reader, peer))
+            number_of = {place: number for number, place in enumerate(rows)}
+            compact = csr_array(
+                (weights.data, np.array([number_of[place] for place in places]), weights.indptr),
+                shape=(weights.shape[0], len(rows)),
+            )
+            mix_ordered(
+                list(rows.values()),
+                compact,
+                mixed=layout.mixed,
+                out=self.mixed,
+                run=self._threads.run,
+            )
+        else:
+            received = [
+                [self._received(worker, peer) for peer in peers if peer != worker]
+                for worker, peers in zip(self.workers, entries, strict=True)
+            ]
+
+            def job(row: int) -> None:
+                worker = self.workers[row]
+                shares = dict(
+                    zip(entries[row], weights.data[starts[row] : starts[row + 1]], strict=True)
+                )
+                own_weight = float(shares.pop(worker, 0.0))
+                self.mixed[row, : layout.mixed] = combine(
+                    self._own(worker),
+                    received[row],
+                    [float(share) for share in shares.values()],
+                    own_weight,
+                    rule=robust,
+                    poisoned=self.spec.max_poisoned,
+                    clip=self.spec.exchange.clip,
+                    radius=self.spec.exchange.radius,
+                )
+
+            self._threads.run(job, range(len(self.workers)))
+        if layout.mixed < layout.width:
+            self.mixed[:, layout.mixed :] = self.after[:, layout.mixed :]
         return measured
 
     # --- a group average: contribute, adopt, train on ---------------------------------------
@@ -283,6 +373,7 @@ class Shard:
         """The mixed models become the models of the next round."""
         if self.group is not None:
             self.group.commit()
+        self.arrivals.commit()
         self.models, self.mixed = self.mixed, self.models
         self.counters, self.after_counters = self.after_counters, self.counters
         if self.after_velocity is not None:
@@ -351,11 +442,16 @@ class Shard:
     # --- tests, and what a checkpoint holds ------------------------------------------------
 
     def sum_models(self, total: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Add this shard's served models, by rising worker, to a float64 total [D]."""
+        """Add this shard's served models, by rising worker, to a float64 total [D]; attackers do
+        not count."""
         start = torch.zeros(self.models.shape[1], dtype=torch.float64, device=self.models.device)
         if total is not None:
             start.copy_(torch.from_numpy(np.array(total)))
-        return np.asarray(add_rows(start, self._served()).cpu().numpy())
+        served = self._served()
+        if self.spec.attackers:
+            honest = [worker not in self.spec.attackers for worker in self.workers]
+            served = served[torch.tensor(honest, device=served.device)]
+        return np.asarray(add_rows(start, served).cpu().numpy())
 
     def evaluate(
         self,
@@ -437,6 +533,7 @@ class Shard:
             arrays.update({name: getattr(self.group, name).cpu().numpy() for name in GROUP_STATE})
         if self.served is not None:
             arrays["served"] = self.served.cpu().numpy()
+        arrays.update(self.arrivals.state())
         return arrays
 
     def load(self, state: Arrays) -> None:
@@ -454,8 +551,10 @@ class Shard:
             targets.update({name: getattr(self.group, name) for name in GROUP_STATE})
         if self.served is not None:
             targets["served"] = self.served
+        self.arrivals.load(state, self.models.device)
         for name, array in state.items():
-            targets[name].copy_(torch.from_numpy(np.array(array)))
+            if name not in PAIR_STATE:
+                targets[name].copy_(torch.from_numpy(np.array(array)))
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -613,6 +712,20 @@ class Shard:
     def _to(self, indices: IntArray) -> Tensor:
         return torch.from_numpy(indices).to(self.samples.inputs.device)
 
+    def _own(self, worker: int) -> Tensor:
+        """The trained model of a worker of this shard, the part that travels."""
+        return self.after[self._row_index[worker], : self.spec.layout.mixed]
+
+    def _sent(self, worker: int) -> Tensor:
+        """What a worker's peers get, before topk; of this shard or received."""
+        if worker not in self._row_index:
+            return self._foreign[worker]
+        return self.arrivals.sent(worker, self._own(worker))
+
+    def _received(self, reader: int, sender: int) -> Tensor:
+        """What a worker of this shard has of another's model after the transfer."""
+        return self.arrivals.received(reader, sender, self._sent(sender))
+
     def _row(self, worker: int) -> Tensor:
         """A worker's trained model, the part that travels; of this shard or received."""
         row = self._row_index.get(int(worker))
@@ -622,7 +735,8 @@ class Shard:
 
     def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:
         """A peer's model as a worker scores it: what does not travel is the worker's own."""
-        travels, stays = self._row(peer), self.after[row, self.spec.layout.mixed :]
+        travels = self._received(self.workers[row], peer)
+        stays = self.after[row, self.spec.layout.mixed :]
         counters = self.after_counters[row].clone()
         return (torch.cat([travels, stays]) if len(stays) else travels), counters
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.base import averages_groups
+from fedhp.engine.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
@@ -30,11 +31,12 @@ from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
-from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
+from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
 from fedhp.types import (
     BoolArray,
@@ -46,6 +48,7 @@ from fedhp.types import (
     NeighborMixing,
     PeerScoring,
     RoundRecord,
+    WeightedMixing,
 )
 
 P = ParamSpec("P")
@@ -150,6 +153,9 @@ class ShardedExecutor:
             weights = mixing_weights(exchange.topology, exchange.weights)
             return self._mix(links, weights, directed=False, selected=none)
         self._deliver(links)
+        if isinstance(exchange, WeightedMixing):
+            weights = link_weights(links, exchange.weights, exchange.own_weights)
+            return self._mix(links, weights, directed=True, selected=none)
         if not isinstance(exchange, PeerScoring):
             weights = directed_weights(exchange.sources)
             return self._mix(links, weights, directed=True, selected=none)
@@ -384,19 +390,32 @@ class ShardedExecutor:
     def state(self) -> Arrays:
         """The state of the last round's end, [N, ...] by worker."""
         kept = self.shards.kept()
-        return {name: self._gather([part[name] for part in kept]) for name in kept[0]}
+        return {
+            name: np.concatenate([part[name] for part in kept])
+            if name in PAIR_STATE
+            else self._gather([part[name] for part in kept])
+            for name in kept[0]
+        }
 
     def load(self, state: Arrays) -> None:
         """Go on from a state."""
         _results(
             self.shards.submit(
-                index, Shard.load, {name: rows[group] for name, rows in state.items()}
+                index,
+                Shard.load,
+                {name: rows[self._rows_in(name, state, group)] for name, rows in state.items()},
             )
             for index, group in enumerate(self.shards.groups)
         )
         self.shards.keep(in_flight="in_flight" in state)
 
     # --- inside ----------------------------------------------------------------------------
+
+    def _rows_in(self, name: str, state: Arrays, group: IntArray) -> IntArray:
+        """Which rows of a state belong to a shard: its workers', or what they have of others."""
+        if name not in PAIR_STATE:
+            return group
+        return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
 
     def _find(self, worker: int) -> tuple[int, int]:
         """A worker's shard, and its row there."""
@@ -461,7 +480,33 @@ class ShardedExecutor:
         distance = np.empty(len(links))
         for index, part in enumerate(distances):
             distance[owner == index] = part
-        return Exchanged(links, directed, distance, selected)
+        shares = self._shares(links, directed=directed)
+        return Exchanged(links, directed, distance, selected, shares)
+
+    def _shares(self, links: IntArray, *, directed: bool) -> FloatArray | None:
+        """What went over each link this round, as a share of a model's bytes, [E, 2]."""
+        compression = self.prepared.experiment.exchange.compression
+        if self.prepared.transfer_share == 1 and compression != "topk":
+            return None
+        shares = np.full((len(links), 2), self.prepared.transfer_share)
+        if compression == "topk":
+            counts = np.concatenate(
+                _results(
+                    self.shards.submit(index, Shard.delta_counts)
+                    for index in range(len(self.shards.groups))
+                )
+            )
+            width = self.prepared.layout.mixed
+            by_pair = {
+                (reader, sender): 1.0 if count == WHOLE else delta_share(count, width)
+                for reader, sender, count in counts.tolist()
+            }
+            shares = np.array(
+                [(by_pair[a, b], by_pair.get((b, a), 0.0)) for a, b in links.tolist()]
+            ).reshape(-1, 2)
+        if directed:
+            shares[:, 1] = 0.0
+        return shares
 
     def _mean_model(self) -> NDArray[np.float32]:
         """The sum goes from shard to shard: it has the same bits however many there are."""
@@ -469,7 +514,7 @@ class ShardedExecutor:
         for index in range(len(self.shards.groups)):
             total = self.shards.submit(index, Shard.sum_models, total).result()
         assert total is not None
-        return (total / self.workers).astype(np.float32)
+        return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
 
     def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
         last = len(self.shards.groups) - 1  # this shard tests the mean model
@@ -486,7 +531,12 @@ class ShardedExecutor:
         by_shard = (*others, workers)
         accuracy = self._gather([np.array([s.metric for s in part]) for part in by_shard])
         own = self._gather([np.array([s.own_metric for s in part]) for part in by_shard])
+        honest = None
         share = float(accuracy.mean())
+        if self.prepared.attackers:
+            honest = ~np.isin(np.arange(self.workers), self.prepared.attackers)
+            accuracy, own = np.where(honest, accuracy, np.nan), np.where(honest, own, np.nan)
+            share = float(accuracy[honest].mean())
         counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
         return Evaluation(
             accuracy=accuracy,
@@ -498,6 +548,7 @@ class ShardedExecutor:
             class_accuracy=self._class_means(by_shard),
             mean_model_class_accuracy=mean_model.by_class,
             own_accuracy=own if np.isfinite(own).any() else None,
+            honest=honest,
         )
 
     def _class_means(self, by_shard: Sequence[Sequence[ModelScore]]) -> FloatArray | None:
@@ -505,6 +556,8 @@ class ShardedExecutor:
         if by_shard[0][0].by_class is None:
             return None
         by_worker = self._gather([np.array([s.by_class for s in part]) for part in by_shard])
+        if self.prepared.attackers:
+            by_worker = np.delete(by_worker, self.prepared.attackers, axis=0)
         return np.asarray(by_worker.mean(axis=0))
 
 

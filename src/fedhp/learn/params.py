@@ -1,8 +1,8 @@
 """A model as one flat row: every worker's parameters are a row of one fp32 matrix.
 
-Columns: trainable parameters, then frozen ones and float buffers (BatchNorm's running
-statistics). The first `mixed` columns travel to neighbors; the rest stay with the worker. Integer
-buffers (BatchNorm's counters) always stay, in a matrix of their own.
+Columns: trainable parameters, then frozen ones, what travels along with a model (`carried`), and
+float buffers (BatchNorm's running statistics). The first `mixed` columns travel to neighbors; the
+rest stay with the worker. Integer buffers (BatchNorm's counters) stay, in a matrix of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+# What is carried; no tensor of a module has a name that begins with a dot.
+PUSH_WEIGHT, SIDE, LAST_CHANGE = ".push_weight", ".side", ".last_change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +41,77 @@ class Layout:
     mixed: int  # columns that are exchanged
     width: int  # all columns
     counter_width: int
+    carried: tuple[Slot, ...] = ()  # columns of no tensor of the module: what an exchange needs
+
+    @property
+    def sent_slots(self) -> tuple[Slot, ...]:
+        """The tensors that travel, in the order of their columns."""
+        slots = sorted((*self.slots, *self.carried), key=lambda slot: slot.start)
+        return tuple(slot for slot in slots if slot.stop <= self.mixed)
+
+    @property
+    def module_columns(self) -> int:
+        """How many of the columns that travel are the model's own."""
+        return self.mixed - sum(s.stop - s.start for s in self.carried if s.stop <= self.mixed)
+
+    @property
+    def mixed_ends(self) -> tuple[int, ...]:
+        """Where the tensors that travel end."""
+        return tuple(slot.stop for slot in self.sent_slots)
+
+    def columns(self, name: str) -> slice | None:
+        """Where something carried is, if it is there."""
+        for slot in self.carried:
+            if slot.name == name:
+                return slice(slot.start, slot.stop)
+        return None
 
 
-def layout_of(module: nn.Module, *, batch_norm: str) -> Layout:
-    """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm)."""
+def layout_of(
+    module: nn.Module, *, batch_norm: str, push_sum: bool = False, tracking: bool = False
+) -> Layout:
+    """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm).
+
+    push_sum: a scalar weight is carried. tracking: a side vector is, and the last change of the
+    worker's own model stays with it.
+    """
     parameters = list(module.named_parameters())
     trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
     frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
     buffers = list(module.named_buffers())
     floats = [(name, tensor) for name, tensor in buffers if tensor.is_floating_point()]
     whole = [(name, tensor) for name, tensor in buffers if not tensor.is_floating_point()]
-    slots = _slots(trainable + frozen + floats)
+    tensors: list[tuple[str, Tensor]] = [*trainable, *frozen]
+    slots = _slots(tensors)
     counters = _slots(whole)
-    width = slots[-1].stop if slots else 0
     trained = slots[len(trainable) - 1].stop if trainable else 0
-    fixed = slots[len(parameters) - 1].stop if parameters else 0
+    fixed = slots[-1].stop if slots else 0
+    carried = []
+    if push_sum:
+        carried.append(Slot(PUSH_WEIGHT, (1,), fixed, fixed + 1))
+        fixed += 1
+    if tracking:
+        carried.append(Slot(SIDE, (trained,), fixed, fixed + trained))
+        fixed += trained
+    slots += _slots(floats, fixed)
+    width = max(fixed, slots[-1].stop if slots else 0)
+    mixed = width if batch_norm == "mixed" else fixed
+    if tracking:
+        carried.append(Slot(LAST_CHANGE, (trained,), width, width + trained))
+        width += trained
     return Layout(
         slots=slots,
         counters=counters,
         trainable=trained,
-        mixed=width if batch_norm == "mixed" else fixed,
+        mixed=mixed,
         width=width,
         counter_width=counters[-1].stop if counters else 0,
+        carried=tuple(carried),
     )
 
 
-def _slots(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
-    slots, start = [], 0
+def _slots(tensors: list[tuple[str, Tensor]], start: int = 0) -> tuple[Slot, ...]:
+    slots = []
     for name, tensor in tensors:
         shape = tuple(tensor.shape)
         slots.append(Slot(name, shape, start, start + prod(shape)))
@@ -117,7 +164,9 @@ class Replica:
 def row_of(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
     """A module's tensors as a row and a counter row."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    row = torch.empty(layout.width)
+    row = torch.zeros(layout.width)
+    if (weight := layout.columns(PUSH_WEIGHT)) is not None:
+        row[weight] = 1.0
     counters = torch.zeros(layout.counter_width, dtype=torch.int64)
     for slot in layout.slots:
         row[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)

@@ -6,6 +6,7 @@ Pure functions on rows of float32. The same bits on every machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +94,34 @@ def from_int8_blocks(codes: NDArray[np.int8], scales: Row) -> Row:
     return row
 
 
+def as_received(row: Row, compression: str, ends: Sequence[int]) -> Row:
+    """A row after it has travelled as fp16 or int8, or as it is; `ends`: of its tensors."""
+    if compression == "fp16":
+        return to_half(row).astype(np.float32)
+    if compression == "int8":
+        return from_int8(*to_int8(row, ends), ends)
+    return row
+
+
+def received_share(compression: str, ends: Sequence[int]) -> float:
+    """Bytes of a row that travels as fp16 or int8, as a share of its own."""
+    width = ends[-1] if ends else 0
+    if compression == "fp16" or not width:
+        return 0.5 if width else 1.0
+    return (width + 4 * len(ends)) / (4 * width) if compression == "int8" else 1.0
+
+
 def scales_for(tops: NDArray[np.float64]) -> Row:
     """The scale for each largest magnitude, so that no code means more than float32 can hold."""
     scales = (tops / INT8_LEVELS).astype("<f4")
     # Rounded up, the largest code could mean more than float32 can hold.
     above = scales.astype(np.float64) * INT8_LEVELS > LARGEST_FLOAT
     return np.where(above, np.nextafter(scales, np.float32(0)), scales)
+
+
+def all_finite(values: NDArray[Any]) -> bool:
+    """Whether no value is NaN or infinite."""
+    return all(bool(np.isfinite(values[part]).all()) for part in slices(len(values)))
 
 
 def slices(length: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Mixing that tolerates some poisoned peers: clipped differences, trimmed mean, median.
+"""Mixing that tolerates some poisoned peers: clipped differences, trimmed mean, median, Krum.
 
 All work on blocks of columns, so that memory stays small however many peers there are. The
 coordinate-wise rules sort the models by a network of minima and maxima over whole blocks.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-ROBUST_RULES = ("clip", "trimmed_mean", "median")
+ROBUST_RULES = ("clip", "trimmed_mean", "median", "krum")
 _SORTED_BYTES = 2 << 20  # of all models together: the network passes over it many times
 _PAIR_COLUMNS = 1 << 16  # of two models
 
@@ -25,20 +25,25 @@ def combine(
     rule: str,
     poisoned: int,
     clip: float,
+    radius: float | None = None,
 ) -> Tensor:
     """A new row from a worker's own [D] and its peers' [D], which all stay as they are.
 
     clip: the weighted mean, each peer's difference to the own model shortened to at most
-    `clip` times the median of the peers' distances (of two middle ones the shorter).
+    `clip` times the median of the peers' distances (of two middle ones the shorter), or to at most
+    the radius if there is one (ClippedGossip).
     trimmed_mean: in each column the mean without as many values at either end as there may be
-    `poisoned` peers; at least one is left. median: of each column. These two ignore weights.
+    `poisoned` peers; at least one is left. median: of each column. krum: the one model that is
+    nearest to its count - poisoned - 2 nearest ones. These three ignore weights.
     """
     if len(weights) != len(peers):
         raise ValueError(f"{len(peers)} peers have {len(weights)} weights")
     if not peers:
         return own.clone()
     if rule == "clip":
-        return _clipped(own, peers, _shares(weights, own_weight), clip)
+        return _clipped(own, peers, _shares(weights, own_weight), clip, radius)
+    if rule == "krum":
+        return _krum([own, *peers], poisoned)
     count = 1 + len(peers)
     if rule == "trimmed_mean":
         cut = min(poisoned, (count - 1) // 2)
@@ -55,9 +60,11 @@ def _shares(weights: Sequence[float], own_weight: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _clipped(own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: float) -> Tensor:
+def _clipped(
+    own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: float, radius: float | None
+) -> Tensor:
     distances = torch.tensor([_distance(own, peer) for peer in peers], dtype=torch.float64)
-    longest = clip * float(distances.median())
+    longest = clip * float(distances.median()) if radius is None else radius
     factors = [
         share * min(1.0, longest / length) if length else share
         for share, length in zip(shares, distances.tolist(), strict=True)
@@ -71,6 +78,21 @@ def _clipped(own: Tensor, peers: Sequence[Tensor], shares: list[float], clip: fl
             total.add_(peer[block].double().sub_(mine), alpha=factor)
         out[block] = total
     return out
+
+
+def _krum(models: Sequence[Tensor], poisoned: int) -> Tensor:
+    """A copy of the model with the smallest sum of squared distances to its nearest ones; of equal
+    ones the first."""
+    count = len(models)
+    squares = torch.zeros((count, count), dtype=torch.float64)
+    for first in range(count):
+        for second in range(first + 1, count):
+            apart = _distance(models[first], models[second])
+            squares[first, second] = squares[second, first] = apart * apart
+    nearest = max(1, count - poisoned - 2)
+    # The distance to itself, 0, comes first in every row.
+    scores = squares.sort(dim=1).values[:, 1 : 1 + nearest].sum(dim=1)
+    return models[int(scores.argmin())].clone()
 
 
 def _distance(left: Tensor, right: Tensor) -> float:

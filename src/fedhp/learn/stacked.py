@@ -162,7 +162,8 @@ def dense_stack(task: Task, module: nn.Module, layout: Layout) -> DenseStack | N
     if expected != [nn.ReLU]:  # ends in something other than a Linear
         return None
     slots = {slot.name: slot for slot in layout.slots}
-    if len(slots) != 2 * len(names) or layout.trainable != layout.width:
+    carried = sum(slot.stop - slot.start for slot in layout.carried)
+    if len(slots) != 2 * len(names) or layout.trainable + carried != layout.width:
         return None
     return DenseStack(tuple((slots[f"{n}.weight"], slots[f"{n}.bias"]) for n in names))
 

@@ -45,6 +45,7 @@ class Measured:
         self.rounds = run.rounds_done  # an unfinished run may commit more meanwhile
         self.workers = int(run.meta("workers"))
         self.model_bytes = int(run.meta("model_bytes"))
+        self.transfer_share = float(run.meta("transfer_share") or 1.0)
         self.step_time = self._of_workers("step_time")
         self.bandwidth = self._of_workers("bandwidth")
         self.train_loss = self._of_workers("train_loss")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedhp import components
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import pushes_sums, tracks
 from fedhp.config import parse
 from fedhp.data import load_data
 from fedhp.errors import RunError
@@ -78,7 +80,14 @@ class RunModels:
 
     def _module(self, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]) -> nn.Module:
         module = initial_model(self._task, self._experiment.seed)
-        layout = layout_of(module, batch_norm=self._experiment.training.batch_norm)
+        part = self._experiment.algorithm
+        algorithm = load_algorithm(part.name, part.settings)
+        layout = layout_of(
+            module,
+            batch_norm=self._experiment.training.batch_norm,
+            push_sum=pushes_sums(algorithm),
+            tracking=tracks(algorithm),
+        )
         self._check(layout, row, counters)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():

@@ -20,6 +20,7 @@ import numpy as np
 from fedhp import __version__
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
+from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
 from fedhp.types import RoundRecord
@@ -627,6 +628,9 @@ def hash_rows(digest: Any, rows: Sequence[Sequence[Any]]) -> None:
 
 def description(experiment: Experiment, *, label: str, asynchronous: bool) -> dict[str, Any]:
     """The description that the record of any run begins with."""
+    attackers = list(
+        attackers_of(experiment.attack, workers=experiment.workers, seed=experiment.seed)
+    )
     return {
         "status": "created",
         "label": label,
@@ -637,6 +641,7 @@ def description(experiment: Experiment, *, label: str, asynchronous: bool) -> di
         "rounds": None if experiment.horizon else experiment.rounds,
         "workers": experiment.workers,
         "asynchronous": asynchronous,
+        **({"attackers": attackers} if attackers else {}),
     }
 
 

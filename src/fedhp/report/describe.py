@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedhp.record.reader import RunReader
@@ -19,6 +19,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     training, world = experiment["training"], experiment["world"]
     decay = "round" if training["decay_by"] == "round" else f"{training['decay_seconds']:g} s"
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
+    share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried
     facts = [
         ("algorithm", _part(experiment["algorithm"])),
         ("label", run.meta("label")),
@@ -29,7 +30,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         (
             "model",
             _model(experiment) + f"{count(run.meta('parameters'), 'parameter')}, "
-            f"{data_size(run.meta('model_bytes'))} per transfer",
+            f"{data_size(round(run.meta('model_bytes') * share))} per transfer",
         ),
         (
             "training",
@@ -42,10 +43,45 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("links", "measured" if run.meta("network") else _links(world)),
         ("topology", _part(experiment["topology"])),
         ("absences", _absences(world)),
+        ("exchange", _exchange(experiment.get("exchange", {}))),
+        ("attack", _attack(experiment.get("attack", {}), run.meta("attackers"))),
         ("fedhp", run.meta("fedhp")),
     ]
-    usual = {"task": "classification", "absences": "", "label": experiment["algorithm"]["name"]}
+    usual = {
+        "task": "classification",
+        "absences": "",
+        "exchange": "",
+        "attack": "",
+        "label": experiment["algorithm"]["name"],
+    }
     return [(name, fact) for name, fact in facts if usual.get(name) != fact]
+
+
+def _exchange(settings: Mapping[str, Any]) -> str:
+    """What is unusual about how models travel and are combined."""
+    parts = []
+    compression, robust = settings.get("compression", "none"), settings.get("robust", "none")
+    if compression != "none":
+        share = f" of {100 * settings['topk_share']:g} %" if compression == "topk" else ""
+        parts.append(f"models travel as {compression}{share}")
+    if robust == "clip":
+        radius = settings.get("radius")
+        length = f"{settings['clip']:g} times the median" if radius is None else f"{radius:g}"
+        parts.append(f"mixed by clip, at most {length}")
+    elif robust != "none":
+        parts.append(f"mixed by {robust}, for up to {100 * settings['trim']:g} % poisoned")
+    return "; ".join(parts)
+
+
+def _attack(settings: Mapping[str, Any], attackers: Sequence[int] | None) -> str:
+    if not attackers:
+        return ""
+    scale = "" if settings["kind"] == "label_flip" else f" (scale {settings['scale']:g})"
+    who = ", ".join(map(str, attackers[:10])) + (", ..." if len(attackers) > 10 else "")
+    return (
+        f"{settings['kind']}{scale} by {count(len(attackers), 'worker')}: {who}; "
+        "tests are those of the others"
+    )
 
 
 def _part(part: Mapping[str, Any]) -> str:

@@ -39,6 +39,17 @@ def test_it_fits() -> None:
     assert needed.total < needed.allowed == 2_000_000_000
 
 
+def test_what_arrives_is_counted() -> None:
+    """With topk a copy for each way over a link, twice, since a round can be given up."""
+    plain = plan(1000, memory=2.0).rest
+    rows = {
+        name: (plan(1000, memory=2.0, exchange={"compression": name}).rest - plain) // 4000
+        for name in ("fp16", "topk")
+    }
+    assert rows == {"fp16": 6, "topk": 6 + 2 * 6 * 5}
+    assert plan(1000, memory=2.0, attack={"kind": "noise"}).rest - plain == 4000 * 6
+
+
 def test_models_that_do_not_fit_are_mapped() -> None:
     assert plan(2_000_000, workers=100, memory=2.0).mapped
 

@@ -17,6 +17,7 @@ from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
+from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.graph import directed_weights, mixing_weights, topology_from, with_weights_of
@@ -55,6 +56,9 @@ class RunReplayer:
         if done.group is not None:
             missing = sorted(set(done.group.participants.tolist()) - done.digests.keys())
             return f"participants {missing} of its average did not report" if missing else ""
+        copies = self._unknown_copies(done, silent)
+        if copies:
+            return copies
         if len(silent) > 1:
             return f"the links between workers {silent} are unknown: none of them reported"
         for worker, source in self._catch_ups():
@@ -65,6 +69,25 @@ class RunReplayer:
             if self._versions[worker] != self._last and not self._take_unreported(worker):
                 return f"the model that worker {worker} began with is unknown"
         return ""
+
+    def _unknown_copies(self, done: CommittedRound, silent: list[int]) -> str:
+        """With topk a model depends on the copies that readers have: why these are unknown, or ""
+        for a round without a fault."""
+        if self._prepared.experiment.exchange.compression != "topk":
+            return ""
+        whose = "the copies that readers have of other models are unknown"
+        if silent or any(done.lost.values()):
+            return f"{whose}: not all models of the round arrived"
+        if done.attempt.number > 1:
+            return f"{whose}: the round was tried {done.attempt.number} times"
+        if len(self._timeline.terms) > 1:
+            return f"{whose}: another coordinator may have begun the round before"
+        joined = [
+            name
+            for name, events in self._timeline.worker_events.items()
+            if sum(event["event"] == "join" for event in events) > 1
+        ]
+        return f"{whose}: {', '.join(sorted(joined))} joined again" if joined else ""
 
     def replay_group_round(self, done: CommittedRound) -> tuple[dict[int, str], dict[int, str]]:
         """Train, average, train on; the digests of the models and of the consensus, by worker.
@@ -107,13 +130,14 @@ class RunReplayer:
         engine.advance()
         after = _copied(engine.state())
         digests = {worker: self._digest(after["models"][worker]) for worker in done.digests}
+        by_worker = {name: rows for name, rows in after.items() if name not in PAIR_STATE}
         self._unreported = {
-            worker: {name: rows[worker].copy() for name, rows in after.items()}
+            worker: {name: rows[worker].copy() for name, rows in by_worker.items()}
             for worker, digest in done.unreported.items()
             if self._digest(after["models"][worker]) == digest
         }
         for worker in set(range(self._workers)) - done.digests.keys():
-            for name, rows in after.items():
+            for name, rows in by_worker.items():
                 rows[worker] = before[name][worker]
         engine.load(after)
         self._last = done.attempt

@@ -121,18 +121,11 @@ def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
         )
     with RunReader(term.folder) as reader:
         experiment = parse(reader.meta("experiment"))
-    name, cluster = experiment.algorithm.name, experiment.cluster
+    name = experiment.algorithm.name
     if name not in SYNCHRONOUS:
         raise RunError(
             f"{folder}: a run of {name} cannot be repeated from its record",
             allowed=f"a run of {', '.join(SYNCHRONOUS)}",
             fix="nothing; an asynchronous run depends on when its swaps happened",
         )
-    for key, value in (("compression", cluster.compression), ("robust", cluster.robust)):
-        if value != "none":
-            raise RunError(
-                f"{folder}: cluster.{key} was {value!r}, which a simulation does not support",
-                allowed=f"runs with cluster.{key} = 'none'",
-                fix="to verify the rest, run the experiment again without it",
-            )
     return tomli_w.dumps(to_tables(experiment))

@@ -50,6 +50,7 @@ from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
 from fedhp.errors import StorageFull
 from fedhp.files import full_disk, has_space
+from fedhp.learn.attack import attackers_of
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -127,6 +128,7 @@ class Coordinator:
                 add_CoordinatorServicer_to_server(service, server)
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()
+            _announce_attack(state)
             LOG.info("coordinating at %s, epoch %d", self.address, state.conductor.epoch)
             running = asyncio.create_task(rounds.run())
             lost = asyncio.create_task(self.ledger.lost.wait())
@@ -582,3 +584,17 @@ async def note_freezes(history: History) -> None:
                 seconds,
             )
             history.note("frozen", {"since": since, "seconds": seconds})
+
+
+def _announce_attack(state: CoordinatorState) -> None:
+    """Say loudly that some workers attack the others, since the experiment says so."""
+    experiment = state.experiment
+    attackers = attackers_of(experiment.attack, workers=experiment.workers, seed=experiment.seed)
+    if attackers:
+        LOG.warning(
+            "ATTACK STUDY: attack.kind = %s, scale %g: workers %s attack the others; the tests of "
+            "the run are those of the other workers",
+            experiment.attack.kind,
+            experiment.attack.scale,
+            ", ".join(map(str, attackers)),
+        )

@@ -201,16 +201,16 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
 
 def _check_changing(experiment: Experiment, stage: PlanningContext, source: str) -> None:
     """Refuse robust mixing with the few peers that a changing topology has in a round."""
-    robust = experiment.cluster.robust
+    robust = experiment.exchange.robust
     changes = stage.federation.changing is not None and uses_topology(stage.algorithm)
-    if changes and robust in ("trimmed_mean", "median"):
+    if changes and robust in ("trimmed_mean", "median", "krum"):
         raise ConfigError(
             f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
             "and a worker has too few peers in a round to outvote a poisoned one",
-            key="cluster.robust",
+            key="exchange.robust",
             source=source,
             allowed="'none' or 'clip' with a topology that changes",
-            fix="set cluster.robust = 'clip', or choose a fixed topology",
+            fix="set exchange.robust = 'clip', or choose a fixed topology",
         )
 
 
@@ -227,18 +227,6 @@ def _check_groups(experiment: Experiment, algorithm: object, source: str) -> Non
             allowed="a class with group_average = True and restart(state, workers)",
             fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
         )
-    for key, value, instead in (
-        ("compression", experiment.cluster.compression, "algorithm.compression"),
-        ("robust", experiment.cluster.robust, "fedhp, dpsgd, ldsgd or pens"),
-    ):
-        if value != "none":
-            raise ConfigError(
-                f"is {value!r}, but a group average sends sums, not models",
-                key=f"cluster.{key}",
-                source=source,
-                allowed="none with an algorithm that averages groups",
-                fix=f"remove cluster.{key}, or use {instead}",
-            )
 
 
 def _check_adpsgd(algorithm: object, source: str) -> None:
@@ -253,9 +241,7 @@ def _check_adpsgd(algorithm: object, source: str) -> None:
                 key=f"algorithm.{name}",
                 source=source,
                 allowed="this setting in simulations only",
-                fix=f"remove algorithm.{name}"
-                + (" and set cluster.compression" if name == "compression" else "")
-                + ", or simulate it with: fedhp run",
+                fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
             )
 
 

@@ -15,8 +15,8 @@ from fedhp.cluster.coordinator.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.tickets import TicketPurpose, make_ticket
-from fedhp.graph import directed_weights, mixing_weights
-from fedhp.types import Exchange, GroupAverage, NeighborMixing, PeerScoring
+from fedhp.graph import directed_weights, link_weights, mixing_weights
+from fedhp.types import Exchange, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ def work_orders(
         elif weights is not None:
             by_worker = weights[worker]
             work.own_weight = by_worker.get(worker, 0.0)
+            work.push_sum = isinstance(exchange, WeightedMixing) and exchange.push_sum
             work.weights.extend(by_worker[peer] for peer in sources[worker])
         orders[worker] = work
     return orders
@@ -134,6 +135,8 @@ def _mixing_weights(exchange: Exchange) -> list[dict[int, float]] | None:
         return None
     if isinstance(exchange, NeighborMixing):
         matrix = mixing_weights(exchange.topology, exchange.weights)
+    elif isinstance(exchange, WeightedMixing):
+        matrix = link_weights(exchange.links, exchange.weights, exchange.own_weights)
     else:
         matrix = directed_weights(exchange.sources)
     # Plain lists, since slicing a sparse matrix row by row costs more than all the rest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,17 +28,21 @@ class Planner(Protocol):
         """Continue from what another planner packed."""
 
 
-def evaluation_of(accuracy: FloatArray, images: int) -> Evaluation | None:
+def evaluation_of(
+    accuracy: FloatArray, images: int, attackers: Sequence[int] = ()
+) -> Evaluation | None:
     """The workers' tests, [N], NaN where none; no process sees all models, so there is no mean
-    model."""
-    accuracy = set_aside_odd_metrics(accuracy)
+    model. Attackers of a study do not count."""
+    honest = ~np.isin(np.arange(len(accuracy)), attackers)
+    accuracy = set_aside_odd_metrics(np.where(honest, accuracy, np.nan))
     tested = accuracy[np.isfinite(accuracy)]
     if not tested.size:
         return None
     mean = float(tested.mean())
     is_share = images > 0 and 0 <= mean <= 1
     error = float(np.sqrt(mean * (1 - mean) / images)) if is_share else float("nan")
-    return Evaluation(accuracy, float("nan"), images, error)
+    counted = honest if len(attackers) else None
+    return Evaluation(accuracy, float("nan"), images, error, honest=counted)
 
 
 def to_bytes(arrays: Arrays, scalars: dict[str, Any]) -> bytes:

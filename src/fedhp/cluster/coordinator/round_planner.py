@@ -14,6 +14,7 @@ import numpy as np
 
 from fedhp.algorithms import Algorithm, Observation
 from fedhp.algorithms.base import Condensable, Restartable, averages_groups
+from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.group_tree import group_time
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.link_estimates import (
@@ -34,6 +35,7 @@ from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import travelled
 from fedhp.graph import components_of, neighbor_lists, topology_from
+from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.types import (
     BoolArray,
@@ -46,6 +48,7 @@ from fedhp.types import (
     Reports,
     RoundRecord,
     Timing,
+    WeightedMixing,
 )
 
 WireReports = Mapping[int, wire.RoundReport]  # by worker
@@ -85,6 +88,9 @@ class RoundPlanner:
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
+        self.attackers = attackers_of(
+            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
+        )
         self.clock = 0.0
         self.links = LinkEstimates(self.workers)
         self.state: Any = algorithm.start(stage.federation)
@@ -110,7 +116,7 @@ class RoundPlanner:
             learning_rate=rate_at(self.stage, round_index, self.clock),
             available=present,
             network=self.links.network(
-                model_bits=self._overhead * self.stage.world.model_bits,
+                model_bits=self._overhead * self.stage.transfer_share * self.stage.world.model_bits,
                 sharing=self.stage.world.sharing,
                 otherwise=SLOWEST_GUESS,
             ),
@@ -128,7 +134,9 @@ class RoundPlanner:
             observation=observation,
             reports=self._with_step_times(reports, present),
         )
-        plan = self._ensure_min_degree(_ensure_connected(plan, observation), observation)
+        exchange = self.stage.experiment.exchange
+        least = exchange.min_peers(self.workers, present=int(present.sum()))
+        plan = with_min_peers(_ensure_connected(plan, observation), observation, least=least)
         if plan.local_steps is not None:
             steps = plan.local_steps
         else:
@@ -193,9 +201,11 @@ class RoundPlanner:
             smoothness=self._column(reports, "smoothness"),
             gradient_variance=self._column(reports, "gradient_variance"),
             bandwidth=mean_bandwidth(planned.observation.network),
-            evaluation=evaluation_of(self._column(reports, "accuracy"), images),
+            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
             wall={"round": seconds},
-            final_evaluation=evaluation_of(self._column(reports, "whole_accuracy"), images),
+            final_evaluation=evaluation_of(
+                self._column(reports, "whole_accuracy"), images, self.attackers
+            ),
         )
         first = record.round_index == 1
         missing = np.full(self.workers, np.nan)
@@ -269,26 +279,6 @@ class RoundPlanner:
         self.clock = float(scalars["clock"])
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _ensure_min_degree(self, plan: Plan, observation: Observation) -> Plan:
-        """The plan with links added, the fastest first, until everyone has as many peers as
-        mixing needs to withstand poisoned ones."""
-        cluster, exchange = self.stage.experiment.cluster, plan.exchange
-        least = cluster.min_peers(self.workers, present=int(observation.available.sum()))
-        if not isinstance(exchange, NeighborMixing) or least <= 0:
-            return plan
-        present = np.flatnonzero(observation.available)
-        pairs = np.array([(a, b) for a in present for b in present if a < b], dtype=np.int64)
-        fastest_first = np.argsort(observation.network.link_time(pairs), kind="stable")
-        links = {(int(a), int(b)) for a, b in exchange.topology.links}
-        degrees = exchange.topology.degrees.copy()
-        for a, b in pairs[fastest_first].tolist():
-            if (a, b) not in links and min(degrees[a], degrees[b]) < least:
-                links.add((a, b))
-                degrees[[a, b]] += 1
-        return replace(
-            plan, exchange=replace(exchange, topology=topology_from(self.workers, sorted(links)))
-        )
 
     def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
         """A worker that has just joined did not report: its own last step time counts."""
@@ -369,6 +359,11 @@ def all_sources(plan: Plan) -> list[list[int]]:
         start, neighbors = (array.tolist() for array in neighbor_lists(exchange.topology))
         return [sorted(neighbors[first:stop]) for first, stop in pairwise(start)]
     assert not isinstance(exchange, GroupAverage)  # sums travel, not models
+    if isinstance(exchange, WeightedMixing):
+        pulled: list[list[int]] = [[] for _ in exchange.own_weights]
+        for receiver, sender in exchange.links.tolist():
+            pulled[receiver].append(sender)
+        return [sorted(senders) for senders in pulled]
     table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
     return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
 

@@ -19,6 +19,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import RULE
+from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
 from fedhp.types import Action, BoolArray, Decision, LinkVerdict, RoundRecord, Timing
@@ -44,6 +45,9 @@ class TurnPlanner:
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
+        self.attackers = attackers_of(
+            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
+        )
         self.clock = 0.0
         self.state: Any = algorithm.start(stage.federation)
         self.turn = np.full(self.workers, -1, dtype=np.int64)  # [N] the last one given
@@ -137,9 +141,9 @@ class TurnPlanner:
             smoothness=missing,
             gradient_variance=missing,
             bandwidth=mean_bandwidth(self._estimated_network()),
-            evaluation=evaluation_of(accuracy, images),
+            evaluation=evaluation_of(accuracy, images, self.attackers),
             wall={"round": seconds},
-            final_evaluation=evaluation_of(whole_accuracy, images),
+            final_evaluation=evaluation_of(whole_accuracy, images, self.attackers),
         )
 
     def pack(self) -> bytes:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.compression import Delta, add_delta, all_finite, largest_delta
 from fedhp.errors import FedhpError
-from fedhp.learn.quantize import INT8_LEVELS, Row, from_int8, to_half, to_int8
+from fedhp.learn.quantize import INT8_LEVELS, Row, all_finite, from_int8, to_half, to_int8
+from fedhp.learn.topk import Delta, add_delta, largest_delta
 
 if TYPE_CHECKING:
     from fedhp.learn.params import Layout
@@ -75,8 +75,8 @@ class ModelCodec:
 
     def __init__(self, layout: Layout) -> None:
         self.width = layout.mixed
-        self._slots = tuple(slot for slot in layout.slots if slot.stop <= layout.mixed)
-        self.ends = tuple(slot.stop for slot in self._slots)
+        self._slots = layout.sent_slots
+        self.ends = layout.mixed_ends
         # Without a count these are the same for every model, and each round has many.
         self._headers = {encoding: self._new_header(encoding, 0) for encoding in ENCODINGS}
         self._sizes = {encoding: self._tensor_bytes(encoding, 0) for encoding in ENCODINGS}

@@ -19,8 +19,7 @@ from fedhp.algorithms.group_tree import CHUNKS
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, GroupStream
-from fedhp.cluster.protocol.compression import all_finite
-from fedhp.learn.quantize import INT8_LEVELS, from_int8_blocks, to_int8_blocks
+from fedhp.learn.quantize import INT8_LEVELS, all_finite, from_int8_blocks, to_int8_blocks
 from fedhp.timing import INT8_BLOCK, int8_bytes
 
 if TYPE_CHECKING:

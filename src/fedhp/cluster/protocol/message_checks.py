@@ -515,7 +515,9 @@ def _check_weights(work: wire.Work) -> None:
     for weight in (*work.weights, work.own_weight):
         check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_TOLERANCE)
     total = math.fsum((*work.weights, work.own_weight))
-    if not work.keep and abs(total - 1.0) > WEIGHT_TOLERANCE:
+    if work.push_sum:
+        check_positive(work.own_weight, "own_weight with push_sum", most=1.0 + WEIGHT_TOLERANCE)
+    elif not work.keep and abs(total - 1.0) > WEIGHT_TOLERANCE:
         raise Refused("weights", f"the weights sum to {total}, not to 1")
 
 

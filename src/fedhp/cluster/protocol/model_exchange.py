@@ -14,14 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from fedhp.cluster.protocol.codec import ENCODING_OF, Encoded, ModelCodec, ModelReceiver
-from fedhp.cluster.protocol.compression import (
-    Delta,
-    add_delta,
-    largest_changes,
-    row_digest,
-    topk_count,
-)
+from fedhp.cluster.protocol.compression import row_digest
 from fedhp.learn.quantize import Row
+from fedhp.learn.topk import Delta, add_delta, is_kept, largest_changes, topk_count
 
 V = TypeVar("V")
 
@@ -36,6 +31,10 @@ class OutgoingModel:
         self.encoding = ENCODING_OF[compression]
         self._copies = ReaderCopies(topk_count(share, codec.width), readers=readers)
         self._offered: tuple[Row, Encoded] | None = None  # both change at once, for threads
+
+    def begin_round(self, round_index: int) -> None:
+        """Forget what readers have that were not served for some rounds."""
+        self._copies.begin_round(round_index)
 
     def offer(self, row: Row) -> None:
         """Serve this row from now on; it must not change while it is served."""
@@ -65,6 +64,10 @@ class IncomingModels:
         self.encoding = ENCODING_OF[compression]
         self._copies = PeerCopies(peers=peers)
 
+    def begin_round(self, round_index: int) -> None:
+        """Forget the copies of peers that were not read for some rounds."""
+        self._copies.begin_round(round_index)
+
     def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
         """For one pull: the base to name in the request, and the receiver of the answer."""
         known, base = self._copies.get(peer)  # one copy for both, whatever arrives meanwhile
@@ -83,14 +86,23 @@ class IncomingModels:
 
 
 class _RecentlyUsed(OrderedDict[str, V]):
-    """Keeps the values that were put in last, at most `limit` of them."""
+    """Keeps the values that were put in last, at most `limit` of them, for COPY_ROUNDS rounds."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
+        self._round = 0
+        self._put_in: dict[str, int] = {}  # the round of each
+
+    def begin_round(self, round_index: int) -> None:
+        self._round = round_index
+        for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
+            del self[key]
+        self._put_in = {key: self._put_in[key] for key in self}
 
     def put(self, key: str, value: V) -> None:
         self[key] = value
+        self._put_in[key] = self._round
         self.move_to_end(key)
         while len(self) > self._limit:
             self.popitem(last=False)
@@ -116,6 +128,11 @@ class ReaderCopies:
         self.count = count
         self._copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
         self._lock = Lock()
+
+    def begin_round(self, round_index: int) -> None:
+        """Drop the copies that were not used for some rounds."""
+        with self._lock:
+            self._copies.begin_round(round_index)
 
     def next_delta(self, reader: str, row: Row, *, base: bytes) -> Delta | None:
         """What to send to a reader whose copy has the digest `base`; None: the whole row."""
@@ -156,6 +173,11 @@ class PeerCopies:
     def __init__(self, *, peers: int) -> None:
         self._copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
         self._lock = Lock()
+
+    def begin_round(self, round_index: int) -> None:
+        """Drop the copies that were not used for some rounds."""
+        with self._lock:
+            self._copies.begin_round(round_index)
 
     def get(self, peer: str) -> tuple[Row | None, bytes]:
         """The copy of this peer's model, never written to, and its digest; or None and b""."""

@@ -184,7 +184,7 @@ class Survey(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., deadline: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline", "group")
+    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline", "push_sum", "group")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +201,7 @@ class Work(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    PUSH_SUM_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
@@ -218,8 +219,9 @@ class Work(_message.Message):
     samples: int
     deadline: float
     exchange_deadline: float
+    push_sum: bool
     group: GroupWork
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: bool = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
 
 class GroupWork(_message.Message):
     __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap")

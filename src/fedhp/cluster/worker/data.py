@@ -22,6 +22,7 @@ from fedhp.data.prepare import prepare as prepare_arrays
 from fedhp.data.raw import RawData
 from fedhp.engine.prepare import Prepared, ShardSpec, prepare, shard_spec_of
 from fedhp.errors import ConfigError, DataError
+from fedhp.learn.attack import flipped_labels
 from fedhp.learn.task import Classification
 from fedhp.tables import PATHS
 from fedhp.trust import NO_TRUST, Trust, limited_to
@@ -140,7 +141,9 @@ def prepare_worker(
     shard_spec = shard_spec_of(prepared, np.array([worker]))
     if private is not None:
         shard_spec = _with_private_data(prepared, shard_spec, private)
-    return prepared, shard_spec
+    # Models are compressed as they are sent, and arrive here as they were received.
+    as_it_is = experiment.exchange.model_copy(update={"compression": "none"})
+    return prepared, replace(shard_spec, exchange=as_it_is)
 
 
 @contextmanager
@@ -197,9 +200,11 @@ def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData
             allowed=f"targets of the shape {theirs.train_targets.shape[1:]}",
             fix="convert them to that shape",
         )
-    dataset = replace(
-        theirs, train_inputs=own.train_inputs, train_targets=own.train_targets, groups=None
-    )
+    targets = own.train_targets
+    attacks = int(spec.workers[0]) in spec.attackers and spec.attack.kind == "label_flip"
+    if attacks and theirs.classes is not None:
+        targets = flipped_labels(targets, theirs.classes)
+    dataset = replace(theirs, train_inputs=own.train_inputs, train_targets=targets, groups=None)
     task = spec.task
     if type(task) is Classification:
         task = task.with_data(dataset)

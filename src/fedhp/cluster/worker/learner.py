@@ -31,8 +31,6 @@ from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights
 from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
 from fedhp.learn.local import Estimate
-from fedhp.learn.mix import distance
-from fedhp.learn.robust import combine
 from fedhp.types import IntArray
 
 P = ParamSpec("P")
@@ -95,6 +93,7 @@ class Learner:
         self.prepared = prepared
         self.store = store
         self.worker = int(shard_spec.workers[ONLY])
+        self.workers = prepared.experiment.workers
         self.samples = len(shard_spec.parts[ONLY])
         self.layout = shard_spec.layout
         self.codec = ModelCodec(shard_spec.layout)
@@ -168,8 +167,8 @@ class Learner:
             learning_rate=learning_rate,
         )
         seconds = time.monotonic() - started
-        _, rows = self._shard.rows(np.array([self.worker]))
-        return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, rows[0])
+        row = self._shard.offered(self.worker)
+        return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, row)
 
     def estimate(self, round_index: int) -> Estimate:
         """Smoothness, gradient variance and starting loss of this round's training."""
@@ -202,10 +201,7 @@ class Learner:
         self, received: Mapping[int, Row], weights: Mapping[int, float]
     ) -> MixedModel:
         """Measure the distances to all received models, then mix those that have a weight."""
-        if self.prepared.experiment.cluster.robust == "none":
-            distances = self._mix_ordered(received, weights)
-        else:
-            distances = self._mix_robust(received, weights)
+        distances = self._mix(received, weights)
         row = self._shard.mixed[ONLY].cpu().numpy().copy()
         counters = self._shard.after_counters[ONLY].cpu().numpy().copy()
         return MixedModel(StoredModel(row, counters), distances, self.digest(row))
@@ -406,43 +402,14 @@ class Learner:
             *((np.array([peer]), row[None]) for peer, row in sorted(received.items()))
         )
 
-    def _mix_ordered(
-        self, received: Mapping[int, Row], weights: Mapping[int, float]
-    ) -> dict[int, float]:
+    def _mix(self, received: Mapping[int, Row], weights: Mapping[int, float]) -> dict[int, float]:
         """In the order of the workers' numbers, which gives the bits of every other engine."""
         self._receive(received)
         columns = np.array(sorted(weights), dtype=np.int64)
         values = np.array([weights[column] for column in columns.tolist()])
-        row = csr_array(
-            (values, columns, np.array([0, len(columns)])),
-            shape=(1, self.prepared.experiment.workers),
-        )
+        shape = (1, self.workers)
+        row = csr_array((values, columns, np.array([0, len(columns)])), shape=shape)
         peers = sorted(received)
         links = np.array([[self.worker, peer] for peer in peers], dtype=np.int64).reshape(-1, 2)
         distances = self._shard.exchange(links, row, kernel="ordered")
         return dict(zip(peers, distances.tolist(), strict=True))
-
-    def _mix_robust(
-        self, received: Mapping[int, Row], weights: Mapping[int, float]
-    ) -> dict[int, float]:
-        """By a rule that a few poisoned models cannot steer (cluster.robust)."""
-        cluster, shard = self.prepared.experiment.cluster, self._shard
-        own = shard.after[ONLY, : self.layout.mixed]
-        rows = {
-            peer: torch.from_numpy(row).to(own.device) for peer, row in sorted(received.items())
-        }
-        trainable = slice(self.layout.trainable)
-        distances = {peer: distance(own[trainable], row[trainable]) for peer, row in rows.items()}
-        used = [peer for peer in rows if peer in weights]
-        shard.mixed[ONLY] = shard.after[ONLY]
-        if used:
-            shard.mixed[ONLY, : self.layout.mixed] = combine(
-                own,
-                [rows[peer] for peer in used],
-                [weights[peer] for peer in used],
-                weights[self.worker],
-                rule=cluster.robust,
-                poisoned=cluster.max_poisoned(self.prepared.experiment.workers),
-                clip=cluster.clip,
-            )
-        return distances

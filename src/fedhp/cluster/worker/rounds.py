@@ -28,11 +28,11 @@ from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
 from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode
 from fedhp.engine.executor import LocalTraining
-from fedhp.errors import Diverged
+from fedhp.errors import Diverged, FedhpError
 from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.local import Estimate
-from fedhp.learn.params import Layout
+from fedhp.learn.params import PUSH_WEIGHT, Layout
 from fedhp.learn.quantize import Row
 from fedhp.types import FloatArray
 
@@ -73,11 +73,16 @@ class OrderExecutor:
         self._offer = offer
         self._open_average = average or OpenAverage()
         self._peers = peers
-        cluster = learner.prepared.experiment.cluster
+        settings, peers_at_most = learner.prepared.experiment.exchange, learner.workers
         self._outgoing = OutgoingModel(
-            learner.codec, compression=cluster.compression, share=cluster.topk_share
+            learner.codec,
+            compression=settings.compression,
+            share=settings.topk_share,
+            readers=peers_at_most,
         )
-        self._incoming = IncomingModels(learner.codec, compression=cluster.compression)
+        self._incoming = IncomingModels(
+            learner.codec, compression=settings.compression, peers=peers_at_most
+        )
         self._created = time.monotonic()
         self._gone: frozenset[int] = frozenset()
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
@@ -129,6 +134,8 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
+        self._outgoing.begin_round(work.round)
+        self._incoming.begin_round(work.round)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
             work.probes, attempt, probes, received=received, until=received + work.deadline
@@ -627,6 +634,13 @@ class OrderExecutor:
     ) -> dict[int, float]:
         """Weights of the received models and of the own one, which gets those of the missing."""
         own = self._learner.worker
+        carries = self._learner.layout.columns(PUSH_WEIGHT) is not None
+        if work.push_sum != carries:
+            raise FedhpError(
+                f"round {work.round}: the order has push_sum = {work.push_sum}, but the models of "
+                f"this experiment are sent with{'' if carries else 'out'} a weight",
+                fix="use the same fedhp and the same own parts on all machines",
+            )
         if work.keep:
             return self._learner.equal_weights(selected)
         planned = dict(zip((peer.worker for peer in work.peers), work.weights, strict=True))

@@ -336,6 +336,11 @@ class Worker:
             )
             store = ModelStore(self._settings.state, reply.run)
             learner = Learner(prepared, shard_spec, store)
+        if reply.worker in prepared.attackers:
+            log.warning(
+                "ATTACK STUDY: this worker attacks the others, as the experiment says",
+                extra={"kind": experiment.attack.kind, "scale": experiment.attack.scale},
+            )
         stored = store.attempts()
         # An epoch that an earlier process of this worker obeyed binds this one too.
         guard = self._session.guard

@@ -17,10 +17,12 @@ from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, Exchanged, LocalTraining, Training, travelled
 from fedhp.engine.loop import RoundLoop
 from fedhp.graph import neighbor_lists
+from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.types import (
     BoolArray,
     Exchange,
+    FloatArray,
     GroupAverage,
     IntArray,
     NeighborMixing,
@@ -47,6 +49,7 @@ class ReplayExecutor:
         self.links_asked = self.links_measured = 0  # whose distance the planner got
         self._measured = measured
         self._distances = distances
+        self._last_sent: dict[tuple[int, int], int] = {}  # with topk: by reader and sender
 
     def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
         """The losses and norms of the record, whatever the steps."""
@@ -84,7 +87,27 @@ class ReplayExecutor:
         distance, measured = self._distances.of(links, round_index)
         self.links_asked += len(links)
         self.links_measured += int(measured.sum())
-        return Exchanged(links, not isinstance(exchange, NeighborMixing), distance, selected)
+        directed = not isinstance(exchange, NeighborMixing)
+        share = self._shares(links, round_index, directed=directed)
+        return Exchanged(links, directed, distance, selected, share)
+
+    def _shares(self, links: IntArray, round_index: int, *, directed: bool) -> FloatArray | None:
+        """What travelled over each link, as a share of a model's bytes; a delta of topk is counted
+        with all its values."""
+        compression = self.context.experiment.exchange.compression
+        if self.context.transfer_share == 1 and compression != "topk":
+            return None
+        shares = np.full((len(links), 2), self.context.transfer_share)
+        if compression == "topk":
+            for index, (a, b) in enumerate(links.tolist()):
+                for column, pair in enumerate([(a, b)] if directed else [(a, b), (b, a)]):
+                    last = self._last_sent.get(pair)
+                    if last is None or not is_kept(last, round_index):
+                        shares[index, column] = 1.0
+                    self._last_sent[pair] = round_index
+        if directed:
+            shares[:, 1] = 0.0
+        return shares
 
     def train_on(
         self, local_steps: IntArray, *, round_index: int, learning_rate: float

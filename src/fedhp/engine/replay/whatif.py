@@ -22,7 +22,7 @@ from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
-from fedhp.config import Experiment, log_notes, parse, to_tables
+from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
 from fedhp.engine.context import PlanningContext, federation_of, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
@@ -51,6 +51,8 @@ _TRAINS = "other models would be trained, and the measurements of these would no
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
     "data": _TRAINS,
+    "exchange": _TRAINS,
+    "attack": _TRAINS,
     "model": _TRAINS,
     "task": _TRAINS,
     "training": _TRAINS,
@@ -300,13 +302,16 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
 
 
 def _default_planners(base: Experiment) -> list[str]:
-    """Those that can plan on the topology: where it changes, those that follow it."""
+    """All that can plan on the topology (where it changes, those that follow it) and have the
+    run's exchange."""
     on_topology = [f"{name}:neighbors=base" for name in FOLLOWING]
     if federation_of(base).changing is not None:
         return on_topology
+    plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
+    planners = [name for name in PLANNERS if plain or not name.startswith("adpsgd")]
     if base.topology.name in ADDED_NAMES:
-        return [*(name for name in PLANNERS if name not in FOLLOWING), *on_topology]
-    return list(PLANNERS)
+        return [*(name for name in planners if name not in FOLLOWING), *on_topology]
+    return planners
 
 
 def _option(label: str) -> str:
@@ -322,7 +327,12 @@ def _of_variant(variant: Variant, base: Experiment) -> Experiment:
 
 def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:
     """A planner and its world, tried; the model is as large as it was unless a setting says so."""
-    context = planning_context(experiment, model_bits=8.0 * measured.model_bytes, source=source)
+    context = planning_context(
+        experiment,
+        model_bits=8.0 * measured.model_bytes,
+        transfer_share=measured.transfer_share,
+        source=source,
+    )
     try_algorithm(context, source=source)
     return context
 

@@ -29,12 +29,13 @@ from fedhp.algorithms.base import (
     averages_groups,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
+from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.context import extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
-from fedhp.engine.memory import peak_memory
+from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
@@ -253,6 +254,8 @@ def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Check
     )
     prepared = executor.prepared
     names += extra_state(prepared.experiment, prepared.algorithm)
+    if prepared.experiment.exchange.compression == "topk":
+        names += PAIR_STATE
     if averages_groups(prepared.algorithm):
         names += GROUP_STATE
     executor.load({name: saved.arrays[name] for name in names})
@@ -351,7 +354,8 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     matrices += 2 * len(extra_state(experiment, prepared.algorithm))
     if averages_groups(prepared.algorithm):
         matrices += 2 * len(GROUP_STATE)
-    checkpoint = 4 * prepared.layout.width * experiment.workers * matrices
+    copies = 2 * count_copies(experiment)  # two checkpoints, while one replaces the other
+    checkpoint = 4 * prepared.layout.width * (experiment.workers * matrices + copies)
     links = len(prepared.federation.base_topology.links)
     rounds = experiment.rounds
     if experiment.horizon is not None:  # rounds at least as long as the slowest worker's steps
@@ -395,6 +399,7 @@ def _description(prepared: Prepared, label: str) -> dict[str, Any]:
         "learning_rate": prepared.learning_rate,
         "parameters": prepared.facts.parameters,
         "model_bytes": prepared.model_bytes,
+        **({"transfer_share": prepared.transfer_share} if prepared.transfer_share != 1 else {}),
         "samples": [len(part) for part in prepared.parts],
     }
 

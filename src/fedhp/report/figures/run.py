@@ -120,7 +120,7 @@ def read_links(run: RunReader, round_index: int) -> RoundLinks:
     used = np.flatnonzero(links["used"])
     times = np.array([links["link_time"][i] or 0.0 for i in used])
     with np.errstate(divide="ignore"):
-        speed = 8.0 * run.meta("model_bytes") / times
+        speed = 8.0 * run.meta("model_bytes") * (run.meta("transfer_share") or 1.0) / times
     workers = run.table("workers", round_index=round_index)
     row = run.table("rounds", round_index=round_index)
     return RoundLinks(
