@@ -217,7 +217,9 @@ def test_kill_and_resume(tmp_path: Path, template: Path) -> None:
     with ForkedCommand(*command) as process:
         wait_until(lambda: rounds_in(run) > killed + 20, "more rounds")
         interrupt(process)
-        assert ended(process).code == 130
+        result = ended(process)
+    assert result.code == 130
+    assert "warning" not in result.err, result.err
     expected = recorded(run)
     assert len(expected["train/loss"]) > killed + 20
     for sink in SINKS:

@@ -236,5 +236,5 @@ def _leave_wal_mode(run: Path) -> None:
 
 def _words(error: BaseException) -> str:
     """An error in one line."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).partition(" [SQL:")[0]  # SQLAlchemy adds whole commands
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -8,6 +8,7 @@ packages, its use or the source code are in it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shlex
@@ -55,7 +56,10 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> WandbL
     earlier = sorted(folder.glob(RUNS))
     run_id = earlier[-1].name.rpartition("-")[2] if earlier else secrets.token_hex(4)
     for old in earlier:
-        shutil.rmtree(old)
+        # The library's process may outlive the one that was killed, and still write there.
+        old.rename(folder / f".old-{secrets.token_hex(4)}")
+    for old in folder.glob(".old-*"):
+        shutil.rmtree(old, ignore_errors=True)
     return WandbLog(description, place, run_id=run_id)
 
 
@@ -65,6 +69,8 @@ class WandbLog:
     def __init__(self, description: RunDescription, place: Path, *, run_id: str) -> None:
         # Read when the library is imported: it would send reports of its own errors.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
+        # Its own debug log, in the same folder: on a full disk every line would print a traceback.
+        logging.getLogger("wandb").disabled = True
         import wandb
 
         self._folder, self._last = place / FOLDER, 0
