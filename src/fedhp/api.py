@@ -20,7 +20,7 @@ from fedhp.record.reader import RunReader
 from fedhp.report.explain import explain_text
 from fedhp.report.export import export_run
 from fedhp.report.show import print_parts, show_parts
-from fedhp.sinks.follow import Follower, write_logs
+from fedhp.sinks.follow import LogFollower, write_logs
 from fedhp.sinks.targets import LogTarget, parse_targets
 from fedhp.tables import read_toml
 from fedhp.wording import default_at
@@ -326,9 +326,9 @@ def reproduce(
     return result
 
 
-def _follower(out: str | Path, log: str | Sequence[str], *, per_worker: bool) -> Follower:
+def _follower(out: str | Path, log: str | Sequence[str], *, per_worker: bool) -> LogFollower:
     """What logs the runs in a folder while it is entered."""
-    return Follower(Path(out), _targets(log, "log"), per_worker=per_worker)
+    return LogFollower(Path(out), _targets(log, "log"), per_worker=per_worker)
 
 
 def _targets(names: str | Sequence[str], option: str) -> list[LogTarget]:

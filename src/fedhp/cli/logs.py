@@ -12,7 +12,7 @@ from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
 
 if TYPE_CHECKING:
-    from fedhp.sinks.follow import Follower
+    from fedhp.sinks.follow import LogFollower
     from fedhp.sinks.targets import LogTarget
 
 Log = Annotated[
@@ -44,11 +44,11 @@ def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log")
     return parse_targets(log or [], option=option)
 
 
-def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> Follower:
+def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> LogFollower:
     """Log the runs in this folder for the time of a `with` block."""
-    from fedhp.sinks.follow import Follower
+    from fedhp.sinks.follow import LogFollower
 
-    return Follower(folder, targets, per_worker=per_worker)
+    return LogFollower(folder, targets, per_worker=per_worker)
 
 
 def suggest_viewing(folder: Path, targets: list[LogTarget]) -> None:

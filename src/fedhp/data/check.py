@@ -13,6 +13,7 @@ import numpy as np
 from fedhp.config import DataConfig
 from fedhp.data.cifar import TEST, TRAIN, batch_file, holds_cifar10, is_archive, read_batch_file
 from fedhp.data.fetch import SOURCES
+from fedhp.data.huggingface import holds_huggingface
 from fedhp.data.idx import (
     emnist_splits,
     holds_mnist,
@@ -53,7 +54,7 @@ _ARCHIVE_MD5 = {
 }
 _KNOWN = (
     "MNIST or EMNIST IDX files, CIFAR-10 batches or archive, Tiny-ImageNet (folder or .zip),"
-    " one folder of images per class, or an .npz file"
+    " one folder of images per class, an .npz file, or a data set of Hugging Face"
 )
 _LEVELS = 2  # of folders searched below the path
 
@@ -103,6 +104,8 @@ def _recognise(path: Path, *, depth: int) -> Iterator[DataConfig]:
     if path.is_file():
         if path.suffix == ".npz":
             yield DataConfig(name="npz", path=where)
+        elif path.suffix == ".parquet":
+            yield DataConfig(name="huggingface", path=where)
         elif is_archive(path) and (depth == 0 or "cifar" in path.name):
             yield DataConfig(name="cifar10", path=where)
         elif path.suffix == ".zip":
@@ -131,6 +134,8 @@ def _recognise_folder(path: Path) -> Iterator[DataConfig]:
         yield DataConfig(name="emnist", split=split, path=where)
     if holds_cifar10(path):
         yield DataConfig(name="cifar10", path=where)
+    if holds_huggingface(path):
+        yield DataConfig(name="huggingface", path=where)
     if holds_tiny_imagenet(path):
         yield DataConfig(name="tiny_imagenet", path=where)
     elif holds_image_folder(path):

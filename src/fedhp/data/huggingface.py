@@ -106,6 +106,12 @@ def read_huggingface(
     )
 
 
+def holds_huggingface(path: Path) -> bool:
+    """Whether a folder was written by save_to_disk, or has Parquet files."""
+    saved = any((path / name).is_file() for name in (SAVED_SPLITS, SAVED_SET))
+    return saved or next(path.glob(PARQUET), None) is not None
+
+
 def _check_installed(request: ReadRequest) -> None:
     if importlib.util.find_spec("datasets") is None:
         raise ConfigError(

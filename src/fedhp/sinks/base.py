@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedhp.files import write_file
-from fedhp.sinks.points import Outcome, RoundPoints, RunDescription
+from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 MARK_FILE = "log.json"
 
@@ -28,7 +28,7 @@ class RunLog(Protocol):
         """Add rounds; what was written survives the end of the process soon."""
         ...
 
-    def finish(self, outcome: Outcome, *, mark: str) -> None:
+    def finish(self, outcome: RunOutcome, *, mark: str) -> None:
         """Add how the run ended, then the mark of a whole log, and close."""
         ...
 

@@ -41,7 +41,7 @@ WAL_MARK = slice(18, 20)  # of SQLite's header: both bytes are 2 in WAL mode
 Seen = tuple[tuple[int, int], ...]
 
 
-class Follower:
+class LogFollower:
     """Logs the runs in a folder while they run; as a context it covers their time."""
 
     def __init__(self, folder: Path, targets: Sequence[LogTarget], *, per_worker: bool) -> None:
@@ -54,7 +54,7 @@ class Follower:
         """The targets that have not failed."""
         return [logs.target for logs in self._logs if not logs.failed]
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> LogFollower:
         if self._logs:
             self._thread.start()
         return self

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhp.sinks.base import Outdated
-from fedhp.sinks.points import Outcome, RoundPoints, RunDescription, Values
+from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome, Values
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -115,7 +115,7 @@ class MlflowLog:
         for some in _pieces(metrics, MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=some)
 
-    def finish(self, outcome: Outcome, *, mark: str) -> None:
+    def finish(self, outcome: RunOutcome, *, mark: str) -> None:
         """Add the summary: its numbers as metrics, its words as tags."""
         if self._held:  # rounds that the record does not have
             raise Outdated

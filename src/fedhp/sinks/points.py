@@ -88,7 +88,7 @@ class RoundPoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     summary: RunSummary
@@ -158,11 +158,11 @@ def has_round(run: RunReader, description: RunDescription, points: RoundPoints) 
     return now == RoundPoints(index, points.clock, expected)
 
 
-def read_outcome(run: RunReader) -> Outcome:
+def read_outcome(run: RunReader) -> RunOutcome:
     """How the run ended, in numbers."""
     last = run.rounds_done
     clock = run.table("rounds", round_index=last)["clock"]
-    return Outcome(run.summary(), last, clock[0] if clock else 0.0)
+    return RunOutcome(run.summary(), last, clock[0] if clock else 0.0)
 
 
 def log_mark(run: RunReader, description: RunDescription) -> str:

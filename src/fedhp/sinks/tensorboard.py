@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhp.sinks.base import has_mark, remove_mark, set_mark
-from fedhp.sinks.points import Outcome, RoundPoints, RunDescription
+from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -88,7 +88,7 @@ class TensorBoardLog:
             self._add(points.clock, points.round_index, summary=Summary(value=values))
         self._file.flush()
 
-    def finish(self, outcome: Outcome, *, mark: str) -> None:
+    def finish(self, outcome: RunOutcome, *, mark: str) -> None:
         """Add the summary as text and its numbers as scalars of the last round."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 

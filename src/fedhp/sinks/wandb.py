@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhp.sinks.base import has_mark, remove_mark, set_mark
-from fedhp.sinks.points import Outcome, RoundPoints, RunDescription
+from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 if TYPE_CHECKING:
     import wandb
@@ -109,7 +109,7 @@ class WandbLog:
             self._run.log(points.values, step=points.round_index)
             self._last = points.round_index
 
-    def finish(self, outcome: Outcome, *, mark: str) -> None:
+    def finish(self, outcome: RunOutcome, *, mark: str) -> None:
         """Add the summary, as it is in --json."""
         self._run.summary.update({"final": outcome.summary.as_json()})
         self._end(0 if outcome.summary.status == "finished" else 1)

@@ -13,6 +13,7 @@ from PIL import Image
 import fedhp
 from fedhp.config import DataConfig
 from fedhp.data import load_data
+from fedhp.data.check import check
 from fedhp.errors import ConfigError, DataError, DataMissing
 from fedhp.types import Dataset
 
@@ -255,6 +256,17 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 4 of 'image': is 9x9.*\n.*one size"):
         load(folder)
     assert load(folder, options={"size": 6}).train_inputs.shape == (6, 3, 6, 6)
+
+
+def test_data_check_recognises_it(tmp_path: Path) -> None:
+    folder = save(tmp_path / "set", train=images(9), test=images(6, seed=1))
+    images(9).to_parquet(tmp_path / "single.parquet")
+    for path, test_images in ((folder, 6), (tmp_path / "single.parquet", 3)):
+        (finding,) = check(path)
+        assert finding.title == "huggingface"
+        assert finding.problem is None
+        assert (finding.test_images, finding.classes) == (test_images, 3)
+        assert finding.class_names == tuple(NAMES)
 
 
 def test_what_is_no_data_set(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fedhp.config import Experiment
 from fedhp.record.reader import RunReader
 from fedhp.record.store import Store, description
-from fedhp.sinks.follow import Follower, _TargetLogs, write_logs
+from fedhp.sinks.follow import LogFollower, _TargetLogs, write_logs
 from fedhp.sinks.points import RoundPoints, metric_word, read_description, read_points
 from fedhp.sinks.targets import LogTarget
 from fedhp.types import RoundRecord
@@ -104,7 +104,7 @@ def test_another_process_finds_that_the_past_has_changed(tmp_path: Path) -> None
 
 def test_a_live_log_grows_with_the_record(tmp_path: Path) -> None:
     require("tensorboard")
-    with Follower(tmp_path, [LogTarget("tensorboard")], per_worker=False) as follower:
+    with LogFollower(tmp_path, [LogTarget("tensorboard")], per_worker=False) as follower:
         folder = new_record(tmp_path / "run", rounds=2)
         for last in (2, 4):
             add_rounds(folder, last - 1, last)
