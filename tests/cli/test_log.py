@@ -285,7 +285,7 @@ def test_a_full_disk_ends_the_logs_and_not_the_run(
     for sink in SINKS:
         assert result.err.count(f"for {sink} could not be written") == 1, result.err
         assert f"fedhp export {run} --to {sink}" in result.err
-    assert "logs:" not in result.out
+    assert "to look at it" not in result.out
     with fedhp.run(file, tmp_path / "plain") as plain:
         assert plain.digest() == digest_of(run)
     fedhp.export(run, to="tensorboard")
@@ -326,6 +326,16 @@ def test_a_comparison(command: Command, tmp_path: Path, template: Path) -> None:
     assert again.code == 0, again.err
     assert len(read_mlflow(store)) == 6
     assert set(files) < set(board.rglob("events*"))
+
+
+@pytest.mark.slow
+def test_a_real_network(command: Command, tmp_path: Path) -> None:
+    require("tensorboard")
+    out = tmp_path / "run"
+    arguments = ("cluster", "up", write(tmp_path), "--workers", 2, "--out", out)
+    result = command(*arguments, "--log", "tensorboard", "rounds=3")
+    assert result.code == 0, result.err
+    check_log("tensorboard", read_log("tensorboard", out), out)
 
 
 def test_an_interrupted_run_has_no_summary(tmp_path: Path) -> None:

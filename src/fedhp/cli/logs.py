@@ -54,4 +54,7 @@ def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> LogFo
 def suggest_viewing(folder: Path, targets: list[LogTarget]) -> None:
     """Print the commands that show the logs."""
     if targets:
-        suggest("logs:", [target.load().viewing(folder, target.path) for target in targets])
+        suggest(
+            "logged; to look at it:",
+            [target.load().viewing(folder, target.path) for target in targets],
+        )
