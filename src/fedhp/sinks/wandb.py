@@ -90,18 +90,31 @@ class WandbLog:
             x_save_requirements=False,
             x_transaction_log_flush_interval=FLUSH_SECONDS,
         )
-        self._run: wandb.Run = wandb.init(
-            project=PROJECT,
-            mode="offline",
-            dir=str(place),
-            id=run_id,
-            name=description.name,
-            group=description.top.name,
-            job_type=description.label,
-            config={"label": description.label, **description.tables},
-            reinit="create_new",
-            settings=settings,
-        )
+
+        def begin(run_id: str) -> wandb.Run:
+            return wandb.init(
+                project=PROJECT,
+                mode="offline",
+                dir=str(place),
+                id=run_id,
+                name=description.name,
+                group=description.top.name,
+                job_type=description.label,
+                config={"label": description.label, **description.tables},
+                reinit="create_new",
+                settings=settings,
+            )
+
+        try:
+            self._run = begin(run_id)
+        except Exception as error:
+            # The library's process may serve several of ours, and still have the run of one that
+            # was killed: then the run gets another id.
+            if "in use" not in str(error):
+                raise
+            for failed in self._folder.glob(RUNS):
+                shutil.rmtree(failed, ignore_errors=True)
+            self._run = begin(secrets.token_hex(4))
 
     def write(self, rounds: Sequence[RoundPoints]) -> None:
         """Add rounds."""
