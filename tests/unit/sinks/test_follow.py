@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_rounds_that_are_repeated_with_other_numbers(sink: str, tmp_path: Path) 
         **{index: 10.0 * index for index in range(1, 5)},
         **{index: 10.0 * index + 0.5 for index in range(5, 9)},
     }
-    expected: dict[str, dict[int, float]] = {}
+    expected: dict[str, dict[int, Any]] = {}
     for points in points_of(folder):
         for name, value in points.values.items():
             expected.setdefault(name, {})[points.round_index] = pytest.approx(value, rel=1e-6)
