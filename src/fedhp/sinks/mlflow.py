@@ -7,6 +7,7 @@ another MLflow run takes its place. Tracking servers and MLflow's telemetry are 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shlex
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 STORE = "mlflow.db"
 ARTIFACTS = "mlflow-artifacts"  # MLflow wants a folder for them; fedhp writes none
-RUN_TAG, MARK_TAG = "fedhp.run", "fedhp.log"
+RUN_TAG, ID_TAG, MARK_TAG = "fedhp.run", "fedhp.id", "fedhp.log"
 MOST_METRICS, MOST_PARAMETERS = 1000, 100  # in one call
 LONGEST_PARAMETER = 500
 STATUS = {
@@ -78,6 +79,7 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> Mlflow
         client.delete_run(found.info.run_id)
     tags = {
         RUN_TAG: _identity(description, place),
+        ID_TAG: _hash(description, place),
         "fedhp.label": description.label,
         "fedhp.seed": str(description.seed),
         "fedhp.metric": description.metric,
@@ -173,13 +175,17 @@ def _identity(description: RunDescription, store: Path) -> str:
     return os.path.relpath(description.folder, store.absolute().parent)
 
 
+def _hash(description: RunDescription, store: Path) -> str:
+    """The identity without the characters that MLflow cannot search for, such as quotes."""
+    return hashlib.sha256(_identity(description, store).encode()).hexdigest()[:32]
+
+
 def _find(client: MlflowClient, description: RunDescription, store: Path) -> Any:
     """The MLflow run of this run, None if there is none."""
     experiment = client.get_experiment_by_name(description.top.name)
     if experiment is None:
         return None
-    identity = _identity(description, store).replace("'", "\\'")
-    wanted = f"tags.`{RUN_TAG}` = '{identity}'"
+    wanted = f"tags.`{ID_TAG}` = '{_hash(description, store)}'"
     return next(iter(client.search_runs([experiment.experiment_id], wanted, max_results=1)), None)
 
 

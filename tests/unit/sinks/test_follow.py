@@ -90,7 +90,7 @@ def test_rounds_that_are_repeated_with_other_numbers(sink: str, tmp_path: Path) 
 def test_another_process_finds_that_the_past_has_changed(tmp_path: Path) -> None:
     """In MLflow, where points cannot be removed: another MLflow run takes its place."""
     require("mlflow")
-    folder = new_record(tmp_path / "run", rounds=3)
+    folder = new_record(tmp_path / "five o'clock", rounds=3)
     write_logs(folder, [LogTarget("mlflow")], per_worker=False)
     add_rounds(folder, 4, 5)
     write_logs(folder, [LogTarget("mlflow")], per_worker=False)
