@@ -187,9 +187,13 @@ def _check_mixes_models(
         why = "an asynchronous algorithm averages models in pairs, without rounds"
     else:
         return
-    own = isinstance(algorithm, ADPSGD) or averages_groups(algorithm)
+    own = ""
+    if averages_groups(algorithm):
+        own = "set algorithm.compression instead, or "
+    elif isinstance(algorithm, ADPSGD):
+        own = "set algorithm.compression instead (in simulations), or "
     instead = {
-        "exchange.compression": "set algorithm.compression instead" if own else "remove it",
+        "exchange.compression": f"{own}remove it, or leave this algorithm out",
         "exchange.robust": "choose fedhp, dpsgd, ldsgd or pens",
         "attack.kind": "set attack.kind = 'label_flip', or choose fedhp, dpsgd, ldsgd or pens",
     }

@@ -120,9 +120,10 @@ def _overview(view: RoundView) -> str:
     if view.accuracy is None:
         return f"{text} Not evaluated."
     mean = f", {score(view.mean_model_accuracy, view.metric)} (mean model)"
+    honest = "honest " if view.attackers else ""
     return (
         f"{text} Test {view.metric} at its end: {score(view.accuracy, view.metric)} (mean of the "
-        f"workers){'' if view.network else mean}."
+        f"{honest}workers){'' if view.network else mean}."
     )
 
 

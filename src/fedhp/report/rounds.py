@@ -108,6 +108,7 @@ class RoundView:
     algorithm: dict[str, Any]  # the run's [algorithm] settings
     absences: bool  # whether workers may be away by chance
     model_bytes: int
+    attackers: tuple[int, ...]  # whose tests do not count
     started: float  # virtual time
     clock: float
     round_time: float
@@ -204,6 +205,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         absences=experiment["world"]["away_probability"] > 0
         or "availability_trace" in experiment["world"],
         model_bytes=run.meta("model_bytes"),
+        attackers=tuple(run.meta("attackers") or ()),
         started=round_start(run, index),
         clock=row["clock"],
         round_time=row["round_time"],

@@ -22,13 +22,26 @@ def models(count: int, width: int, seed: int = 1) -> Tensor:
 
 
 def combined(
-    rows: Tensor, rule: str, *, weight: float = 0.1, poisoned: int = 2, clip: float = 2.0
+    rows: Tensor,
+    rule: str,
+    *,
+    weight: float = 0.1,
+    poisoned: int = 2,
+    clip: float = 2.0,
+    radius: float | None = None,
 ) -> Tensor:
     """The first row is the own one; all peers have the same weight."""
     weights = [weight] * (len(rows) - 1)
     own_weight = 1 - sum(weights)
     return combine(
-        rows[0], list(rows[1:]), weights, own_weight, rule=rule, poisoned=poisoned, clip=clip
+        rows[0],
+        list(rows[1:]),
+        weights,
+        own_weight,
+        rule=rule,
+        poisoned=poisoned,
+        clip=clip,
+        radius=radius,
     )
 
 
@@ -178,3 +191,32 @@ def test_a_fifth_of_the_peers_flipping_signs_moves_little(rule: str, strength: f
     plain = rows.astype(np.float64).mean(axis=0)
     assert np.linalg.norm(result - honest) < 0.1 * size
     assert np.linalg.norm(plain - honest) > 0.3 * size
+
+
+def naive_krum(rows: FloatArray, poisoned: int) -> FloatArray:
+    scores = []
+    for row in rows:
+        squares = sorted(float(((row - other) ** 2).sum()) for other in rows)
+        scores.append(sum(squares[1 : 1 + max(1, len(rows) - poisoned - 2)]))
+    return rows[scores.index(min(scores))]
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 9])
+@pytest.mark.parametrize("poisoned", [1, 2, 4])
+def test_krum_takes_one_of_the_models(count: int, poisoned: int) -> None:
+    for seed in range(5):
+        rows = models(count, 300, seed)
+        expected = naive_krum(rows.double().numpy(), poisoned)
+        assert np.array_equal(combined(rows, "krum", poisoned=poisoned).numpy(), expected)
+
+
+@pytest.mark.parametrize("radius", [0.1, 20.0, 1e6])
+def test_a_fixed_radius_shortens_every_difference(radius: float) -> None:
+    rows = models(5, 300)
+    rows[3] *= 50
+    own, expected = rows[0].double(), rows[0].double().clone()
+    for row in rows[1:]:
+        difference = row.double() - own
+        expected += 0.1 * difference * min(1.0, radius / float(difference.norm()))
+    result = combined(rows, "clip", radius=radius)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)

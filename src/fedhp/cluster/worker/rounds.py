@@ -645,6 +645,9 @@ class OrderExecutor:
             return self._learner.equal_weights(selected)
         planned = dict(zip((peer.worker for peer in work.peers), work.weights, strict=True))
         weights = {worker: planned[worker] for worker in rows}
+        if work.push_sum:
+            # What does not come is lost together with its weight; the own share stays as it is.
+            return {**weights, own: work.own_weight}
         missing = sum(weight for worker, weight in planned.items() if worker not in rows)
         # A worker that is alone keeps its bits, even if the weights do not add up to exactly 1.
         weights[own] = work.own_weight + missing if rows or not planned else 1.0
