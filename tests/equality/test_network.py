@@ -120,8 +120,12 @@ def test_int8_trimmed_mean_and_sign_flips_have_the_bits_of_the_simulation(
     [
         ({"compression": "int8", "robust": "trimmed_mean"}, {"kind": "sign_flip"}),
         ({"compression": "topk", "topk_share": 0.2}, {"kind": "noise", "scale": 0.1}),
-        ({"compression": "fp16", "robust": "krum"}, {"kind": "label_flip"}),
-        ({"robust": "clip", "radius": 0.5}, {}),
+        pytest.param(
+            {"compression": "fp16", "robust": "krum"},
+            {"kind": "label_flip"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"robust": "clip", "radius": 0.5}, {}, marks=pytest.mark.slow),
     ],
     ids=["int8", "topk", "fp16", "clip"],
 )

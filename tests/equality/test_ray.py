@@ -133,10 +133,9 @@ def test_the_same_bits_when_models_are_disturbed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And with an actor that is killed, whose workers' copies come back with it."""
+    """Although an actor is killed: its workers' copies come back with it."""
     more = {"exchange": exchange, "attack": {"kind": kind}}
     local = digest(experiment("fedhp", "local", **more), tmp_path / "local")
-    assert digest(experiment("fedhp", "ray", **more), tmp_path / "ray") == local
     killer = Killer("exchange", 3)
     killer.install(monkeypatch)
     assert digest(experiment("fedhp", "ray", **more), tmp_path / "killed") == local

@@ -140,6 +140,16 @@ def weights(*values: float) -> Spoil:
     return spoil
 
 
+def push_sum(*values: float, own: float) -> Spoil:
+    """Weights that need not sum to 1."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        message.work.weights[:] = values
+        message.work.own_weight, message.work.push_sum = own, True
+
+    return spoil
+
+
 def falling_peers(message: Any, scene: Scene) -> None:
     peers = sorted(message.work.peers, key=lambda peer: -peer.worker)
     del message.work.peers[:]
@@ -469,6 +479,9 @@ ORDERS = [
     Bad("an infinite weight", "Work", "infinite", weights(0.25, math.inf)),
     Bad("weights whose sum overflows", "Work", "range", weights(1e308, 1e308)),
     Bad("a negative weight of its own", "Work", "range", put("work.own_weight", -0.5)),
+    Bad("nothing kept with push-sum", "Work", "range", push_sum(0.5, 0.5, own=0.0)),
+    Bad("a weight of 2 with push-sum", "Work", "range", push_sum(0.5, 2.0, own=0.5)),
+    Bad("push-sum without a number", "Work", "nan", push_sum(0.5, math.nan, own=0.5)),
     Bad("peers in falling order", "Work", "order", falling_peers),
     Bad("one peer twice", "Work", "duplicate", twice("peers")),
     Bad("one reader twice", "Work", "duplicate", twice("readers")),
@@ -484,6 +497,7 @@ ORDERS = [
     Bad("more to keep than peers", "Scoring", "range", put("work.keep", 3)),
     Bad("scoring on nothing", "Scoring", "range", put("work.samples", 0)),
     Bad("scoring with weights", "Scoring", "weights", weights(0.5, 0.5)),
+    Bad("scoring with push-sum", "Scoring", "weights", put("work.push_sum", True)),
     Bad("a turn with itself", "Act", "worker", partner_itself),
     Bad("a turn of no round", "Act", "range", put("act.round", 0)),
     Bad("a turn of no steps", "Act", "range", put("act.local_steps", 0)),

@@ -204,7 +204,7 @@ def test_what_breaks_the_sums_is_refused(
         assert caught.value.key == key
 
 
-@ALGORITHMS
+@pytest.mark.parametrize("algorithm", ["SGP", pytest.param("Tracking", marks=pytest.mark.slow)])
 def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Path) -> None:
     """The plans depend on nothing that is measured, so a simulation makes the same ones."""
     folder = tmp_path / "run"

@@ -198,7 +198,7 @@ def naive_krum(rows: FloatArray, poisoned: int) -> FloatArray:
     for row in rows:
         squares = sorted(float(((row - other) ** 2).sum()) for other in rows)
         scores.append(sum(squares[1 : 1 + max(1, len(rows) - poisoned - 2)]))
-    return rows[scores.index(min(scores))]
+    return np.asarray(rows[scores.index(min(scores))])
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 9])

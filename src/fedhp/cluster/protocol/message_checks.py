@@ -515,6 +515,8 @@ def _check_weights(work: wire.Work) -> None:
     for weight in (*work.weights, work.own_weight):
         check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_TOLERANCE)
     total = math.fsum((*work.weights, work.own_weight))
+    if work.push_sum and (work.keep or work.HasField("group")):
+        raise Refused("weights", "push_sum needs weights, and there are none")
     if work.push_sum:
         check_positive(work.own_weight, "own_weight with push_sum", most=1.0 + WEIGHT_TOLERANCE)
     elif not work.keep and abs(total - 1.0) > WEIGHT_TOLERANCE:
