@@ -104,6 +104,19 @@ def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
         assert run.meta("moved_bytes") > 0
 
 
+@NEEDS_RAY
+def test_the_same_bits_on_a_topology_that_changes(tmp_path: Path) -> None:
+    """With its own weights, and links that jitter."""
+    digests = []
+    for engine in ("local", "ray"):
+        tables = to_tables(experiment("dpsgd", engine))
+        tables["algorithm"] = {"name": "dpsgd", "neighbors": "base"}
+        tables["topology"] = {"name": "base_k", "k": 2}
+        tables["world"]["bandwidth"] |= {"jitter": 0.2, "uplink": 0.5}
+        digests.append(digest(parse(tables), tmp_path / engine))
+    assert digests[0] == digests[1]
+
+
 @SLOW
 @NEEDS_RAY
 def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> None:
