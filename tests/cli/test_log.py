@@ -200,6 +200,7 @@ def test_a_run_is_the_same_without_a_log(logged: Path) -> None:
     assert (logged / "record.sqlite").read_bytes()[18:20] == b"\1\1"  # one plain file, as well
 
 
+@pytest.mark.slow
 def test_kill_and_resume(tmp_path: Path, template: Path) -> None:
     """kill -9 while it logs, then --resume: no point twice, none missing."""
     require(*SINKS)
@@ -249,6 +250,7 @@ def _has_begun(sink: str, run: Path) -> bool:
     return any(file.stat().st_size > 8000 for file in run.glob("wandb/offline-run-*/*.wandb"))
 
 
+@pytest.mark.slow
 def test_more_rounds(tmp_path: Path, template: Path) -> None:
     """The last test of a run that is continued was never one of its tests."""
     require("tensorboard", "mlflow")
@@ -269,7 +271,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-@pytest.mark.parametrize("free", [pytest.param(9_000, marks=pytest.mark.slow), 40_000])
+@pytest.mark.slow
+@pytest.mark.parametrize("free", [9_000, 40_000])
 def test_a_full_disk_ends_the_logs_and_not_the_run(
     free: int, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +422,7 @@ def test_a_library_that_fails_is_reported_once(
         fedhp.export(tmp_path / "out", to="tensorboard")
 
 
+@pytest.mark.slow
 def test_nothing_is_sent(logged: Path, tmp_path: Path, template: Path) -> None:
     """No process connects to an address of the network, whatever the environment asks for."""
     require(*SINKS)

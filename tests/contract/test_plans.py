@@ -28,6 +28,7 @@ from fedhp.types import (
     IntArray,
     LinkVerdict,
     NeighborMixing,
+    PeerScoring,
     Plan,
     Topology,
 )
@@ -101,6 +102,7 @@ def check(plan: Plan, observation: Observation) -> None:
     elif isinstance(plan.exchange, GroupAverage):
         check_group(plan.exchange, available)
     else:
+        assert isinstance(plan.exchange, PeerScoring)  # of the built-in algorithms
         check_sources(plan.exchange.candidates, workers, available)
         assert plan.exchange.keep >= 1
         assert plan.exchange.samples >= 1

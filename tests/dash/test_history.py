@@ -42,6 +42,15 @@ def test_a_worker_that_was_silent_comes_back() -> None:
     assert run.state_after(5) == {0: "catching up"}
 
 
+def test_who_reported_and_left_before_the_commit_stays_away() -> None:
+    run = Membership()
+    follow(run, "join", worker=0, name="w0")
+    follow(run, "attempt", participants=[0], round=1)
+    follow(run, "leave", worker=0, why="drained")
+    follow(run, "commit", round=1, reported=[0])
+    assert run.states[0] == "left"
+
+
 def test_every_other_event_has_words() -> None:
     run = Membership()
     follow(run, "join", worker=1, name="w1")

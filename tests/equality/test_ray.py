@@ -104,6 +104,7 @@ def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
         assert run.meta("moved_bytes") > 0
 
 
+@SLOW
 @NEEDS_RAY
 def test_the_same_bits_on_a_topology_that_changes(tmp_path: Path) -> None:
     """With its own weights, and links that jitter."""
@@ -132,11 +133,12 @@ def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> 
     assert digests[0] == digests[1]
 
 
+@SLOW
 @NEEDS_RAY
 @pytest.mark.parametrize(
     ("exchange", "kind"),
     [
-        pytest.param({"compression": "int8", "robust": "trimmed_mean"}, "sign_flip", marks=SLOW),
+        ({"compression": "int8", "robust": "trimmed_mean"}, "sign_flip"),
         ({"compression": "topk", "topk_share": 0.1}, "noise"),
     ],
 )

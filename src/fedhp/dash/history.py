@@ -23,6 +23,7 @@ JOINING, READY, CATCHING_UP, LEFT = "joining", "ready", "catching up", "left"
 SUSPECT, DEAD, QUARANTINED = "suspect", "dead", "quarantined"
 SUSPENDED, REMOVED = "suspended", "removed"
 SILENT = (SUSPECT, DEAD)
+GONE = (LEFT, REMOVED, QUARANTINED)
 
 
 @dataclass(slots=True)
@@ -111,7 +112,9 @@ class Membership:
             case "commit":
                 self.committed = int(line["round"])
                 for reported in line["reported"]:
-                    self._set(int(reported), READY)
+                    # Who reported may be gone by now.
+                    if self.states.get(int(reported)) not in (*SILENT, *GONE):
+                        self._set(int(reported), READY)
             case "attempt":
                 for participant in line["participants"]:
                     if self.states.get(int(participant)) not in SILENT:

@@ -101,7 +101,10 @@ def _rates(run: RunReader, done: _Round) -> Rates:
     Compressed models count as they were sent.
     """
     rates: Rates = {}
-    compressed = run.meta("experiment")["cluster"]["compression"] != "none"
+    experiment = run.meta("experiment")
+    # Earlier records have it in [cluster]; at its default it is not in the tables.
+    exchange = experiment.get("exchange", experiment["cluster"])
+    compressed = exchange.get("compression", "none") != "none"
     for row in done.links:
         if not row["bytes"] or row["link_time"] is None or row["link_time"] < LEAST_SECONDS:
             continue

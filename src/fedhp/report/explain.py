@@ -45,6 +45,7 @@ VERDICT_MEANINGS = {
     LinkVerdict.DRAWN.word: "chosen at random",
     LinkVerdict.SCORED.word: "chosen, because the peers were scored on the worker's samples",
     LinkVerdict.TREE.word: "carries the sum of a group average",
+    LinkVerdict.SCHEDULED.word: "one of the links that the topology has in this round",
 }
 
 
