@@ -113,7 +113,7 @@ class Membership:
                 self.committed = int(line["round"])
                 for reported in line["reported"]:
                     # Who reported may be gone by now.
-                    if self.states.get(int(reported)) not in (*SILENT, *GONE):
+                    if self.states.get(int(reported)) not in GONE:
                         self._set(int(reported), READY)
             case "attempt":
                 for participant in line["participants"]:
