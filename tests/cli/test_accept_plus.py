@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,6 +25,7 @@ def accept_plus(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_tiny_campaign_judges_every_line(tmp_path: Path) -> None:
     """Digits in 3 s instead of MNIST in 400 s: too short for the bars, but every line is there."""
     done = accept_plus(

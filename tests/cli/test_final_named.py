@@ -10,7 +10,8 @@ from cli.support import Command, write
 
 
 @pytest.mark.parametrize(
-    ("rounds", "meaning"), [(3, "the last test"), (10, "mean of the last 3 tests")]
+    ("rounds", "meaning"),
+    [(3, "the last test"), pytest.param(10, "mean of the last 3 tests", marks=pytest.mark.slow)],
 )
 def test_every_table_says_what_final_is(
     command: Command, tmp_path: Path, rounds: int, meaning: str

@@ -164,6 +164,7 @@ def test_a_live_log_is_the_record(sink: str, logged: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @EACH
 def test_a_finished_run_gets_the_same_log(
     sink: str, logged: Path, tmp_path: Path, template: Path
@@ -178,6 +179,7 @@ def test_a_finished_run_gets_the_same_log(
     assert live_log(sink, copy).digest == live_log(sink, logged).digest
 
 
+@pytest.mark.slow
 @EACH
 def test_a_log_that_is_whole_is_left_alone(sink: str, logged: Path) -> None:
     to = f"mlflow:{logged.parent}/store.db" if sink == "mlflow" else sink
@@ -305,6 +307,7 @@ def _is_used(folder: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_comparison(command: Command, tmp_path: Path, template: Path) -> None:
     """All runs in one store; finished ones are not logged again."""
     require("mlflow", "tensorboard")

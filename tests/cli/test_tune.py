@@ -85,6 +85,7 @@ def test_every_algorithm_gets_the_same_trials_and_both_seeds_are_reported(
     assert command("export", out, "--latex", out / "table.tex").code == 0
 
 
+@pytest.mark.slow
 def test_resume_repeats_nothing_and_a_larger_budget_continues(
     command: Command, tmp_path: Path
 ) -> None:
@@ -242,6 +243,7 @@ def test_an_algorithm_of_a_user_is_tuned_by_what_it_declares(
     assert settings["training"]["learning_rate"] == float(second["training.learning_rate"])
 
 
+@pytest.mark.slow
 def test_without_a_target_the_final_accuracy_decides(command: Command, tmp_path: Path) -> None:
     file, out = experiment(tmp_path), tmp_path / "tuned"
     shown = command(

@@ -88,7 +88,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
     "algorithm",
     [
         "adpsgd",
-        "pens",
+        pytest.param("pens", marks=SLOW),
         pytest.param("fedhp", marks=SLOW),  # always: with an actor that is killed
         pytest.param("fedhp_plus", marks=SLOW),
         pytest.param("dpsgd", marks=SLOW),

@@ -41,8 +41,8 @@ def status(folder: Path) -> str:
     ("condition", "rounds"),
     [
         ({"accuracy": 0.5}, 1),  # what the scripted workers report
-        ({"clock": 1e-6}, 1),
-        ({"bytes": ROUND_BYTES + 1}, 2),
+        pytest.param({"clock": 1e-6}, 1, marks=pytest.mark.slow),
+        pytest.param({"bytes": ROUND_BYTES + 1}, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_ends_when_a_condition_is_reached(

@@ -301,7 +301,9 @@ def test_names_from_the_network_are_text(browser: Browser, folder: Path, tmp_pat
         server.stop()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"]
+)
 def test_accessible_by_the_rules_of_axe(page: DashPage, dark: bool) -> None:
     rules = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text("utf-8")
     views: list[tuple[tuple[str, ...], dict[str, Any], str]] = [

@@ -106,9 +106,10 @@ def measured(page: DashPage, name: str, *, frames: int) -> None:
     page.assert_quiet()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "rounds", "each"),
-    [(30, 500, 0), pytest.param(1000, 100, 12, marks=pytest.mark.slow)],
+    [(30, 500, 0), (1000, 100, 12)],
     ids=["30-by-500", "1000-by-100"],
 )
 def test_large_runs_stay_usable(

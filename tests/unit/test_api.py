@@ -158,6 +158,7 @@ def test_report_is_a_function_although_a_package_has_its_name(run: Path, tmp_pat
     assert importlib.import_module("fedhp.report.export").table_csv
 
 
+@pytest.mark.slow
 def test_reproduce_runs_the_figures(tmp_path: Path) -> None:
     files = write_small_suite(tmp_path / "files", fig2="accuracy")
     result = fedhp.reproduce("fig2", files=files, out=tmp_path / "out", jobs=1)

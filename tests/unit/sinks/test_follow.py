@@ -64,7 +64,14 @@ def points_of(folder: Path) -> list[RoundPoints]:
         return list(read_points(run, about))
 
 
-@pytest.mark.parametrize("sink", ["tensorboard", "mlflow", "wandb"])
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "tensorboard",
+        pytest.param("mlflow", marks=pytest.mark.slow),
+        pytest.param("wandb", marks=pytest.mark.slow),
+    ],
+)
 def test_rounds_that_are_repeated_with_other_numbers(sink: str, tmp_path: Path) -> None:
     """A coordinator that is killed repeats the rounds that it had not committed, otherwise."""
     require(sink)
