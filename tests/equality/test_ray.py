@@ -87,7 +87,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
 @pytest.mark.parametrize(
     "algorithm",
     [
-        "adpsgd",
+        pytest.param("adpsgd", marks=SLOW),
         pytest.param("pens", marks=SLOW),
         pytest.param("fedhp", marks=SLOW),  # always: with an actor that is killed
         pytest.param("fedhp_plus", marks=SLOW),
