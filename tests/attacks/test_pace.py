@@ -141,7 +141,7 @@ def test_stop_ends_a_round_that_would_take_an_hour(
     assert [event["event"] for event in events(tmp_path, "finished")]
 
 
-@pytest.mark.parametrize("how", ["drain", "remove"])
+@pytest.mark.parametrize("how", ["drain", pytest.param("remove", marks=pytest.mark.slow)])
 def test_a_member_leaves_in_the_middle_of_a_round(
     how: str, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

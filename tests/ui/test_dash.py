@@ -127,7 +127,7 @@ def test_a_live_run_updates_by_itself(page: DashPage, folder: Path) -> None:
         )
         page.open()
         page.wait_text("1 live")
-        assert "round 6 of 30" in page.text("tbody tr")  # live ones first
+        page.wait_text("round 6 of 30", "tbody tr")  # live ones first
         page.assert_quiet()
     finally:
         rounds.close()  # type: ignore[attr-defined]
