@@ -295,6 +295,7 @@ def reproduce(
     out: str | Path | None = None,
     overrides: Sequence[str] = (),
     files: str | Path | None = None,
+    sets: Sequence[str] = (),
     jobs: int | None = None,
     progress: bool = False,
     log: str | Sequence[str] = (),
@@ -302,6 +303,7 @@ def reproduce(
 ) -> Reproduction:
     """Run the paper's experiments and judge its claims, as `fedhp reproduce` does.
 
+    sets: only these data sets, such as ("cifar10",).
     Finished runs are not repeated. If a run fails, the others still run; then the first error is
     raised.
     """
@@ -314,8 +316,10 @@ def reproduce(
     source = None if files is None else Path(files)
     names = choose_figures([figures] if isinstance(figures, str) else figures, source)
     with blaming(overrides):
-        suite = read_suite(names, profile=profile, out=folder, overrides=overrides, folder=source)
-        texts = read_figure_texts(names, source)
+        suite = read_suite(
+            names, profile=profile, out=folder, overrides=overrides, folder=source, chosen=sets
+        )
+        texts = read_figure_texts([figure.name for figure in suite.figures], source)
         suite = check_suite(suite)
     runner = run_with_progress if progress else run_cells
     with logs:

@@ -28,7 +28,7 @@ def reproduce(
         str,
         typer.Option(
             metavar="NAME",
-            help="quick (an hour on 2 cores), standard (a night on 2 cores) or paper (needs GPUs).",
+            help="quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).",
         ),
     ] = "quick",
     out: Annotated[
@@ -49,6 +49,13 @@ def reproduce(
             "--files",
             metavar="DIR",
             help="Folder with figN.toml and sets/. Default: the paper's own files.",
+        ),
+    ] = None,
+    sets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these data sets: emnist, mnist, cifar10, image100. Default: all.",
         ),
     ] = None,
     jobs: Jobs = None,
@@ -87,8 +94,9 @@ def reproduce(
             out=folder,
             overrides=changes or [],
             folder=files,
+            chosen=list(filter(None, map(str.strip, (sets or "").split(",")))),
         )
-        texts = read_figure_texts(names, files)
+        texts = read_figure_texts([figure.name for figure in suite.figures], files)
         activity.now("checking the settings")
         suite = check_suite(suite)
     _announce(suite)

@@ -23,9 +23,13 @@ def folder(tmp_path: Path) -> Path:
     return write_small_suite(tmp_path / "files", fig2="accuracy", fig3="targets")
 
 
-def suite_of(folder: Path, *names: str, overrides: tuple[str, ...] = ()) -> Suite:
+def suite_of(
+    folder: Path, *names: str, overrides: tuple[str, ...] = (), chosen: tuple[str, ...] = ()
+) -> Suite:
     out = folder / "out"
-    return read_suite(names, profile="quick", out=out, overrides=overrides, folder=folder)
+    return read_suite(
+        names, profile="quick", out=out, overrides=overrides, folder=folder, chosen=chosen
+    )
 
 
 def places(suite: Suite) -> set[Path]:
@@ -51,6 +55,20 @@ def test_a_changed_setting_renames_the_runs_it_touches_alone(folder: Path) -> No
 def test_what_cannot_change_a_number_renames_nothing(folder: Path) -> None:
     plain = suite_of(folder, "fig2")
     assert places(plain) == places(suite_of(folder, "fig2", overrides=("executors=1",)))
+
+
+def test_some_of_the_data_sets_are_run(folder: Path) -> None:
+    (folder / "fig3.toml").write_text(FIGURE.replace(", mnist = [0]", ""))
+    everything = suite_of(folder, "fig2", "fig3")
+    some = suite_of(folder, "fig2", "fig3", chosen=("mnist",))
+    assert [figure.name for figure in some.figures] == ["fig2"]
+    assert list(some.sets) == ["mnist"]
+    assert places(some) == {run.cell.folder for run in everything.cells() if run.data == "mnist"}
+    with pytest.raises(ConfigError, match="'cifar' is not a data set") as unknown:
+        suite_of(folder, "fig2", chosen=("cifar",))
+    assert unknown.value.allowed == "emnist, mnist"
+    with pytest.raises(ConfigError, match="fig3 has no run on mnist"):
+        suite_of(folder, "fig3", chosen=("mnist",))
 
 
 def test_a_missing_data_set_is_left_out_and_said(

@@ -197,23 +197,51 @@ def read_suite(
     out: Path,
     overrides: Sequence[str] = (),
     folder: Path | None = None,
+    chosen: Sequence[str] = (),
 ) -> Suite:
-    """The suite of these figures; every configuration is checked, dropped settings are logged."""
+    """The suite of these figures; every configuration is checked, dropped settings are logged.
+
+    `chosen` names the data sets to run; none means all. A figure without any of them is left out.
+    """
     folder = folder or paper_folder()
     _refuse_fixed(overrides)
     set_files = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
+    _refuse_unknown_sets(chosen, set_files)
     notes: dict[str, list[str]] = {key: [] for key in set_files}
     sets = {
         key: _read_set(key, set_files[key], profile, overrides, notes=notes[key])
         for key in dict.fromkeys((*SET_ORDER, *set_files))
         if key in set_files
     }
-    figures = tuple(
-        _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out) for name in names
-    )
+    read = [
+        _read_figure(folder / f"{name}.toml", sets, profile=profile, out=out, chosen=chosen)
+        for name in names
+    ]
+    figures = tuple(figure for figure in read if figure.cells)
+    if not figures:
+        raise ConfigError(
+            f"{', '.join(names)} has no run on {', '.join(chosen) or 'any data set'} in the "
+            f"profile {profile}",
+            key="--sets",
+            source=COMMAND_LINE,
+            allowed="data sets that the figures use",
+            fix="name other figures or data sets, or omit --sets",
+        )
     used = {key for figure in figures for key in figure.sets}
     log_notes(note for key in sets if key in used for note in notes[key])
     return Suite(profile, {key: sets[key] for key in sets if key in used}, figures)
+
+
+def _refuse_unknown_sets(chosen: Sequence[str], known: Iterable[str]) -> None:
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(
+                f"{name!r} is not a data set of the figures",
+                key="--sets",
+                source=COMMAND_LINE,
+                allowed=", ".join(known),
+                fix="name one or more of these, separated by commas",
+            )
 
 
 def _refuse_fixed(overrides: Sequence[str]) -> None:
@@ -244,7 +272,12 @@ def _read_set(
 
 
 def _read_figure(
-    path: Path, sets: Mapping[str, PaperSet], *, profile: str, out: Path
+    path: Path,
+    sets: Mapping[str, PaperSet],
+    *,
+    profile: str,
+    out: Path,
+    chosen: Sequence[str],
 ) -> PaperFigure:
     file = read_checked(FigureFile, path)
     settings: FigureProfile = getattr(file, profile)
@@ -261,6 +294,8 @@ def _read_figure(
     skews = settings.skews or file.skews
     cells: list[PaperCell] = []
     for key in (key for key in sets if settings.seeds.get(key)):  # in the order of the sets
+        if chosen and key not in chosen:
+            continue
         without = settings.without.get(key, ())
         for skew in skews:
             tables = merge_tables(to_tables(sets[key].experiment), {"data": {"skew": skew}})
