@@ -1,7 +1,8 @@
-"""The command line: one module per command, and the only package that prints.
+"""The command line, the only package that prints.
 
-Every command raises FedhpError; main() turns it into a message and an exit code. app.py lists the
-commands, parameters.py the arguments that several of them share.
+`fedhp show` is commands/show.py, and so on for every command; app.py lists them. What they share:
+parameters.py (arguments and options), logs.py (--log), stopping.py (Ctrl-C), help.py (help texts).
+Every command raises FedhpError; main() turns it into a message and an exit code.
 """
 
 from __future__ import annotations
