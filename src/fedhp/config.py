@@ -502,12 +502,14 @@ class Experiment(ConfigSection):
             return self
         by_time = training.decay_by == "time"
         if by_time != (self.horizon is not None):
-            unit, end = ("time", "horizon") if by_time else ("round", "rounds")
-            other = "round" if by_time else "time"
+            unit, end, other = (
+                ("time", "horizon", "round") if by_time else ("round", "rounds", "time")
+            )
+            missing = "horizon" if by_time else "number of rounds"
             raise wrong_setting(
                 "training.schedule",
-                f"is 'cosine' by {unit}, which ends with the run, but the run has no {end}",
-                allowed="decay_by = 'round' with rounds, or decay_by = 'time' with horizon",
+                f"is 'cosine' by {unit}, which ends with the run, but the run has no {missing}",
+                allowed="training.decay_by = 'round' with rounds, or 'time' with horizon",
                 fix=f"set {end}, or training.decay_by = {other!r}",
             )
         length = self.horizon if by_time else self.rounds

@@ -186,7 +186,7 @@ def test_refusals(tables: dict[str, Any], key: str, words: str) -> None:
 
 
 def test_a_cosine_by_round_needs_a_number_of_rounds() -> None:
-    with pytest.raises(ConfigError, match="has no rounds") as refusal:
+    with pytest.raises(ConfigError, match="has no number of rounds") as refusal:
         parse({"horizon": 50.0, "training": {"schedule": "cosine"}})
     assert "decay_by = 'time'" in refusal.value.fix
     by_time = {"schedule": "cosine", "decay_by": "time", "warmup": 49.5}
