@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +114,20 @@ class DataConfig(ConfigSection):
         return self
 
 
+# Settings that only some schedules of the learning rate have.
+_SCHEDULES: dict[str, tuple[str, ...]] = {
+    "training.decay": ("exponential",),
+    "training.decay_seconds": ("exponential",),
+    "training.milestones": ("step",),
+    "training.factor": ("step",),
+    "training.final_share": ("cosine",),
+}
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
 class TrainingConfig(ConfigSection):
     """Local SGD, the same for every algorithm."""
 
@@ -120,12 +135,61 @@ class TrainingConfig(ConfigSection):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     decay_by: Literal["round", "time"] = "round"
     decay_seconds: Positive = 10.0  # virtual time per decay, with decay_by = "time"
+    schedule: Literal["exponential", "constant", "step", "cosine"] = "exponential"
+    milestones: Annotated[list[Positive], Field(min_length=1, max_length=100)] | None = None  # step
+    factor: Annotated[float, Field(ge=0.001, lt=1)] = 0.1  # per milestone
+    final_share: Share = 0.0  # cosine: of the first rate, at the end
+    warmup: Annotated[float, Field(ge=0, le=1e9)] = 0.0  # the rate first rises as long as this
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of local SGD; never exchanged
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
+
+    @model_validator(mode="after")
+    def _settings_of_the_schedule(self) -> TrainingConfig:
+        for key, kinds in _SCHEDULES.items():
+            name = key.removeprefix("training.")
+            if name in self.model_fields_set and self.schedule not in kinds:
+                if getattr(self, name) is None:
+                    continue
+                raise wrong_setting(
+                    name,
+                    f"has no effect: training.schedule is {self.schedule!r}",
+                    allowed=f"{key} with training.schedule = {kinds[0]!r} only",
+                    fix=f"remove {key}, or set training.schedule = {kinds[0]!r}",
+                )
+        if self.schedule == "step" and self.milestones is None:
+            raise wrong_setting(
+                "milestones",
+                "is required: training.schedule is 'step'",
+                allowed="a list of rounds, or of seconds with decay_by = 'time'",
+                fix="add training.milestones = [50, 75], or choose another training.schedule",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _points_of_the_schedule(self) -> TrainingConfig:
+        milestones = self.milestones or []
+        if any(a >= b for a, b in pairwise(milestones)):
+            raise wrong_setting(
+                "milestones",
+                f"the values {_numbers(milestones)} do not rise",
+                allowed="numbers, each above the one before",
+                fix="sort them, and write each once",
+            )
+        points = {"milestones": milestones, "warmup": [self.warmup]}
+        for name, values in points.items():
+            broken = [value for value in values if not value.is_integer()]
+            if self.decay_by == "round" and broken:
+                raise wrong_setting(
+                    name,
+                    f"the value {broken[0]:g} is not a number of rounds",
+                    allowed="whole numbers of rounds, or seconds with training.decay_by = 'time'",
+                    fix=f"round it to {max(1, round(broken[0]))}, or set decay_by = 'time'",
+                )
+        return self
 
 
 class EvaluationConfig(ConfigSection):
@@ -432,6 +496,34 @@ class Experiment(ConfigSection):
         return self
 
     @model_validator(mode="after")
+    def _a_cosine_has_an_end(self) -> Experiment:
+        training = self.training
+        if training.schedule != "cosine":
+            return self
+        by_time = training.decay_by == "time"
+        if by_time != (self.horizon is not None):
+            unit, end, other = (
+                ("time", "horizon", "round") if by_time else ("round", "rounds", "time")
+            )
+            missing = "horizon" if by_time else "number of rounds"
+            raise wrong_setting(
+                "training.schedule",
+                f"is 'cosine' by {unit}, which ends with the run, but the run has no {missing}",
+                allowed="training.decay_by = 'round' with rounds, or 'time' with horizon",
+                fix=f"set {end}, or training.decay_by = {other!r}",
+            )
+        length = self.horizon if by_time else self.rounds
+        if length and training.warmup >= length:
+            raise wrong_setting(
+                "training.warmup",
+                f"the value {training.warmup:g} leaves nothing of the run ({length:g}) for the "
+                "cosine",
+                allowed=f"less than {length:g}",
+                fix="lower training.warmup, or make the run longer",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _accuracy_is_a_share(self) -> Experiment:
         goal = self.until.accuracy
         if goal is not None and self.task.name == "classification" and not 0 < goal <= 1:
@@ -478,6 +570,10 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 ADDED = (
     "world.bandwidth.during_transfer",
     "training.momentum",
+    "training.schedule",
+    "training.factor",
+    "training.final_share",
+    "training.warmup",
     "world.bandwidth.uplink",
     "world.bandwidth.downlink",
     "world.bandwidth.jitter",
@@ -716,6 +812,8 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
     for key in ADDED:
         if flatten(tables).get(key) == default_at(Experiment, key.split(".")):
             pop_key(tables, key)
+    for key in _without_effect(experiment):
+        pop_key(tables, key)
     for section in ADDED_SECTIONS:
         if getattr(experiment, section) == Experiment.model_fields[section].default:
             del tables[section]
@@ -724,6 +822,13 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
     if experiment.horizon is not None:
         del tables["rounds"]
     return tables
+
+
+def _without_effect(experiment: Experiment) -> list[str]:
+    """Settings of other schedules, which only their defaults can have: written to a file, they
+    would be refused."""
+    kind = experiment.training.schedule
+    return [key for key, kinds in _SCHEDULES.items() if kind not in kinds]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -752,7 +857,12 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
         "data.partition_options": (),
     },
     "data.name": {"data.split": ("emnist",), "data.options": ()},
-    "training.decay_by": {"training.decay_seconds": ("time",)},
+    "training.decay_by": {
+        "training.decay_seconds": ("time",),
+        "training.milestones": (),  # in the other unit
+        "training.warmup": (),
+    },
+    "training.schedule": _SCHEDULES,
     "exchange.compression": {"exchange.topk_share": ("topk",)},
     "exchange.robust": {"exchange.clip": ("clip",), "exchange.radius": ("clip",)},
     "attack.kind": {

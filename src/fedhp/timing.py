@@ -179,11 +179,3 @@ def timing(compute_time: FloatArray, communication_time: FloatArray, present: Bo
         waiting_time=round_time - worker_time,
         round_time=round_time,
     )
-
-
-def learning_rate(
-    start: float, decay: float, *, round_index: int, clock: float, seconds: float | None
-) -> float:
-    """The learning rate of a round: one decay per round, or per `seconds` of virtual time."""
-    exponent = round_index - 1 if seconds is None else clock / seconds
-    return float(start * decay**exponent)

@@ -196,6 +196,38 @@ def test_more_rounds_are_refused_where_decisions_depend_on_them(
     assert digest_of(out) == before
 
 
+WARM_STEPS = {"schedule": "step", "milestones": [2, 4], "warmup": 2}
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adpsgd"])
+def test_more_rounds_continue_the_learning_rates(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    file = write(tmp_path, algorithm={"name": name}, training=WARM_STEPS)
+    short, whole = tmp_path / "short", tmp_path / "whole"
+    assert command("run", file, "--out", short).code == 0
+    assert command("run", file, "rounds=5", "--out", short, "--resume").code == 0
+    assert command("run", file, "rounds=5", "--out", whole).code == 0
+    assert digest_of(short) == digest_of(whole)
+    with fedhp.open_run(short) as run:
+        rates = run.table("rounds")["learning_rate"]
+    assert rates == pytest.approx([0.05, 0.1, 0.01, 0.01, 0.001])
+
+
+def test_a_cosine_that_ended_early_is_resumed_but_gets_no_more_rounds(
+    command: Command, tmp_path: Path
+) -> None:
+    file, out = write(tmp_path, training={"schedule": "cosine"}), tmp_path / "run"
+    assert command("run", file, "until.clock=0.001", "--out", out).code == 0
+    assert command("run", file, "--out", out, "--resume").code == 0
+    assert command("run", file, "--out", tmp_path / "whole").code == 0
+    assert digest_of(out) == digest_of(tmp_path / "whole")
+    refused = command("run", file, "rounds=5", "--out", out, "--resume")
+    assert refused.code == 2
+    assert "the learning rates of training.schedule = 'cosine' end with the run" in refused.err
+    assert "another --out" in refused.err
+
+
 @pytest.mark.parametrize("rounds", [12, 5])
 def test_the_pace_of_the_fill_deadline_must_be_the_same_bits(
     command: Command, tmp_path: Path, rounds: int

@@ -11,9 +11,9 @@ from typing import get_type_hints
 import pytest
 import typer
 
-from fedhp.cli.explain import explain
-from fedhp.cli.export import export
-from fedhp.cli.show import show
+from fedhp.cli.commands.explain import explain
+from fedhp.cli.commands.export import export
+from fedhp.cli.commands.show import show
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import ROUND_TABLES

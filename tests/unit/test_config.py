@@ -301,6 +301,13 @@ def test_another_component_on_the_command_line_drops_the_settings_of_the_files()
             "training.decay_by=round",
             ["training.decay_seconds = 3.0"],
         ),
+        (
+            {"training": {"schedule": "step", "milestones": [3], "factor": 0.5}},
+            "training.schedule=cosine",
+            ["training.milestones = [3]", "training.factor = 0.5"],
+        ),
+        ({"training": {"decay": 0.9}}, "training.schedule=constant", ["training.decay = 0.9"]),
+        (to_tables(parse({})), "training.schedule=constant", []),
         (to_tables(parse({"data": {"skew": 0.8}})), "data.partition=iid", ["data.skew = 0.8"]),
         (to_tables(Experiment()), "world.profile=uniform", []),
     ],

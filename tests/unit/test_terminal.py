@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from fedhp.cli.data import split_tables
+from fedhp.cli.commands.data import split_tables
 from fedhp.report.tables import comparison_table
 from fedhp.terminal import FittingTable, ProseTable, shorten
 from unit.report.test_tables import summary

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhp.graph import topology_from
-from fedhp.timing import Network, learning_rate, slowest_link, steps_within, timing
+from fedhp.timing import Network, slowest_link, steps_within, timing
 
 LINKS = np.array([[0, 1], [0, 2], [1, 2]])
 
@@ -85,14 +85,3 @@ def test_timing_without_workers() -> None:
     round_timing = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
     assert (round_timing.round_time, round_timing.mean_waiting_time) == (0.0, 0.0)
     assert np.isnan(round_timing.worker_time).all()
-
-
-def test_learning_rate_by_round_and_by_time() -> None:
-    by_round = [learning_rate(0.1, 0.5, round_index=h, clock=99.0, seconds=None) for h in (1, 2, 3)]
-    assert by_round == [0.1, 0.05, 0.025]
-    by_time = [
-        learning_rate(0.1, 0.5, round_index=9, clock=t, seconds=10.0) for t in (0.0, 10.0, 20.0)
-    ]
-    assert by_time == [0.1, 0.05, 0.025]
-    between = learning_rate(0.1, 0.25, round_index=9, clock=5.0, seconds=10.0)
-    assert between == pytest.approx(0.05)

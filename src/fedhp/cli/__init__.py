@@ -1,7 +1,8 @@
-"""The command line: one module per command, and the only package that prints.
+"""The command line, the only package that prints.
 
-Every command raises FedhpError; main() turns it into a message and an exit code. app.py lists the
-commands, parameters.py the arguments that several of them share.
+`fedhp show` is commands/show.py, and so on for every command; app.py lists them. What they share:
+parameters.py (arguments and options), logs.py (--log), stopping.py (Ctrl-C), help.py (help texts).
+Every command raises FedhpError; main() turns it into a message and an exit code.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from fedhp.blame import blame_command_line
 from fedhp.errors import FedhpError, Interrupted, as_fedhp_error
 
 STOPPED = Interrupted.exit_code
+CLOSED_PIPE = 128 + 13  # as if SIGPIPE had ended it: `fedhp show RUN | head` has read enough
 # Commands with --log-format, and how they are called in their lines without a --name.
 LOGGING_COMMANDS = {"worker": "worker", "coordinator": "coordinator", "cluster up": "launcher"}
 
@@ -26,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _begin_json_lines(words)  # not ended: libraries may still say something afterwards
     code = call(words)
+    if not _flush() and not code:
+        code = CLOSED_PIPE
     gc.freeze()  # the interpreter's end then skips torch's objects, which takes half a second less
     sys.exit(code)
 
@@ -35,8 +40,36 @@ def call(arguments: list[str]) -> int:
     end_json_lines = _begin_json_lines(arguments)
     try:
         return _call(arguments)
+    except (OSError, SystemExit) as error:  # of what is said about another error
+        if not _is_closed_pipe(error):
+            raise
+        return CLOSED_PIPE
     finally:
         end_json_lines()
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    """Whether nobody reads the output any more; typer and rich turn this into a SystemExit."""
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(cause, BrokenPipeError)
+
+
+def _flush() -> bool:
+    """Write what is left of the output, and whether it was read; the interpreter's own attempt at
+    its end would print a traceback."""
+    read = True
+    for descriptor, stream in enumerate((sys.stdout, sys.stderr), start=1):
+        if stream is None or stream.closed:
+            continue
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            read = False
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), descriptor)
+        except OSError:
+            continue  # a full disk: the interpreter says so
+    return read
 
 
 def _begin_json_lines(words: list[str]) -> Callable[[], None]:
@@ -87,9 +120,9 @@ def _call(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         say("stopped\n  a run that had started can be resumed with --resume", error=True)
         return STOPPED
-    except BrokenPipeError:
-        return 141
     except (Exception, SystemExit) as error:
+        if _is_closed_pipe(error):
+            return CLOSED_PIPE
         # Anything but a FedhpError is a bug, and is reported as one; sys.exit is the user's code.
         failure = blame_command_line(_missing_extra(error) or as_fedhp_error(error), arguments)
         say(f"error: {failure}", error=True)

@@ -7,25 +7,25 @@ from typing import Annotated
 import typer
 
 from fedhp import __version__
-from fedhp.cli.certs import app as certs_app
-from fedhp.cli.cluster import app as cluster_app
-from fedhp.cli.compare import compare
-from fedhp.cli.coordinator import coordinator
-from fedhp.cli.dash import dash
-from fedhp.cli.data import app as data_app
-from fedhp.cli.doctor import doctor
-from fedhp.cli.explain import explain
-from fedhp.cli.export import export
+from fedhp.cli.commands.certs import app as certs_app
+from fedhp.cli.commands.cluster import app as cluster_app
+from fedhp.cli.commands.compare import compare
+from fedhp.cli.commands.coordinator import coordinator
+from fedhp.cli.commands.dash import dash
+from fedhp.cli.commands.data import app as data_app
+from fedhp.cli.commands.doctor import doctor
+from fedhp.cli.commands.explain import explain
+from fedhp.cli.commands.export import export
+from fedhp.cli.commands.report import report
+from fedhp.cli.commands.reproduce import reproduce
+from fedhp.cli.commands.run import run
+from fedhp.cli.commands.show import show
+from fedhp.cli.commands.start import demo, init
+from fedhp.cli.commands.sweep import sweep
+from fedhp.cli.commands.tune import tune
+from fedhp.cli.commands.whatif import whatif
+from fedhp.cli.commands.worker import worker
 from fedhp.cli.help import CommandApp
-from fedhp.cli.report import report
-from fedhp.cli.reproduce import reproduce
-from fedhp.cli.run import run
-from fedhp.cli.show import show
-from fedhp.cli.start import demo, init
-from fedhp.cli.sweep import sweep
-from fedhp.cli.tune import tune
-from fedhp.cli.whatif import whatif
-from fedhp.cli.worker import worker
 
 app = CommandApp(help="Decentralized federated learning among unequal participants.")
 for command in (demo, init, run, compare, sweep, tune, reproduce):

@@ -26,11 +26,11 @@ from fedhp.config import Experiment
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Exchanged, Training
 from fedhp.errors import Diverged, RunError
+from fedhp.schedules import learning_rate
 from fedhp.timing import (
     PROBE_BATCHES,
     ROUNDING,
     Network,
-    learning_rate,
     slowest_link,
     timing,
 )
@@ -93,13 +93,8 @@ class RoundPlan:
 
 def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
     """The learning rate of a round."""
-    training = context.experiment.training
     return learning_rate(
-        context.learning_rate,
-        training.decay,
-        round_index=round_index,
-        clock=clock,
-        seconds=training.decay_seconds if training.decay_by == "time" else None,
+        context.learning_rate, context.experiment, round_index=round_index, clock=clock
     )
 
 

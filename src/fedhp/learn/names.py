@@ -7,6 +7,7 @@ MODEL_SETTINGS: dict[str, tuple[str, ...]] = {
     "cnn": ("width",),
     "logistic": (),
     "mlp": ("hidden",),
+    "resnet20": ("width", "norm"),
     "small_cnn": ("width",),
     "vgg16": ("width", "norm"),
 }

@@ -17,7 +17,6 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     """(name, fact) pairs: what was run, on what data, in which world, and how far it came."""
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
-    decay = "round" if training["decay_by"] == "round" else f"{training['decay_seconds']:g} s"
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
     share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried
     facts = [
@@ -34,7 +33,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ),
         (
             "training",
-            f"learning rate {rate:g} x {training['decay']:g} per {decay}, "
+            f"learning rate {rate:g}{_schedule(training)}, "
             f"batch {training['batch_size']}, {count(training['local_steps'], 'local step')} "
             f"if the algorithm does not choose",
         ),
@@ -55,6 +54,25 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         "label": experiment["algorithm"]["name"],
     }
     return [(name, fact) for name, fact in facts if usual.get(name) != fact]
+
+
+def _schedule(training: Mapping[str, Any]) -> str:
+    """How the learning rate changes."""
+    kind, by_time = training.get("schedule", "exponential"), training["decay_by"] == "time"
+    unit = " s" if by_time else " rounds"
+    if kind == "exponential":
+        period = f"{training['decay_seconds']:g} s" if by_time else "round"
+        text = f" x {training['decay']:g} per {period}"
+    elif kind == "step":
+        points = ", ".join(f"{point:g}" for point in training["milestones"])
+        text = f" x {training.get('factor', 0.1):g} after {points}{unit}"
+    elif kind == "cosine":
+        text = f", as a cosine to {100 * training.get('final_share', 0.0):g} %"
+    else:
+        text = ", constant"
+    warmup = training.get("warmup", 0.0)
+    length = f"{warmup:g} s" if by_time else count(int(warmup), "round")
+    return text + (f" (warm-up of {length})" if warmup else "")
 
 
 def _exchange(settings: Mapping[str, Any]) -> str:

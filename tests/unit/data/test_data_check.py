@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedhp.cli.data import app
+from fedhp.cli.commands.data import app
 from fedhp.data.check import check
 from fedhp.errors import ConfigError, DataError, FedhpError
 
@@ -188,7 +188,7 @@ def test_help_is_quick_to_import() -> None:
     import subprocess
     import sys
 
-    code = "import sys, fedhp.cli.data; print([m for m in HEAVY if m in sys.modules])"
+    code = "import sys, fedhp.cli.commands.data; print([m for m in HEAVY if m in sys.modules])"
     heavy = "HEAVY = ('numpy', 'torch', 'sklearn', 'PIL', 'matplotlib', 'pydantic'); "
     result = subprocess.run(
         [sys.executable, "-c", heavy + code], capture_output=True, text=True, timeout=60, check=True

@@ -37,6 +37,37 @@ def test_it_is_the_rate_that_is_used_and_recorded(tmp_path: Path, name: str) -> 
         whatif(tmp_path / "own", [f"{name}:learning_rate=0.1"])
 
 
+@pytest.mark.parametrize("name", ["fedhp", "dpsgd", "adpsgd"])
+def test_a_run_has_the_rates_of_its_schedule(tmp_path: Path, name: str) -> None:
+    cosine = {**TINY["training"], "schedule": "cosine", "final_share": 0.2, "warmup": 1}
+    changes = {"rounds": 3, "algorithm": {"name": name}, "training": cosine}
+    with fedhp.run(fedhp.make_experiment({**TINY, **changes}), tmp_path / "run") as run:
+        assert run.table("rounds")["learning_rate"] == pytest.approx([0.1, 0.1, 0.06])
+        said = dict(describe_run(run))["training"]
+        assert "learning rate 0.1, as a cosine to 20 % (warm-up of 1 round), batch" in said
+    outcome = whatif(tmp_path / "run", ["ldsgd"])
+    assert len(outcome.recorded.rounds.clock) == 3
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({}, "learning rate 0.1 x 0.98 per round, batch"),
+        ({"decay_by": "time", "decay_seconds": 5.0}, "learning rate 0.1 x 0.98 per 5 s, batch"),
+        ({"schedule": "constant"}, "learning rate 0.1, constant, batch"),
+        (
+            {"schedule": "step", "milestones": [0.5, 2], "decay_by": "time", "warmup": 0.25},
+            "learning rate 0.1 x 0.1 after 0.5, 2 s (warm-up of 0.25 s), batch",
+        ),
+    ],
+)
+def test_the_schedule_is_shown(tmp_path: Path, training: dict[str, Any], words: str) -> None:
+    both = {**TINY["training"], **training}
+    changes = {"rounds": 1, "algorithm": {"name": "dpsgd"}, "training": both}
+    with fedhp.run(fedhp.make_experiment({**TINY, **changes}), tmp_path / "run") as run:
+        assert words in dict(describe_run(run))["training"]
+
+
 @pytest.mark.parametrize("name", ["fedhp", "dpsgd", "ldsgd", "adpsgd", "pens"])
 def test_every_built_in_algorithm_has_it(name: str) -> None:
     from fedhp.engine.context import planning_context

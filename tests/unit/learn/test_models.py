@@ -6,7 +6,7 @@ import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -47,6 +47,8 @@ def kernels(module: nn.Module) -> list[int]:
         (models.cnn, (1, 28, 28), 62, 1_690_046),
         (models.alexnet, (3, 32, 32), 10, 4_874_058),
         (models.vgg16, (3, 64, 64), 100, 16_081_956),
+        (models.resnet20, (3, 32, 32), 10, 269_722),
+        (models.resnet20, (1, 8, 8), 10, 269_722 - 2 * 9 * 16),
         (models.small_cnn, (1, 8, 8), 10, 13_706),
         (models.small_cnn, (3, 16, 16), 10, 38_570),
         (models.mlp, (1, 8, 8), 10, 64 * 32 + 32 + 32 * 10 + 10),
@@ -73,14 +75,14 @@ def test_the_papers_layers() -> None:
 
 
 def test_nothing_is_random_after_creation() -> None:
-    for factory in (models.cnn, models.alexnet, models.vgg16, models.small_cnn):
+    for factory in (models.cnn, models.alexnet, models.vgg16, models.resnet20, models.small_cnn):
         module = factory((3, 32, 32), 10, width=0.1).train()
         before = torch.default_generator.get_state()
         module(torch.zeros(2, 3, 32, 32))
         assert torch.equal(before, torch.default_generator.get_state())
 
 
-@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg16", "small_cnn"])
+@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg16", "resnet20", "small_cnn"])
 def test_width_scales_every_hidden_layer(name: str) -> None:
     factory = getattr(models, name)
     full, half = (factory((3, 32, 32), 10, width=width) for width in (1.0, 0.5))
@@ -113,6 +115,42 @@ def test_alexnet_fits_any_image_of_15_and_more(shape: tuple[int, ...]) -> None:
 def test_vgg16_fits_any_image_of_32_and_more() -> None:
     for shape in ((1, 32, 32), (3, 33, 70)):
         assert models.vgg16(shape, 3, width=0.05)(torch.zeros(2, *shape)).shape == (2, 3)
+
+
+def test_the_layers_of_resnet20() -> None:
+    """19 convolutions and one dense layer; either norm has two values per channel."""
+    group = models.resnet20((3, 32, 32), 10)
+    batch = models.resnet20((3, 32, 32), 10, norm="batch")
+    assert kernels(group) == kernels(batch) == [3] * 19
+    assert size(group) == size(batch)
+    assert len(layers(group, nn.GroupNorm)) == len(layers(batch, nn.BatchNorm2d)) == 19
+    assert not list(group.buffers())
+    sizes = [layer.out_channels for layer in group.modules() if isinstance(layer, nn.Conv2d)]
+    assert sizes == [16] * 7 + [32] * 6 + [64] * 6
+
+
+def test_a_block_of_resnet20_adds_its_input() -> None:
+    """With convolutions of zeros only the shortcut is left: every second pixel, zeros around."""
+    block = models.resnet20((3, 8, 8), 10, norm="batch").eval().get_submodule("block2_1")
+    for layer in block.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.zeros_(layer.weight)
+    images = torch.rand(2, 16, 8, 8)
+    result = block(images)
+    assert result.shape == (2, 32, 4, 4)
+    assert torch.equal(result[:, 8:24], images[:, :, ::2, ::2])
+    assert not result[:, :8].any()
+    assert not result[:, 24:].any()
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (2, 9, 31), (3, 64, 48)])
+def test_resnet20_fits_any_image_of_8_and_more(
+    shape: tuple[int, ...], norm: Literal["group", "batch"]
+) -> None:
+    for width in (0.01, 0.33):  # one channel, and an odd number of them
+        module = models.resnet20(shape, 3, width=width, norm=norm).train()
+        assert module(torch.zeros(1, *shape)).shape == (1, 3)
 
 
 def swapped(module: nn.Module) -> nn.Sequential:
@@ -167,13 +205,15 @@ def test_initial_signals_keep_their_size(name: str, shape: tuple[int, ...]) -> N
         (models.cnn, (1, 28, 28), {"width": 0.25}),
         (models.alexnet, (3, 32, 32), {"width": 0.25}),
         (models.vgg16, (3, 32, 32), {"width": 0.125}),
+        (models.resnet20, (3, 8, 8), {"width": 0.25}),
+        (models.resnet20, (3, 8, 8), {"width": 0.25, "norm": "batch"}),
         (models.small_cnn, (1, 8, 8), {}),
         (models.mlp, (64,), {}),
         (models.logistic, (64,), {}),
     ],
 )
 def test_learns_two_patterns_at_learning_rate_0_1(
-    factory: Factory, shape: tuple[int, ...], settings: dict[str, float]
+    factory: Factory, shape: tuple[int, ...], settings: dict[str, Any]
 ) -> None:
     patterns = torch.randn(2, *shape)
     module = factory(shape, 2, **settings).train()
@@ -198,6 +238,7 @@ def test_learns_two_patterns_at_learning_rate_0_1(
         ("small_cnn", (3, 8, 2), "3x4x4"),
         ("alexnet", (3, 14, 14), "3x15x15"),
         ("vgg16", (3, 31, 64), "3x32x32"),
+        ("resnet20", (3, 7, 16), "3x8x8"),
     ],
 )
 def test_images_too_small_are_refused(name: str, shape: tuple[int, ...], least: str) -> None:
@@ -213,7 +254,7 @@ def test_images_too_small_are_refused(name: str, shape: tuple[int, ...], least: 
 
 @pytest.mark.parametrize("shape", [(64,), (8, 8), (), (1, 2, 8, 8)])
 def test_convolutions_refuse_what_is_no_image(shape: tuple[int, ...]) -> None:
-    for name in ("cnn", "small_cnn", "alexnet", "vgg16"):
+    for name in ("cnn", "small_cnn", "alexnet", "vgg16", "resnet20"):
         with pytest.raises(ConfigError, match=f"{name} is for images") as caught:
             getattr(models, name)(shape, 10)
         assert "mlp" in caught.value.fix
@@ -242,6 +283,7 @@ class TestFactory:
             ({"name": "cnn", "width": 9.0}, "model.width", "at most 8"),
             ({"name": "cnn", "widht": 1.0}, "model.widht", "did you mean 'width'"),
             ({"name": "vgg16", "norm": "layer"}, "model.norm", "'batch' or 'none'"),
+            ({"name": "resnet20", "norm": "none"}, "model.norm", "'group' or 'batch'"),
             ({"name": "mlp", "hidden": [0]}, "model.hidden.0", "from 1 to"),
             ({"name": "mlp", "hidden": "wide"}, "model.hidden", "wide"),
             ({"name": "logistic", "width": 1.0}, "model.width", "takes no settings"),
@@ -277,7 +319,7 @@ def broken(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Linear(1 // 0, classes)
 
 
-@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg16", "small_cnn"])
+@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg16", "resnet20", "small_cnn"])
 def test_colour_images_are_laid_out_for_a_cpu_and_mean_the_same(name: str) -> None:
     torch.manual_seed(3)
     module = getattr(models, name)((3, 32, 32), 5, width=0.125).double().eval()

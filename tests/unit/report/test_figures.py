@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +29,14 @@ from fedhp.report.figures.comparison import (
     waiting_time,
 )
 from fedhp.report.figures.run import save_run_figures, timeline, topology
-from fedhp.report.figures.style import KNOWN, VERMILLION, device_styles, line_styles, save_figure
+from fedhp.report.figures.style import (
+    HUES,
+    KNOWN,
+    VERMILLION,
+    device_styles,
+    line_styles,
+    save_figure,
+)
 from fedhp.report.formatting import short_names
 from fedhp.report.groups import mean_curve, read_comparison
 from unit.report.conftest import Runs
@@ -122,6 +131,44 @@ def test_many_labels_are_told_apart_by_more_than_colour() -> None:
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(labels)
     kinds = device_styles(["laptop", "xavier_nx", "jetson_tx2"])
     assert len({look.marker for look in kinds.values()}) == 3
+
+
+ROBUST = [
+    "dpsgd:attack.kind=none",
+    "dpsgd",
+    *(f"dpsgd:exchange.robust={rule}" for rule in ("clip", "trimmed_mean", "median", "krum")),
+    "dpsgd:exchange.robust=clip:exchange.radius=0.6",
+    "dpsgd:exchange.robust=clip:exchange.radius=0.9",
+    "dpsgd:exchange.robust=none",
+]
+
+
+def difference(first: str, second: str) -> float:
+    """How different two colours look, black and white about 765 (the redmean formula)."""
+    a, b = ([int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (first, second))
+    red = (a[0] + b[0]) / 2
+    parts = (2 + red / 256, 4.0, 2 + (255 - red) / 256)
+    return math.sqrt(sum(part * (x - y) ** 2 for part, x, y in zip(parts, a, b, strict=True)))
+
+
+@pytest.mark.parametrize("others", [[], ["fedhp", "adpsgd"]])
+def test_eight_variants_of_one_algorithm_differ_clearly(others: list[str]) -> None:
+    chosen = line_styles([*others, *ROBUST])
+    assert chosen["dpsgd"] == KNOWN["dpsgd"]
+    assert all(chosen[label] == KNOWN[label] for label in others)
+    looks = list(chosen.values())
+    assert len({look.marker for look in looks}) == len(looks)
+    for one, two in itertools.combinations(looks, 2):
+        assert difference(one.color, two.color) > 120, (one, two)
+    most_alike = max(Counter(look.dashes for look in looks).values())
+    assert most_alike <= 3
+
+
+def test_two_variants_are_shades_of_their_algorithm() -> None:
+    pair = line_styles(["dpsgd", *ROBUST[2:4]])
+    alone = line_styles([ROBUST[2]])
+    assert pair[ROBUST[2]].color == alone[ROBUST[2]].color
+    assert pair[ROBUST[2]].color not in HUES
 
 
 def test_the_mean_curve_holds_values_and_stays_where_all_seeds_have_data(runs: Runs) -> None:

@@ -456,6 +456,7 @@ def _check_extendable(
     part = experiment.algorithm
     try:
         with closing(Store.open(folder)) as store:
+            _check_rates(experiment, store)
             _lengthened(load_algorithm(part.name, part.settings), experiment, store)
     except OtherDecisions as error:
         raise RunError(
@@ -464,6 +465,15 @@ def _check_extendable(
             allowed=f"{key} = {old}, or more where no earlier decision depends on it",
             fix=f"start a new run with {key} = {new} and another --out ({error.hint})",
         ) from None
+
+
+def _check_rates(experiment: Experiment, store: Store) -> None:
+    """A cosine ends with the run: every rate after the warm-up depends on its length."""
+    if experiment.training.schedule == "cosine" and store.last_round():
+        raise OtherDecisions(
+            "the learning rates of training.schedule = 'cosine' end with the run",
+            hint="or use another training.schedule where runs shall be continued",
+        )
 
 
 def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Lengthened:

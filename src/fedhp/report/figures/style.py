@@ -1,7 +1,8 @@
 """How figures look: sizes for a paper column, Okabe-Ito colours, one line style per label.
 
 A label's colour depends only on the label, so an algorithm looks the same in every figure;
-dashes and markers distinguish what colour does not.
+dashes and markers distinguish what colour does not. Only many variants of one algorithm share out
+the colours that their figure leaves.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -87,22 +89,40 @@ KNOWN = {
 }
 OTHERS = (ORANGE, "#4d4d4d", "#7a5c00", "#5b5b9f")
 
+# A few variants have shades of their algorithm's colour; more would be hard to tell apart.
+MOST_SHADES = 2
+WINE, OLIVE, BROWN, SLATE = "#882255", "#A3A31F", "#5B4A00", "#6A5ACD"
+HUES = (ORANGE, GREEN, PURPLE, BLACK, SKY, VERMILLION, OLIVE, WINE, BLUE, BROWN, SLATE)
+
 
 def line_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
     """The style of every label; two that would look alike get different markers."""
+    variants = Counter(label_base(label) for label in labels if label not in KNOWN)
+    many = {base for base, number in variants.items() if number > MOST_SHADES}
     chosen: dict[str, LineStyle] = {}
-    for label in sorted(labels, key=lambda label: label not in KNOWN):
+    for label in sorted(labels, key=lambda one: (one not in KNOWN, label_base(one) in many)):
         style = _preferred_style(label)
+        if label not in KNOWN and label_base(label) in many:
+            style = _style_of_many(style, chosen)
         taken = {(other.color, other.dashes) for other in chosen.values()}
         if (style.color, style.dashes) in taken:
             free = [d for d in (*DASHES, SOLID) if (style.color, d) not in taken]
             style = replace(style, dashes=free[0] if free else style.dashes)
         markers = {other.marker for other in chosen.values()}
         if style.marker in markers:
-            unused = [marker for marker in MARKERS if marker not in markers]
+            unused = [marker for marker in (*MARKERS, "p", "d") if marker not in markers]
             style = replace(style, marker=unused[0] if unused else style.marker)
         chosen[label] = style
     return chosen
+
+
+def _style_of_many(style: LineStyle, chosen: LineStyles) -> LineStyle:
+    """A colour that is left, and the dashes that fewest lines have so far."""
+    colors = {other.color for other in chosen.values()}
+    free = [color for color in HUES if color not in colors]
+    used = Counter(other.dashes for other in chosen.values())
+    dashes = min((SOLID, *DASHES), key=lambda one: used[one])
+    return replace(style, color=free[0] if free else style.color, dashes=dashes)
 
 
 def _preferred_style(label: str) -> LineStyle:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedhp.cli.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
+from fedhp.cli.commands.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
 from fedhp.cli.parameters import say
 from fedhp.errors import ConfigError, Interrupted, service_exit_codes
 from fedhp.tables import COMMAND_LINE

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
-from fedhp.cli.dash import Dash, DashPort, live_page
+from fedhp.cli.commands.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
+from fedhp.cli.commands.dash import Dash, DashPort, live_page
+from fedhp.cli.commands.verify import verify
 from fedhp.cli.help import CommandApp
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
@@ -26,7 +27,6 @@ from fedhp.cli.parameters import (
     suggest,
     table_console,
 )
-from fedhp.cli.verify import verify
 from fedhp.errors import ConfigError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.compare import compare
+from fedhp.cli.commands.compare import compare
 from fedhp.cli.parameters import Jobs, Json, Out, Overrides, Resume, say, suggest
 from fedhp.errors import RunError
 

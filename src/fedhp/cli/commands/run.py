@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedhp.cli.dash import Dash, DashPort, live_page
+from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
