@@ -140,7 +140,7 @@ def check_local_epochs(
             fix="remove training.local_epochs"
             + ("" if built_in else ", or use observation.epoch_steps (docs/own-parts.md)"),
         )
-    for setting in ("steps", "initial_steps"):
+    for setting in ("steps", "initial_steps") if isinstance(algorithm, Settings) else ():
         own = getattr(algorithm, setting, None)
         if own is not None:
             raise ConfigError(
