@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import fedhp
+from fedhp.algorithms.base import Federation, Observation
+from fedhp.algorithms.dpsgd import DPSGD, RingState
 from fedhp.config import parse, to_tables
 from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.whatif import whatif
@@ -18,6 +20,7 @@ from fedhp.errors import ConfigError
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import explain_text
 from fedhp.timing import epoch_steps, median_steps
+from fedhp.types import Plan, Reports
 
 ROUNDS = 3
 
@@ -66,6 +69,30 @@ def test_turns_of_ad_psgd_have_the_epochs_of_their_worker(tmp_path: Path) -> Non
         expected, steps = steps_of(run)
         assert (steps % np.array(expected) == 0).all()
         assert steps.sum() > 0
+
+
+class Own:
+    """An algorithm of a user's own, which says that it knows local epochs."""
+
+    local_epochs = True
+
+    def start(self, federation: Federation) -> RingState:
+        return DPSGD().start(federation)
+
+    def plan(
+        self, state: RingState, observation: Observation, reports: Reports
+    ) -> tuple[RingState, Plan]:
+        return DPSGD().plan(state, observation, reports)
+
+    def steps(self) -> int:  # not a setting
+        return 1
+
+
+def test_an_own_algorithm_sees_the_epochs(tmp_path: Path) -> None:
+    experiment = fedhp.make_experiment(tables("unit.engine.test_local_epochs:Own"))
+    with fedhp.run(experiment, tmp_path / "run") as run:
+        expected, steps = steps_of(run)
+        assert steps.tolist() == [expected] * ROUNDS
 
 
 def test_fedhp_begins_with_the_median(tmp_path: Path) -> None:
