@@ -142,7 +142,10 @@ class TrainingConfig(ConfigSection):
     warmup: Annotated[float, Field(ge=0, le=1e9)] = 0.0  # the rate first rises as long as this
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of local SGD; never exchanged
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
+    batches: Literal["replacement", "epochs"] = "replacement"  # epochs: each sample once in each
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
+    local_epochs: Annotated[float, Field(gt=0, le=10_000)] | None = None  # instead of local_steps
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of the training loss
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
@@ -190,6 +193,30 @@ class TrainingConfig(ConfigSection):
                     fix=f"round it to {max(1, round(broken[0]))}, or set decay_by = 'time'",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> TrainingConfig:
+        if self.local_epochs is not None and "local_steps" in self.model_fields_set:
+            raise wrong_setting(
+                "local_steps",
+                f"the value {self.local_steps} has no effect: training.local_epochs is "
+                f"{self.local_epochs:g}",
+                allowed="one of training.local_steps and training.local_epochs",
+                fix="remove one of the two",
+            )
+        return self
+
+
+class AugmentationConfig(ConfigSection):
+    """Random changes of the images that a local step sees; tests see them as they are."""
+
+    crop: Annotated[int, Field(ge=0, le=65536)] = 0  # pixels of padding, then a random crop
+    flip: bool = False  # left to right, every second image
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed."""
+        return self.crop > 0 or self.flip
 
 
 class EvaluationConfig(ConfigSection):
@@ -467,6 +494,7 @@ class Experiment(ConfigSection):
     topology: ComponentConfig = ComponentConfig(name="full")
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     world: WorldConfig = WorldConfig()
     exchange: ExchangeConfig = ExchangeConfig()
@@ -574,6 +602,8 @@ ADDED = (
     "training.factor",
     "training.final_share",
     "training.warmup",
+    "training.batches",
+    "training.label_smoothing",
     "world.bandwidth.uplink",
     "world.bandwidth.downlink",
     "world.bandwidth.jitter",
@@ -582,7 +612,7 @@ ADDED = (
     "world.trace_repeat",
 )
 # The same for whole sections.
-ADDED_SECTIONS = ("exchange", "attack")
+ADDED_SECTIONS = ("augmentation", "exchange", "attack")
 
 # Settings under their former names; experiments and records with these are still read.
 RENAMED = {
@@ -821,6 +851,8 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
         del tables["until"]
     if experiment.horizon is not None:
         del tables["rounds"]
+    if experiment.training.local_epochs is not None:
+        del tables["training"]["local_steps"]
     return tables
 
 
@@ -878,6 +910,8 @@ _INSTEAD_OF = {
     "rounds": "horizon",
     "evaluation.seconds": "evaluation.every",
     "evaluation.every": "evaluation.seconds",
+    "training.local_epochs": "training.local_steps",
+    "training.local_steps": "training.local_epochs",
 }
 
 

@@ -37,6 +37,8 @@ class Purpose(IntEnum):
     LINES = 33  # of a worker, up and down
     JITTER = 34
     CLIENTS = 35  # of a recorded population
+    EPOCHS = 40  # the order of a worker's samples
+    AUGMENTATION = 41
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

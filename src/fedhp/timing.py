@@ -166,6 +166,18 @@ def whole_steps(
     return np.clip(steps, 1, max_steps, out=steps)
 
 
+def epoch_steps(samples: IntArray, *, epochs: float, batch_size: int) -> IntArray:
+    """The steps that so many epochs of each worker's samples [N] take, at least one."""
+    batches = np.ceil(epochs * samples / batch_size - ROUNDING)
+    steps: IntArray = np.maximum(1, batches).astype(np.int64)
+    return steps
+
+
+def median_steps(steps: IntArray) -> int:
+    """The middle worker's steps, of those [N] that are known (above 0)."""
+    return int(np.median(steps[steps > 0]))
+
+
 def timing(compute_time: FloatArray, communication_time: FloatArray, present: BoolArray) -> Timing:
     """Worker, round and waiting time of a synchronous round; NaN for workers away."""
     compute = np.where(present, compute_time, np.nan)

@@ -173,6 +173,21 @@ class StepRule(StrEnum):
         "every worker takes {steps} steps; "
         "second stage: {keep} random ones of the peers kept more often than by chance"
     )
+    FIXED_EPOCHS = (
+        "every worker takes its local epochs, {least} to {most} steps, whatever its speed"
+    )
+    EPOCH_PHASE = (
+        "the local phase: the local epochs, {least} to {most} steps, and one more before "
+        "communicating"
+    )
+    PEERS_SCORED_EPOCHS = (
+        "every worker takes its local epochs, {least} to {most} steps; "
+        "first stage: {peers} random peers scored, the {keep} best averaged"
+    )
+    PEERS_DRAWN_EPOCHS = (
+        "every worker takes its local epochs, {least} to {most} steps; "
+        "second stage: {keep} random ones of the peers kept more often than by chance"
+    )
     ASYNCHRONOUS = (
         "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
     )

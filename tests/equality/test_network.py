@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedhp.cluster.audit.invariants import check_invariants
@@ -150,3 +151,55 @@ def test_another_attacker_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(replay, "worker_experiment", honest)
     verification = run_and_verify(settings, tmp_path / "run", seconds=120)
     assert not verification.equal
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "training"),
+    [
+        ("dpsgd", {"local_epochs": 0.05}),
+        pytest.param("ldsgd", {"local_epochs": 0.03}, marks=pytest.mark.slow),
+        pytest.param("fedhp", {"local_epochs": 0.05}, marks=pytest.mark.slow),
+        pytest.param("fedhp_plus", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_epochs_and_augmented_images_have_the_bits_of_the_simulation(
+    algorithm: str, training: dict[str, Any], tmp_path: Path
+) -> None:
+    """The same positions in the shuffled samples, and the steps of each worker's own epochs."""
+    plain = to_tables(experiment(algorithm, workers=3, rounds=4, hidden=[8]))
+    samples = {"batches": "epochs", "label_smoothing": 0.1, "batch_size": 8, **training}
+    settings = parse(
+        {
+            **plain,
+            "data": {"partition": "quantity", "alpha": 1.0},
+            "training": samples,
+            "augmentation": {"crop": 1, "flip": True},
+        }
+    )
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert [verdict.compared for verdict in verification.rounds] == [3] * 4
+    assert verification.equal
+    assert verification.whole
+    if algorithm == "dpsgd":
+        with RunReader(tmp_path / "run") as reader:
+            steps = reader.array("workers", "local_steps").tolist()
+            expected = [-(-count // 160) for count in reader.meta("samples")]
+        assert steps == [expected] * 4
+        assert len(set(expected)) > 1
+
+
+@pytest.mark.slow
+def test_turns_walk_through_epochs(tmp_path: Path) -> None:
+    """AD-PSGD over the network: every turn has the epochs of its worker."""
+    plain = to_tables(experiment("adpsgd", workers=3, rounds=4, hidden=[8]))
+    training = {"batches": "epochs", "local_epochs": 0.05, "batch_size": 8}
+    settings = parse({**plain, "training": training, "augmentation": {"flip": True}})
+    with Cluster(settings, tmp_path / "run", restart=False) as cluster:
+        cluster.start()
+        cluster.wait(120)
+    assert check_invariants(tmp_path / "run", rounds=4) == []
+    with RunReader(tmp_path / "run") as reader:
+        steps = reader.array("workers", "local_steps")
+        expected = np.array([-(-count // 160) for count in reader.meta("samples")])
+    assert (steps % expected == 0).all()
+    assert steps.sum() > 0

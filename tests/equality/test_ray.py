@@ -106,6 +106,20 @@ def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:
 
 @SLOW
 @NEEDS_RAY
+@pytest.mark.parametrize("algorithm", ["dpsgd", "fedhp_plus"])
+def test_the_same_bits_with_shuffled_epochs_and_augmented_images(
+    algorithm: str, tmp_path: Path
+) -> None:
+    training = {"batch_size": 8, "batches": "epochs", "mixing": "ordered", "label_smoothing": 0.1}
+    if algorithm == "dpsgd":
+        training["local_epochs"] = 0.1
+    samples = {"training": training, "augmentation": {"crop": 1, "flip": True}}
+    local = digest(experiment(algorithm, "local", **samples), tmp_path / "local")
+    assert digest(experiment(algorithm, "ray", **samples), tmp_path / "ray") == local
+
+
+@SLOW
+@NEEDS_RAY
 def test_the_same_bits_on_a_topology_that_changes(tmp_path: Path) -> None:
     """With its own weights, and links that jitter."""
     digests = []

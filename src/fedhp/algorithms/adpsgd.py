@@ -35,6 +35,7 @@ class ADPSGD(Settings):
     """
 
     uses_rounds: ClassVar[bool] = False
+    local_epochs: ClassVar[bool] = True
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "steps": STEPS,
@@ -69,9 +70,9 @@ class ADPSGD(Settings):
         if len(peers):
             rng = generator(state.seed, Purpose.ALGORITHM, 1, worker, turn)
             partner = int(peers[rng.integers(len(peers))])
-        return state, Action(
-            state.steps, partner, overlap=self.overlap, compression=self.compression
-        )
+        in_epochs = observation.epoch_steps
+        steps = state.steps if in_epochs is None else int(in_epochs[worker])
+        return state, Action(steps, partner, overlap=self.overlap, compression=self.compression)
 
     def _peers(self, state: ADState, worker: int, available: BoolArray) -> IntArray:
         """The available neighbors, ascending."""

@@ -6,13 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedhp import components
 from fedhp.errors import ConfigError
 from fedhp.graph import round_topology
 from fedhp.timing import Network
-from fedhp.types import Action, BoolArray, ChangingTopology, Plan, Reports, StepReason, Topology
+from fedhp.types import (
+    Action,
+    BoolArray,
+    ChangingTopology,
+    IntArray,
+    Plan,
+    Reports,
+    StepReason,
+    Topology,
+)
 
 ALGORITHMS = {
     "fedhp": "fedhp.algorithms.fedhp:FedHP",
@@ -61,7 +71,7 @@ class Federation:
     workers: int
     rounds: int  # with a horizon: 10,000,000, and observations have share_done
     seed: int
-    local_steps: int  # of the algorithms with fixed steps
+    local_steps: int  # of the algorithms with fixed steps; observations have the local epochs
     base_topology: Topology  # of a topology that changes: all links of a cycle
     changing: ChangingTopology | None = None
 
@@ -84,6 +94,21 @@ class Observation:
     share_done: float | None = None  # of the horizon; None: the run has a number of rounds
     topology: Topology | None = None  # of this round, as [topology] says; set in every run
     changing: bool = False  # whether other rounds have another topology
+    # [N] the steps of training.local_epochs, 0 where a worker's samples are not known; None: it is
+    # not set.
+    epoch_steps: IntArray | None = None
+
+    def fixed_steps(self, steps: int) -> IntArray:
+        """[N] so many steps, or the local epochs, of every available worker; 0 of the others."""
+        chosen = steps if self.epoch_steps is None else self.epoch_steps
+        return np.where(self.available, chosen, 0).astype(np.int64)
+
+    def step_numbers(self, steps: int) -> dict[str, int]:
+        """The same for the record: the steps of all, or the least and the most of a worker."""
+        if self.epoch_steps is None:
+            return {"steps": steps}
+        own = self.epoch_steps[self.available].tolist()
+        return {"least": min(own, default=0), "most": max(own, default=0)}
 
 
 @runtime_checkable
@@ -185,6 +210,7 @@ class Settings(BaseModel):
     `group_average`: whether its plans have a GroupAverage, for which workers keep more state.
     `changing_topology`: whether it follows a topology that changes over rounds; one that does not
     say so is not run with such a topology.
+    `local_epochs`: whether it takes the steps of training.local_epochs from its observation.
     `tunable`: what `fedhp tune` tries for its settings.
     """
 
@@ -192,6 +218,7 @@ class Settings(BaseModel):
     uses_rounds: ClassVar[bool] = True
     group_average: ClassVar[bool] = False
     changing_topology: ClassVar[bool] = False
+    local_epochs: ClassVar[bool] = False
     push_sum: ClassVar[bool] = False
     tracking: ClassVar[bool] = False
     tunable: ClassVar[Space] = {"learning_rate": LEARNING_RATES}

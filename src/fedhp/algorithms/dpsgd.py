@@ -44,6 +44,7 @@ class DPSGD(Settings):
 
     uses_rounds: ClassVar[bool] = False
     changing_topology: ClassVar[bool] = True
+    local_epochs: ClassVar[bool] = True
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     weights: MixingRule = "max_degree"
@@ -57,14 +58,15 @@ class DPSGD(Settings):
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
         """The same ring and steps every round, or the topology of the round."""
-        rule = StepReason(StepRule.FIXED_STEPS, {"steps": state.steps})
+        in_epochs = observation.epoch_steps is not None
+        rule = StepRule.FIXED_EPOCHS if in_epochs else StepRule.FIXED_STEPS
         return state, mixing_plan(
             state.order,
             observation,
             neighbors=self.neighbors,
-            steps=state.steps,
+            steps=observation.fixed_steps(state.steps),
             weights=self.weights,
-            rule=rule,
+            rule=StepReason(rule, observation.step_numbers(state.steps)),
         )
 
 
@@ -78,7 +80,7 @@ def mixing_plan(
     observation: Observation,
     *,
     neighbors: Neighbors | None,
-    steps: int,
+    steps: int | IntArray,
     weights: str,
     rule: StepReason,
 ) -> Plan:

@@ -38,6 +38,7 @@ from fedhp.distance import (
 )
 from fedhp.graph import MixingRule
 from fedhp.seeds import Purpose, generator
+from fedhp.timing import median_steps
 from fedhp.types import (
     BoolArray,
     Decision,
@@ -81,6 +82,7 @@ class FedHPState:
 class FedHP(Settings):
     """Adaptive steps and topology for every worker, every round."""
 
+    local_epochs: ClassVar[bool] = True
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "deadline": ("opt", "fill"),
@@ -168,6 +170,8 @@ class FedHP(Settings):
             # Once: raw(h) / raw(1) needs the same number of rounds in both.
             rounds = expected_rounds(observation.round_index, observation.share_done)
             state = replace(state, rounds=rounds)
+        if observation.epoch_steps is not None and observation.round_index == 1:
+            state = replace(state, initial_steps=median_steps(observation.epoch_steps))
         state = self._learn(state, reports)
         state = replace(state, learning_rate=observation.learning_rate)
         present = observation.available

@@ -20,6 +20,7 @@ class LDSGD(Settings):
 
     uses_rounds: ClassVar[bool] = False
     changing_topology: ClassVar[bool] = True
+    local_epochs: ClassVar[bool] = True
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
@@ -36,9 +37,11 @@ class LDSGD(Settings):
     ) -> tuple[RingState, Plan]:
         """A long round first, then short ones, then again."""
         phase = (observation.round_index - 1) % self.communications
-        steps = state.steps + 1 if phase == 0 else 1
+        in_epochs = observation.epoch_steps is not None
+        steps = observation.fixed_steps(state.steps) + 1 if phase == 0 else 1
+        local = StepRule.EPOCH_PHASE if in_epochs else StepRule.LOCAL_PHASE
         rule = (
-            StepReason(StepRule.LOCAL_PHASE, {"steps": state.steps})
+            StepReason(local, observation.step_numbers(state.steps))
             if phase == 0
             else StepReason(StepRule.COMMUNICATING_PHASE)
         )

@@ -42,6 +42,9 @@ from fedhp.types import (
     StepRule,
 )
 
+# With training.local_steps and with training.local_epochs.
+SCORING_RULES = (StepRule.PEERS_SCORED, StepRule.PEERS_SCORED_EPOCHS)
+
 
 @dataclass(frozen=True, slots=True)
 class PENSState:
@@ -58,6 +61,7 @@ class PENSState:
 class PENS(Settings):
     """Performance-based neighbor selection."""
 
+    local_epochs: ClassVar[bool] = True
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS, "stage_share": Range(0.1, 0.5)}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     stage_share: Annotated[float, Field(ge=0, le=1)] = 0.25  # of the rounds, scoring
@@ -104,20 +108,19 @@ class PENS(Settings):
             workers=len(available),
             count=self.peers if scoring else self.keep,
         )
-        exchange, verdict, rule = self._exchange(state, sources, scoring=scoring)
+        exchange, verdict = self._exchange(sources, scoring=scoring)
         receivers, columns = np.nonzero(sources >= 0)
         links = np.stack([receivers, sources[receivers, columns]], axis=1)
-        steps = np.where(observation.available, state.steps, 0).astype(np.int64)
         return state, Plan(
             exchange=exchange,
-            local_steps=steps,
+            local_steps=observation.fixed_steps(state.steps),
             decision=Decision(
                 links=links,
                 verdicts=np.full(len(links), verdict, dtype=np.int64),
                 link_time=observation.network.link_time(
                     links, np.bincount(links.ravel(), minlength=len(sources)), directed=True
                 ),
-                rule=rule,
+                rule=self._rule(state, observation, scoring=scoring),
             ),
         )
 
@@ -131,7 +134,7 @@ class PENS(Settings):
         stage_rounds = round(self.stage_share * rounds)
         horizon = any(done.share_done is not None for done in past)
         for done in past:
-            scored = done.rule is not None and done.rule.rule is StepRule.PEERS_SCORED
+            scored = done.rule is not None and done.rule.rule in SCORING_RULES
             first_stage = done.round_index <= stage_rounds
             if done.share_done is not None:
                 first_stage = done.share_done < self.stage_share
@@ -146,12 +149,8 @@ class PENS(Settings):
                 )
         return Lengthened({} if horizon else {"stage_rounds": stage_rounds}, {})
 
-    def _exchange(
-        self, state: PENSState, sources: IntArray, *, scoring: bool
-    ) -> tuple[Exchange, LinkVerdict, StepReason]:
-        numbers = {"steps": state.steps, "keep": self.keep}
+    def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict]:
         if scoring:
-            rule = StepReason(StepRule.PEERS_SCORED, {**numbers, "peers": self.peers})
             exchange: Exchange = PeerScoring(
                 candidates=sources,
                 keep=self.keep,
@@ -159,14 +158,21 @@ class PENS(Settings):
                 cost_per_candidate=self.score_cost,
                 symmetric=self.symmetric,
             )
-            return exchange, LinkVerdict.SCORED, rule
-        rule = StepReason(StepRule.PEERS_DRAWN, numbers)
+            return exchange, LinkVerdict.SCORED
         if self.symmetric:
             receivers, columns = np.nonzero(sources >= 0)
             pairs = np.stack([receivers, sources[receivers, columns]], axis=1)
             topology = topology_from(len(sources), pairs)
-            return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN, rule
-        return DirectedMixing(sources), LinkVerdict.DRAWN, rule
+            return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN
+        return DirectedMixing(sources), LinkVerdict.DRAWN
+
+    def _rule(self, state: PENSState, observation: Observation, *, scoring: bool) -> StepReason:
+        in_epochs = observation.epoch_steps is not None
+        numbers = {**observation.step_numbers(state.steps), "keep": self.keep}
+        if scoring:
+            return StepReason(SCORING_RULES[in_epochs], {**numbers, "peers": self.peers})
+        drawn = StepRule.PEERS_DRAWN_EPOCHS if in_epochs else StepRule.PEERS_DRAWN
+        return StepReason(drawn, numbers)
 
     def _often_kept(self, state: PENSState, owner: IntArray, allowed: BoolArray) -> BoolArray:
         """Peers kept more often than by chance; all peers for a worker that has no such peer."""

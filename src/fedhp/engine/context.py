@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
@@ -13,8 +16,11 @@ from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import ExchangeConfig, Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import topologies
+from fedhp.timing import epoch_steps
+from fedhp.types import IntArray
 from fedhp.world import World, build_world
 
+MOST_EPOCH_STEPS = 100_000  # of a worker in a round, as of training.local_steps
 TRANSFER_INTERVALS = 100_000  # of the links' changes in one transfer, at most
 
 
@@ -27,6 +33,9 @@ class PlanningContext:
     federation: Federation  # what the algorithm knows before the first round
     world: World
     transfer_share: float  # of a model's bytes that one transfer takes, compressed
+    # [N] the steps of training.local_epochs, of one step each where samples are not known; None:
+    # it is not set.
+    epoch_steps: IntArray | None
 
     @property
     def model_bytes(self) -> int:
@@ -78,15 +87,17 @@ def planning_context(
     *,
     model_bits: float,
     transfer_share: float | None = None,
+    samples: Sequence[int] | None = None,
     source: str = "",
 ) -> PlanningContext:
     """The context of an experiment whose model is not built; model_bits is its size, and
-    transfer_share what a transfer takes of it, where that is known."""
+    transfer_share what a transfer takes of it, where that is known. samples: of each worker."""
     part = experiment.algorithm
     algorithm = load_algorithm(part.name, part.settings, source=source)
     federation = federation_of(experiment, source=source)
     check_topology(algorithm, federation, experiment, source=source)
     check_exchange(experiment, algorithm, source=source)
+    check_local_epochs(experiment, algorithm, source=source)
     if transfer_share is None:
         transfer_share = nominal_share(experiment.exchange)
     return PlanningContext(
@@ -95,7 +106,50 @@ def planning_context(
         federation,
         world_of(experiment, model_bits=model_bits, source=source),
         transfer_share,
+        epoch_steps_of(experiment, samples or [1] * experiment.workers),
     )
+
+
+def epoch_steps_of(experiment: Experiment, samples: Sequence[int]) -> IntArray | None:
+    """What training.local_epochs is in steps, for workers with so many samples; 0: unknown."""
+    training, counts = experiment.training, np.array(samples, dtype=np.int64)
+    if training.local_epochs is None:
+        return None
+    steps = epoch_steps(counts, epochs=training.local_epochs, batch_size=training.batch_size)
+    return np.where(counts > 0, np.minimum(steps, MOST_EPOCH_STEPS), 0)
+
+
+def check_local_epochs(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
+) -> None:
+    """Refuse local epochs for an algorithm that has no use for them, or has steps of its own."""
+    epochs, name = experiment.training.local_epochs, experiment.algorithm.name
+    if epochs is None:
+        return
+    if not getattr(algorithm, "local_epochs", False):
+        built_in = isinstance(algorithm, Settings)
+        why = "it sets the steps by itself"
+        if averages_groups(algorithm):
+            why = "it trains by time"
+        raise ConfigError(
+            f"is {epochs:g}, but has no effect on {name!r}: {why}",
+            key="training.local_epochs",
+            source=source,
+            allowed="dpsgd, ldsgd, pens, adpsgd or fedhp with training.local_epochs"
+            + ("" if built_in else ", or your own with local_epochs = True in its class"),
+            fix="remove training.local_epochs"
+            + ("" if built_in else ", or use observation.epoch_steps (docs/own-parts.md)"),
+        )
+    for setting in ("steps", "initial_steps") if isinstance(algorithm, Settings) else ():
+        own = getattr(algorithm, setting, None)
+        if own is not None:
+            raise ConfigError(
+                f"the value {epochs:g} has no effect: algorithm.{setting} is {own}",
+                key="training.local_epochs",
+                source=source,
+                allowed=f"one of training.local_epochs and algorithm.{setting}",
+                fix="remove one of the two",
+            )
 
 
 def nominal_share(exchange: ExchangeConfig) -> float:

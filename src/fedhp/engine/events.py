@@ -273,6 +273,7 @@ class EventLoop:
             self.context.share_done(self.clock),
             topology=self.context.federation.topology_at(round_index),
             changing=self.context.federation.changing is not None,
+            epoch_steps=self.context.epoch_steps,
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=turn

@@ -171,6 +171,7 @@ class RoundLoop:
             share_done=self.context.share_done(last.clock),
             topology=self.context.federation.topology_at(round_index),
             changing=self.context.federation.changing is not None,
+            epoch_steps=self.context.epoch_steps,
         )
         state, plan = next_plan(
             self.algorithm, last.algorithm_state, observation=observation, reports=last.reports

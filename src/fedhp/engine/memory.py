@@ -46,12 +46,13 @@ def plan_memory(
     extra_state: int = 0,
     group_average: bool = False,
     executors: int,
+    batch_bytes: int = 0,
     source: str = "",
 ) -> Memory:
     """The memory the run needs; one that cannot fit is refused with the figure and a fix.
 
     extra_state counts what workers keep in the size of a model: it is there twice, since a round
-    can be given up.
+    can be given up. batch_bytes is what an augmented batch takes.
     """
     workers = experiment.workers
     links = count_links(experiment)
@@ -62,7 +63,7 @@ def plan_memory(
     rest = int(
         PROCESS
         + PER_EXECUTOR * executors
-        + 12 * 4 * model_size * executors
+        + (12 * 4 * model_size + batch_bytes) * executors
         + 2 * data_bytes
         + PER_LINK * links
         + 4 * 8 * tracked * workers

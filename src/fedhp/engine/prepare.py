@@ -17,11 +17,14 @@ from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
 from fedhp.algorithms.topology_checks import check_topology
-from fedhp.config import AttackConfig, ExchangeConfig, Experiment
+from fedhp.config import AttackConfig, AugmentationConfig, ExchangeConfig, Experiment
 from fedhp.data import load_data, partition
 from fedhp.engine.context import (
+    MOST_EPOCH_STEPS,
     PlanningContext,
     check_exchange,
+    check_local_epochs,
+    epoch_steps_of,
     extra_state,
     federation_of,
     momentum_of,
@@ -31,6 +34,7 @@ from fedhp.engine.context import (
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.attack import attackers_of, flipped_labels
+from fedhp.learn.augment import augmented_bytes, check_augmentation
 from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.names import TASKS
 from fedhp.learn.params import Layout, layout_of
@@ -98,6 +102,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         experiment.algorithm.name, experiment.algorithm.settings, source=source
     )
     check_exchange(experiment, algorithm, source=source)
+    check_local_epochs(experiment, algorithm, source=source)
     task = _build_task(experiment, source)
     if experiment.evaluation.per_class and type(task) is not Classification:
         raise ConfigError(
@@ -107,7 +112,17 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
             allowed="evaluation.per_class = true with task.name = 'classification'",
             fix="remove evaluation.per_class",
         )
+    if experiment.training.label_smoothing and type(task) is not Classification:
+        raise ConfigError(
+            f"is {experiment.training.label_smoothing:g}, but the task {experiment.task.name!r} "
+            "has a loss of its own",
+            key="training.label_smoothing",
+            source=source,
+            allowed="0, or task.name = 'classification'",
+            fix="remove training.label_smoothing, or smooth the labels in the loss of the task",
+        )
     dataset = task_data(task, source=source)
+    check_augmentation(experiment.augmentation, dataset.shape, source=source)
     parts = partition(
         dataset.train_targets,
         classes=dataset.classes,
@@ -118,6 +133,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         source=source,
     )
     parts, held_back = hold_back(parts, share=experiment.data.own_test or 0.0, seed=experiment.seed)
+    _check_epoch_steps(experiment, parts, source)
     attackers = attackers_of(experiment.attack, workers=experiment.workers, seed=experiment.seed)
     if experiment.attack.kind == "label_flip":
         dataset, parts = with_flipped_labels(dataset, parts, attackers, source=source)
@@ -132,6 +148,9 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         extra_state=len(extra_state(experiment, algorithm)),
         group_average=averages_groups(algorithm),
         executors=_executors(experiment, device),
+        batch_bytes=augmented_bytes(
+            experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
+        ),
         source=source,
     )
     facts = check_task(
@@ -143,9 +162,10 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         batch_norm=experiment.training.batch_norm,
         push_sum=pushes_sums(algorithm),
         tracking=tracks(algorithm),
+        epochs=experiment.training.batches == "epochs",
     )
     _check_fragments(algorithm, layout, source)
-    stacked = experiment.training.kernel == "auto" and dense_stack(task, initial, layout)
+    stacked = kernel_of(experiment) == "auto" and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
     check_topology(algorithm, federation, experiment, source=source)
@@ -162,6 +182,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         layout=layout,
         world=world,
         transfer_share=transfer_share(experiment.exchange, layout),
+        epoch_steps=epoch_steps_of(experiment, [len(part) for part in parts]),
         device=device,
         executors=_executors(experiment, device, alone=alone, stochastic=facts.stochastic),
         overlap=_overlap(experiment, facts),
@@ -169,6 +190,28 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         folders=(folder, os.getcwd()),
         attackers=attackers,
     )
+
+
+def _check_epoch_steps(experiment: Experiment, parts: list[IntArray], source: str) -> None:
+    """Refuse local epochs that take too many steps on some worker."""
+    training = experiment.training
+    most = max(len(part) for part in parts)
+    if training.local_epochs is not None and (
+        training.local_epochs * most > MOST_EPOCH_STEPS * training.batch_size
+    ):
+        raise ConfigError(
+            f"{training.local_epochs:g} epochs of {most:,} samples in batches of "
+            f"{training.batch_size} are too many steps in a round",
+            key="training.local_epochs",
+            source=source,
+            allowed=f"at most {MOST_EPOCH_STEPS:,} steps of every worker",
+            fix="lower training.local_epochs, or raise training.batch_size",
+        )
+
+
+def kernel_of(experiment: Experiment) -> str:
+    """training.kernel; augmented images go through one model at a time."""
+    return "worker" if experiment.augmentation.active else experiment.training.kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +236,11 @@ class ShardSpec:
     max_poisoned: int  # peers that robust mixing withstands
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
+    augmentation: AugmentationConfig
     per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
     momentum: float = 0.0  # of local SGD: 0 keeps no velocities
+    label_smoothing: float = 0.0
     group_average: bool = False  # workers keep what group averages need
     serves: bool = False  # workers keep the models that are tested apart from the current ones
 
@@ -228,7 +273,7 @@ def shard_spec_of(
         layout=prepared.layout,
         stochastic=prepared.facts.stochastic,
         batch_size=experiment.training.batch_size,
-        kernel=experiment.training.kernel,
+        kernel=kernel_of(experiment),
         device=prepared.device,
         executors=prepared.executors,
         overlap=prepared.overlap,
@@ -236,6 +281,8 @@ def shard_spec_of(
         per_class=bool(experiment.evaluation.per_class),
         held_back=tuple(held_back),
         momentum=momentum_of(experiment, prepared.algorithm),
+        augmentation=experiment.augmentation,
+        label_smoothing=experiment.training.label_smoothing,
         group_average=averages_groups(prepared.algorithm),
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,

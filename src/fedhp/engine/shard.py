@@ -23,6 +23,8 @@ from fedhp.engine.arrivals import PAIR_STATE, Arrivals
 from fedhp.engine.executor import Estimates, LocalTraining, Pending
 from fedhp.engine.prepare import ShardSpec
 from fedhp.engine.threads import ShardThreads
+from fedhp.learn.augment import Augmenter
+from fedhp.learn.batches import ShuffledEpochs
 from fedhp.learn.carried import track, unweigh, weigh
 from fedhp.learn.evaluate import ModelScore, score, score_outputs, score_peers
 from fedhp.learn.group_state import (
@@ -343,8 +345,7 @@ class Shard:
     ) -> tuple[int, float]:
         assert self.velocity is None
         target = self.mixed if training.phase else self.after
-        part = self.spec.parts[row]
-        rng = generator(self.spec.seed, Purpose.BATCHES, self.workers[row], *_batch_keys(training))
+        draw = self._drawing(row, training)
         steps = 0
 
         def batches() -> Iterator[Tensor]:
@@ -352,7 +353,7 @@ class Shard:
             while more():
                 check(self.stop)
                 steps += 1
-                yield self._to(part[rng.integers(len(part), size=self.spec.batch_size)])
+                yield self._to(draw(1)[0])
 
         loss = self._train_one(row, training, rows_of(target), None, batches=batches())
         check(self.stop)
@@ -628,13 +629,39 @@ class Shard:
                 stop=self.stop,
                 momentum=self.spec.momentum,
                 velocity=velocity,
+                augment=self._augmenter(row, training),
+                label_smoothing=self.spec.label_smoothing,
             )
 
     def _batches(self, rows: list[int], trainings: dict[int, LocalTraining]) -> list[Tensor]:
         return [self._training_batches(row, trainings[row]) for row in rows]
 
     def _training_batches(self, row: int, training: LocalTraining) -> Tensor:
-        return self._draw(Purpose.BATCHES, row, *_batch_keys(training), batches=training.steps)
+        return self._to(self._drawing(row, training)(training.steps))
+
+    def _drawing(self, row: int, training: LocalTraining) -> Callable[[int], IntArray]:
+        """Draws the next batches of a worker's training, [batches, batch]."""
+        part, size, column = self.spec.parts[row], self.spec.batch_size, self.spec.layout.position
+        seed, worker = self.spec.seed, self.workers[row]
+        if column is None:
+            rng = generator(seed, Purpose.BATCHES, worker, *_batch_keys(training))
+            return lambda batches: part[rng.integers(len(part), size=(batches, size))]
+        taken = self.after_counters[row]
+        stream = ShuffledEpochs(seed, worker, len(part), position=int(taken[column]))
+
+        def draw(batches: int) -> IntArray:
+            indices = part[stream.take(batches * size)].reshape(batches, size)
+            taken[column] = stream.position
+            return indices
+
+        return draw
+
+    def _augmenter(self, row: int, training: LocalTraining) -> Augmenter | None:
+        settings, worker = self.spec.augmentation, self.workers[row]
+        if not settings.active:
+            return None
+        keys = _batch_keys(training)
+        return Augmenter(settings, generator(self.spec.seed, Purpose.AUGMENTATION, worker, *keys))
 
     def _train_stacked(
         self,
@@ -654,6 +681,7 @@ class Shard:
             stop=self.stop,
             momentum=self.spec.momentum,
             velocity=velocity,
+            label_smoothing=self.spec.label_smoothing,
         )
         return dict(zip(rows, losses.tolist(), strict=True))
 

@@ -69,6 +69,7 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
         share_done=context.share_done(0.0),
         topology=context.federation.topology_at(1),
         changing=context.federation.changing is not None,
+        epoch_steps=context.epoch_steps,
     )
     state = algorithm.start(context.federation)
     if isinstance(algorithm, Algorithm):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhp.errors import Interrupted
 from fedhp.learn.params import Replica
-from fedhp.learn.task import Task
+from fedhp.learn.task import Task, smoothed_loss
 
 VARIANCE_BATCHES = 3
 
@@ -61,21 +61,27 @@ def train(
     stop: Callable[[], bool],
     momentum: float = 0.0,
     velocity: Tensor | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
+    label_smoothing: float = 0.0,
 ) -> float:
     """One SGD step per batch, in place; the mean loss (NaN if there is none). batches may be a
     tensor [steps, batch], or draw them one by one.
 
     With momentum, velocity [trainable columns] is the worker's own and changes in place:
-    v = momentum v + gradient, x -= learning_rate v.
+    v = momentum v + gradient, x -= learning_rate v. augment changes the inputs of a step;
+    label_smoothing is that of cross-entropy.
     """
     replica.module.train()
+    loss_of = smoothed_loss(label_smoothing) if label_smoothing else task.loss
     weights = [tensor.data for tensor in replica.trained]
     velocities = [] if velocity is None else replica.views(velocity)
     total, steps = torch.zeros((), device=samples.inputs.device), 0
     for batch in batches:
         check(stop)
         inputs, targets = samples.take(batch)
-        loss = task.loss(replica.forward(inputs), targets)
+        if augment is not None:
+            inputs = augment(inputs)
+        loss = loss_of(replica.forward(inputs), targets)
         torch.autograd.backward(loss)
         total += loss.detach()
         gradients = [tensor.grad for tensor in replica.trained]

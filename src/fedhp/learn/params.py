@@ -2,7 +2,8 @@
 
 Columns: trainable parameters, then frozen ones, what travels along with a model (`carried`), and
 float buffers (BatchNorm's running statistics). The first `mixed` columns travel to neighbors; the
-rest stay with the worker. Integer buffers (BatchNorm's counters) stay, in a matrix of their own.
+rest stay with the worker. Integers (BatchNorm's counters, the position in the stream of shuffled
+samples) stay, in a matrix of their own.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Layout:
     width: int  # all columns
     counter_width: int
     carried: tuple[Slot, ...] = ()  # columns of no tensor of the module: what an exchange needs
+    position: int | None = None  # the counter of the samples taken, with training.batches = epochs
 
     @property
     def sent_slots(self) -> tuple[Slot, ...]:
@@ -68,12 +70,17 @@ class Layout:
 
 
 def layout_of(
-    module: nn.Module, *, batch_norm: str, push_sum: bool = False, tracking: bool = False
+    module: nn.Module,
+    *,
+    batch_norm: str,
+    push_sum: bool = False,
+    tracking: bool = False,
+    epochs: bool = False,
 ) -> Layout:
     """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm).
 
     push_sum: a scalar weight is carried. tracking: a side vector is, and the last change of the
-    worker's own model stays with it.
+    worker's own model stays with it. epochs: so does its position in the stream of its samples.
     """
     parameters = list(module.named_parameters())
     trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
@@ -99,14 +106,16 @@ def layout_of(
     if tracking:
         carried.append(Slot(LAST_CHANGE, (trained,), width, width + trained))
         width += trained
+    counter_width = counters[-1].stop if counters else 0
     return Layout(
         slots=slots,
         counters=counters,
         trainable=trained,
         mixed=mixed,
         width=width,
-        counter_width=counters[-1].stop if counters else 0,
+        counter_width=counter_width + epochs,
         carried=tuple(carried),
+        position=counter_width if epochs else None,
     )
 
 

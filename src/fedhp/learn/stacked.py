@@ -59,6 +59,7 @@ class DenseStack:
         stop: Callable[[], bool],
         momentum: float = 0.0,
         velocity: Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
         """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses.
 
@@ -79,6 +80,7 @@ class DenseStack:
             picks,
             rates[order].to(rows),
             active,
+            label_smoothing,
         )
         if velocity is None:
             total = _compiled(_train)(rows, *arguments)
@@ -182,6 +184,7 @@ def _train(
     picks: Tensor,
     rates: Tensor,
     active: list[int],
+    smoothing: float,
 ) -> Tensor:
     """DenseStack.train: step k for the first active[k] workers. Returns the sums of losses."""
     layers: list[Tensor] = []
@@ -201,7 +204,7 @@ def _train(
         now = [weight[:count] for weight in weights]
         shift = [bias[:count] for bias in biases]
         inputs = flat.view(count, size, -1).transpose(1, 2)
-        activations, logs, error = _forward(inputs, targets[step, :count], now, shift)
+        activations, logs, error = _forward(inputs, targets[step, :count], now, shift, smoothing)
         total[:count] -= logs.sum(dim=2)
         error *= scale[:count]
         for above in range(len(now)):
@@ -229,6 +232,7 @@ def _train_with_momentum(
     picks: Tensor,
     rates: Tensor,
     active: list[int],
+    smoothing: float,
 ) -> Tensor:
     """`_train` with v = momentum v + gradient, x -= rate v."""
     layers: list[Tensor] = []
@@ -248,7 +252,9 @@ def _train_with_momentum(
         speed = [part[:count] for part in moving]
         weights, biases = now[0::2], now[1::2]
         inputs = flat.view(count, size, -1).transpose(1, 2)
-        activations, logs, error = _forward(inputs, targets[step, :count], weights, biases)
+        activations, logs, error = _forward(
+            inputs, targets[step, :count], weights, biases, smoothing
+        )
         total[:count] -= logs.sum(dim=2)
         error /= size
         for above in range(len(weights)):
@@ -268,18 +274,28 @@ def _train_with_momentum(
 
 
 def _forward(
-    inputs: Tensor, targets: Tensor, weights: list[Tensor], biases: list[Tensor]
+    inputs: Tensor,
+    targets: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    smoothing: float = 0.0,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Inputs of every layer, log-likelihoods [A, 1, batch], and batch times the gradient at the
-    outputs. inputs are [A, features, batch], targets [A, 1, batch]."""
+    outputs. inputs are [A, features, batch], targets [A, 1, batch]. With smoothing, this share of
+    a target is spread over all classes."""
     activations = [inputs]
     for index in range(len(weights)):
         output = torch.baddbmm(biases[index], weights[index], activations[-1])
         activations.append(output.relu_() if index + 1 < len(weights) else output)
     logs = torch.log_softmax(activations.pop(), dim=1)
     likelihood = logs.gather(1, targets)
+    if smoothing > 0:
+        spread = logs.mean(dim=1, keepdim=True)
+        likelihood = (1.0 - smoothing) * likelihood + smoothing * spread
     error = logs.exp_()
-    error.scatter_add_(1, targets, torch.full_like(likelihood, -1.0))
+    error.scatter_add_(1, targets, torch.full_like(likelihood, smoothing - 1.0))
+    if smoothing > 0:
+        error -= smoothing / error.shape[1]
     return activations, likelihood, error
 
 

@@ -6,6 +6,7 @@ once on a few samples before any work starts.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -77,6 +78,11 @@ class Classification:
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
         """The share of samples whose largest output is the right class."""
         return int((outputs.argmax(dim=1) == targets).sum()) / len(targets)
+
+
+def smoothed_loss(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """The training loss of Classification with training.label_smoothing."""
+    return functools.partial(functional.cross_entropy, label_smoothing=label_smoothing)
 
 
 def make_task(

@@ -46,6 +46,9 @@ class Measured:
         self.workers = int(run.meta("workers"))
         self.model_bytes = int(run.meta("model_bytes"))
         self.transfer_share = float(run.meta("transfer_share") or 1.0)
+        # Of each worker; not all of them may be known on a network.
+        samples = [*(run.meta("samples") or ()), *[0] * self.workers]
+        self.samples: list[int] = samples[: self.workers]
         self.step_time = self._of_workers("step_time")
         self.bandwidth = self._of_workers("bandwidth")
         self.train_loss = self._of_workers("train_loss")

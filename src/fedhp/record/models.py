@@ -87,6 +87,7 @@ class RunModels:
             batch_norm=self._experiment.training.batch_norm,
             push_sum=pushes_sums(algorithm),
             tracking=tracks(algorithm),
+            epochs=self._experiment.training.batches == "epochs",
         )
         self._check(layout, row, counters)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())

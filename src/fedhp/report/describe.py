@@ -34,7 +34,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         (
             "training",
             f"learning rate {rate:g}{_schedule(training)}, "
-            f"batch {training['batch_size']}, {count(training['local_steps'], 'local step')} "
+            f"batch {training['batch_size']}{_samples(experiment)}, {_local(training)} "
             f"if the algorithm does not choose",
         ),
         ("evaluation", _evaluation(experiment["evaluation"], run.meta("metric"))),
@@ -73,6 +73,27 @@ def _schedule(training: Mapping[str, Any]) -> str:
     warmup = training.get("warmup", 0.0)
     length = f"{warmup:g} s" if by_time else count(int(warmup), "round")
     return text + (f" (warm-up of {length})" if warmup else "")
+
+
+def _local(training: Mapping[str, Any]) -> str:
+    epochs = training.get("local_epochs")
+    if epochs is None:
+        return count(training["local_steps"], "local step")
+    return f"{epochs:g} local epoch{'' if epochs == 1 else 's'}"
+
+
+def _samples(experiment: Mapping[str, Any]) -> str:
+    """What is unusual about the samples that a step sees."""
+    training, changes = experiment["training"], experiment.get("augmentation", {})
+    parts = [" by shuffled epochs"] if training.get("batches") == "epochs" else []
+    if changes.get("crop"):
+        parts.append(f"images cropped by up to {count(changes['crop'], 'pixel')}")
+    if changes.get("flip"):
+        parts.append("images flipped at random")
+    if training.get("label_smoothing"):
+        parts.append(f"label smoothing {training['label_smoothing']:g}")
+    text = ", ".join(parts)
+    return text if not text or text.startswith(" ") else f", {text}"
 
 
 def _exchange(settings: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ Every number is read from the record; which sentences appear depends on what the
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedhp.algorithms.fedhp import FedHP
@@ -176,6 +177,20 @@ def _rule_words(view: RoundView) -> str:
                 f"after {seconds(deadline)}. The others get the steps that fit into that time, but "
                 f"at least one, even if it takes longer."
             )
+        case StepRule.FIXED_EPOCHS:
+            return f"Every worker takes {_epochs(numbers)}, independent of its speed."
+        case StepRule.EPOCH_PHASE:
+            return f"Local phase: {_epochs(numbers)}, and one more before the exchange."
+        case StepRule.PEERS_SCORED_EPOCHS:
+            return (
+                f"Every worker takes {_epochs(numbers)}. First stage: it scores "
+                f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
+            )
+        case StepRule.PEERS_DRAWN_EPOCHS:
+            return (
+                f"Every worker takes {_epochs(numbers)}. Second stage: it averages with "
+                f"{numbers['keep']} random peers of those it kept more often than by chance."
+            )
         case StepRule.FIXED_STEPS:
             return f"Every worker takes {numbers['steps']} steps, independent of its speed."
         case StepRule.LOCAL_PHASE:
@@ -214,6 +229,10 @@ def _rule_words(view: RoundView) -> str:
                 f"Everyone waits for the transfer, then trains for {seconds(deadline)} until the "
                 f"deadline.{carried}"
             )
+
+
+def _epochs(numbers: Mapping[str, int]) -> str:
+    return f"the local epochs of its own samples ({numbers['least']} to {numbers['most']} steps)"
 
 
 def _steps_by_device(view: RoundView) -> str:

@@ -17,6 +17,8 @@ from fedhp.types import LinkVerdict, StepReason, StepRule
 from unit.report.conftest import Runs
 from unit.report.runs import make_run, query, wide_run
 
+LOCAL_EPOCHS = {"local_epochs": 0.2, "batch_size": 8}
+
 
 def said(folder: Path, round_index: int) -> dict[str, str]:
     with RunReader(folder) as run:
@@ -226,7 +228,7 @@ def test_literal_planner_and_fill_say_their_rule(runs: Runs) -> None:
 
 
 def test_a_recorded_rule_is_read_back(runs: Runs, tmp_path: Path) -> None:
-    numbers = {"steps": 30, "tried": 25, "peers": 10, "keep": 3}
+    numbers = {"steps": 30, "tried": 25, "peers": 10, "keep": 3, "least": 2, "most": 9}
     for rule in StepRule:
         used = {name: value for name, value in numbers.items() if f"{{{name}}}" in rule}
         reason = StepReason(rule, used)
@@ -234,7 +236,21 @@ def test_a_recorded_rule_is_read_back(runs: Runs, tmp_path: Path) -> None:
         assert StepReason.parse(str(reason)) == reason
     limit = make_run(tmp_path / "limit", "free_links", rounds=2)
     assert "every finished step of any worker moves it at once" in " ".join(said(limit, 2).values())
-    every = (*runs.comparison, runs.plus, runs.plus_waiting, runs.fill, runs.literal, limit)
+    in_epochs = [
+        make_run(tmp_path / name, name, rounds=2, settings=settings, training=LOCAL_EPOCHS)
+        for name, settings in (("dpsgd", {}), ("ldsgd", {}), ("pens", {"stage_share": 0.5}))
+    ]
+    for folder in in_epochs:
+        assert "the local epochs of its own samples" in " ".join(said(folder, 1).values())
+    every = (
+        *runs.comparison,
+        *in_epochs,
+        runs.plus,
+        runs.plus_waiting,
+        runs.fill,
+        runs.literal,
+        limit,
+    )
     texts = {text for folder in every for (text,) in query(folder, "SELECT rule FROM rounds")}
     found = [StepReason.parse(text) for text in texts]
     assert {reason.rule for reason in found if reason} >= {*StepRule} - {StepRule.FILL_PACE}

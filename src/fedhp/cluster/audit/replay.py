@@ -61,10 +61,10 @@ class RunReplayer:
             return copies
         if len(silent) > 1:
             return f"the links between workers {silent} are unknown: none of them reported"
-        for worker, source in self._catch_ups():
+        for worker, source, position in self._catch_ups():
             if self._versions[source] != self._last:
                 return f"worker {worker} took the model of worker {source}, which is unknown"
-            self._copy_model(worker, source)
+            self._copy_model(worker, source, position)
         for worker in done.participants:
             if self._versions[worker] != self._last and not self._take_unreported(worker):
                 return f"the model that worker {worker} began with is unknown"
@@ -202,21 +202,25 @@ class RunReplayer:
 
     # --- models ----------------------------------------------------------------------------
 
-    def _catch_ups(self) -> Iterator[tuple[int, int]]:
-        """Who took the last committed model from whom, in the order of time."""
+    def _catch_ups(self) -> Iterator[tuple[int, int, int]]:
+        """Who took the last committed model from whom, and where it is in the stream of its
+        samples, in the order of time."""
         events = [
-            (float(event["at"]), name, str(event["peer"]))
+            (float(event["at"]), name, str(event["peer"]), int(event.get("position", 0)))
             for name, events in self._timeline.worker_events.items()
             for event in events
             if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
         ]
         numbers = self._timeline.worker_numbers
-        return ((numbers[name], numbers[peer]) for _, name, peer in sorted(events))
+        return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
-    def _copy_model(self, worker: int, source: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own."""
-        width = self._prepared.layout.mixed
+    def _copy_model(self, worker: int, source: int, position: int) -> None:
+        """What is sent is the other's; the rest stays the worker's own. A worker that was started
+        again may have lost the position of its last round."""
+        width, column = self._prepared.layout.mixed, self._prepared.layout.position
         state = _copied(self._engine.state())
+        if column is not None:
+            state["counters"][worker, column] = position
         state["models"][worker, :width] = state["models"][source, :width]
         self._engine.load(state)
         self._versions[worker] = self._last

@@ -441,7 +441,12 @@ class CoordinatorRoundLoop:
         self.state.settle_versions(participants)
         restarted = self.state.restarting()
         return await asyncio.to_thread(
-            planner.plan, coming, present, self.state.step_times(), restarted=restarted
+            planner.plan,
+            coming,
+            present,
+            self.state.step_times(),
+            restarted=restarted,
+            epoch_steps=self.state.epoch_steps(),
         )
 
     def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:

@@ -105,8 +105,10 @@ class RoundPlanner:
         step_time: FloatArray,
         *,
         restarted: Sequence[int] = (),
+        epoch_steps: IntArray | None = None,
     ) -> PlannedRound:
-        """The next round for the present workers, [N]; step_time [N] is their last one.
+        """The next round for the present workers, [N]; step_time [N] is their last one, and
+        epoch_steps [N] what their local epochs take, where the experiment has them.
         restarted: workers that begin again with the initial model, in a run of group averages."""
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
@@ -122,6 +124,7 @@ class RoundPlanner:
             ),
             topology=self.stage.federation.topology_at(round_index),
             changing=self.stage.federation.changing is not None,
+            epoch_steps=epoch_steps,
         )
         reports = self.reports or first_reports(self.step_time)
         state = self.state

@@ -49,9 +49,9 @@ from fedhp.cluster.protocol.versions import knows_no_tickets, works_with
 from fedhp.cluster.security.name_bindings import NameBindings
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
-from fedhp.engine.context import planning_context
+from fedhp.engine.context import epoch_steps_of, planning_context
 from fedhp.engine.until import StopCondition
-from fedhp.types import FloatArray, GroupAverage
+from fedhp.types import FloatArray, GroupAverage, IntArray
 
 LOG = logging.getLogger("fedhp.coordinator")
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
@@ -150,6 +150,7 @@ class CoordinatorState:
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
         self._model_sizes: dict[int, int] = {}  # bytes, as each worker says
+        self._samples: dict[int, int] = {}  # likewise
         self._waited_in_vain: dict[int, set[int]] = {}  # partners of a swap, and who waited
         self._catch_up_waits: dict[int, int] = {}  # of workers that were ordered to catch up
         self._interrupted_phase: Phase | None = None
@@ -374,7 +375,7 @@ class CoordinatorState:
         self.without_tickets = tuple(sorted(others | old))
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
-        self.record.note_samples(member.worker, request.samples)
+        self._note_samples(member, request.samples)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
         if request.fedhp != __version__:
@@ -444,12 +445,23 @@ class CoordinatorState:
             self.waiting.wake_without_model()
         if request.model_bytes and member.worker not in self._model_sizes:
             self._model_sizes[member.worker] = request.model_bytes
-            self.record.note_samples(member.worker, request.samples)
             self.notify()
+        self._note_samples(member, request.samples)
         if self.survey is not None and request.surveyed:
             self.survey.add(member.worker, request.surveyed)
             self._links_tried(member, request.surveyed, round_index=self.round_index + 1)
             self.notify()
+
+    def _note_samples(self, member: Member, samples: int) -> None:
+        """How much data a member has; 0 in the Join of a process that has not read it yet."""
+        if samples or member.worker not in self._samples:
+            self._samples[member.worker] = samples
+            self.record.note_samples(member.worker, samples)
+
+    def epoch_steps(self) -> IntArray | None:
+        """The steps of training.local_epochs, [N]. Who has a step time has said its samples."""
+        workers = range(self.experiment.workers)
+        return epoch_steps_of(self.experiment, [self._samples.get(worker, 0) for worker in workers])
 
     def _believable_step_time(self, member: Member, claimed: float) -> float:
         """What a member says of its steps counts before its first report, and after a report that
@@ -884,6 +896,7 @@ class CoordinatorState:
                 member.worker,
                 round_index=round_index,
                 present=np.isin(np.arange(self.experiment.workers), alive),
+                epoch_steps=self.epoch_steps(),
             )
             self.turns[member.worker] = turn
         partner = turn.action.partner

@@ -22,7 +22,7 @@ from fedhp.engine.events import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
-from fedhp.types import Action, BoolArray, Decision, LinkVerdict, RoundRecord, Timing
+from fedhp.types import Action, BoolArray, Decision, IntArray, LinkVerdict, RoundRecord, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,16 @@ class TurnPlanner:
         self.ended: list[tuple[TurnOrder, wire.RoundReport]] = []
         self._network: tuple[int, Network] | None = None  # as of which round
 
-    def next_turn(self, worker: int, *, round_index: int, present: BoolArray) -> TurnOrder:
-        """The next turn of a free worker; present [N] says who else is alive."""
+    def next_turn(
+        self,
+        worker: int,
+        *,
+        round_index: int,
+        present: BoolArray,
+        epoch_steps: IntArray | None = None,
+    ) -> TurnOrder:
+        """The next turn of a free worker; present [N] says who else is alive, epoch_steps [N] what
+        the local epochs take."""
         self.turn[worker] += 1
         number = int(self.turn[worker])
         rate = rate_at(self.stage, round_index, self.clock)
@@ -69,6 +77,7 @@ class TurnPlanner:
             network,
             topology=self.stage.federation.topology_at(round_index),
             changing=self.stage.federation.changing is not None,
+            epoch_steps=epoch_steps,
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=number

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -334,10 +334,19 @@ class Learner:
         self.committed = committed
 
     def with_received(self, row: Row) -> StoredModel:
-        """A peer's model, completed with the parts of the own one that are never sent."""
+        """A peer's model, completed with the parts of the own one that are never sent: of the
+        newest stored one, if this process has not continued from any yet."""
         model = self._current()
+        newest = self.store.get(self.store.attempts()[-1])
+        if self.committed == INITIAL and newest is not None:
+            model = replace(model, row=newest.row.copy(), counters=newest.counters.copy())
         model.row[: self.layout.mixed] = row
         return model
+
+    def position(self, model: StoredModel) -> dict[str, int]:
+        """Where a model's worker is in the stream of its samples, for the history."""
+        column = self.layout.position
+        return {} if column is None else {"position": int(model.counters[column])}
 
     def current(self) -> Row:
         """The part of the current model that is sent."""

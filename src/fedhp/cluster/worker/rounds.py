@@ -442,7 +442,8 @@ class OrderExecutor:
             model = learner.with_received(row)
             await learner.run(learner.store.write, committed, model, keeping=committed)
             learner.load(committed, model)
-            session.note("caught_up", {**committed.to_facts(), "peer": peer.name})
+            facts = {**committed.to_facts(), "peer": peer.name, **learner.position(model)}
+            session.note("caught_up", facts)
             return True
         return False
 

@@ -43,7 +43,10 @@ PLANNERS = (
     "pens",
 )
 FOLLOWING = ("dpsgd", "ldsgd")  # they mix on a ring, or on the topology where it is asked for
-ALLOWED = "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps"
+ALLOWED = (
+    "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps or "
+    "training.local_epochs"
+)
 DEFAULT_SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
 SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
 
@@ -51,6 +54,7 @@ _TRAINS = "other models would be trained, and the measurements of these would no
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
     "data": _TRAINS,
+    "augmentation": _TRAINS,
     "exchange": _TRAINS,
     "attack": _TRAINS,
     "model": _TRAINS,
@@ -261,7 +265,7 @@ def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Exper
 def _check_key(key: str, *, source: str) -> None:
     why = REFUSED.get(key) or REFUSED.get(key.partition(".")[0], "")
     fix = "remove it, or start a new run with it"
-    if key == "training.local_steps":
+    if key in ("training.local_steps", "training.local_epochs"):
         return
     if key in ("algorithm", "algorithm.name"):
         why, fix = "the planner is chosen with --planner", "write --planner NAME"
@@ -309,6 +313,8 @@ def _default_planners(base: Experiment) -> list[str]:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
     planners = [name for name in PLANNERS if plain or not name.startswith("adpsgd")]
+    if base.training.local_epochs is not None:
+        planners = [name for name in planners if ":steps=" not in name]
     if base.topology.name in ADDED_NAMES:
         return [*(name for name in planners if name not in FOLLOWING), *on_topology]
     return planners
@@ -331,6 +337,7 @@ def _context(experiment: Experiment, measured: Measured, *, source: str) -> Plan
         experiment,
         model_bits=8.0 * measured.model_bytes,
         transfer_share=measured.transfer_share,
+        samples=measured.samples,
         source=source,
     )
     try_algorithm(context, source=source)

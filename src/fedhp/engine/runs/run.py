@@ -30,7 +30,7 @@ from fedhp.algorithms.base import (
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
 from fedhp.engine.arrivals import PAIR_STATE
-from fedhp.engine.context import extra_state
+from fedhp.engine.context import epoch_steps_of, extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
@@ -48,6 +48,7 @@ from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoin
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store, description
+from fedhp.timing import median_steps
 from fedhp.types import RoundRecord, StepReason
 
 EXPERIMENT = "experiment.toml"
@@ -360,7 +361,9 @@ def _check_space(prepared: Prepared, folder: Path) -> None:
     rounds = experiment.rounds
     if experiment.horizon is not None:  # rounds at least as long as the slowest worker's steps
         slowest = float(prepared.world.devices.mean.max())
-        rounds = int(experiment.horizon / (experiment.training.local_steps * slowest))
+        steps = prepared.epoch_steps
+        fixed = experiment.training.local_steps if steps is None else int(steps.min())
+        rounds = int(experiment.horizon / (fixed * slowest))
     records = rounds * round_bytes(experiment.workers, links)
     mapped = prepared.memory.models if prepared.memory.mapped else 0
     check_free_space(
@@ -485,11 +488,12 @@ def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Leng
             f"the algorithm {experiment.algorithm.name!r} may use the number of rounds",
             hint="if it does not, set uses_rounds = False in its class",
         )
+    steps = epoch_steps_of(experiment, store.meta("samples") or ())
     return algorithm.lengthen(
         _past_rounds(store, experiment.horizon),
         workers=experiment.workers,
         rounds=experiment.rounds,
-        local_steps=experiment.training.local_steps,
+        local_steps=experiment.training.local_steps if steps is None else median_steps(steps),
     )
 
 
