@@ -114,18 +114,43 @@ class DataConfig(ConfigSection):
 
 
 class TrainingConfig(ConfigSection):
-    """Local SGD, the same for every algorithm."""
+    """Local training, the same for every algorithm."""
 
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     learning_rate: Positive = 0.1
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     decay_by: Literal["round", "time"] = "round"
     decay_seconds: Positive = 10.0  # virtual time per decay, with decay_by = "time"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of local SGD; never exchanged
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of SGD
+    nesterov: bool = False  # SGD with Nesterov's momentum
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0  # sgd: in the gradient; adamw: decoupled
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # AdamW
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999  # AdamW
+    epsilon: Positive = 1e-8  # AdamW
+    clip_norm: Positive | None = None  # of the gradient, at most
+    proximal: Annotated[float, Field(ge=0)] = 0.0  # FedProx's mu
+    optimizer_state: Literal["keep", "reset", "mix"] = "keep"  # what an exchange does to it
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> TrainingConfig:
+        other = {"sgd": ("beta1", "beta2", "epsilon"), "adamw": ("momentum", "nesterov")}
+        for name in other[self.optimizer]:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                shown = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+                owner = "adamw" if self.optimizer == "sgd" else "sgd"
+                raise wrong_setting(
+                    name,
+                    f"the value {shown} has no effect: training.optimizer is {self.optimizer!r}",
+                    allowed=f"training.{name} with training.optimizer = {owner!r} only",
+                    fix=f"remove training.{name}, or set training.optimizer = {owner!r}",
+                )
+        return self
 
 
 class EvaluationConfig(ConfigSection):
@@ -477,7 +502,16 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 # the same tables, and a worker of the release before can read them.
 ADDED = (
     "world.bandwidth.during_transfer",
+    "training.optimizer",
     "training.momentum",
+    "training.nesterov",
+    "training.weight_decay",
+    "training.beta1",
+    "training.beta2",
+    "training.epsilon",
+    "training.clip_norm",
+    "training.proximal",
+    "training.optimizer_state",
     "world.bandwidth.uplink",
     "world.bandwidth.downlink",
     "world.bandwidth.jitter",
@@ -753,6 +787,13 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "data.name": {"data.split": ("emnist",), "data.options": ()},
     "training.decay_by": {"training.decay_seconds": ("time",)},
+    "training.optimizer": {
+        "training.momentum": ("sgd",),
+        "training.nesterov": ("sgd",),
+        "training.beta1": ("adamw",),
+        "training.beta2": ("adamw",),
+        "training.epsilon": ("adamw",),
+    },
     "exchange.compression": {"exchange.topk_share": ("topk",)},
     "exchange.robust": {"exchange.clip": ("clip",), "exchange.radius": ("clip",)},
     "attack.kind": {

@@ -25,6 +25,7 @@ from fedhp.learn.local import (
     check,
     sample_variance,
 )
+from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
@@ -57,12 +58,13 @@ class DenseStack:
         batches: list[Tensor],
         rates: Tensor,
         stop: Callable[[], bool],
-        momentum: float = 0.0,
-        velocity: Tensor | None = None,
+        optimizer: Optimizer = PLAIN_SGD,
+        velocity: int = 0,
     ) -> Tensor:
         """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses.
 
-        With momentum, velocity has a row for every row, and changes in place as in learn/local.
+        With momentum the columns from `velocity` on are the velocities, which change as in
+        learn/optimizer.
         """
         check(stop)
         order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
@@ -80,10 +82,12 @@ class DenseStack:
             rates[order].to(rows),
             active,
         )
-        if velocity is None:
-            total = _compiled(_train)(rows, *arguments)
+        decay = optimizer.weight_decay
+        if not optimizer.momentum:
+            total = _compiled(_train)(rows, decay, *arguments)
         else:
-            total = _compiled(_train_with_momentum)(rows, velocity, momentum, *arguments)
+            kind = (velocity, optimizer.momentum, optimizer.nesterov, decay)
+            total = _compiled(_train_with_momentum)(rows, *kind, *arguments)
         losses = torch.empty_like(total)
         losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
@@ -91,7 +95,8 @@ class DenseStack:
     def estimate(
         self, before: Tensor, after: Tensor, samples: Samples, *, probe: Tensor
     ) -> list[Estimate]:
-        """The estimators of learn/local.estimate for all workers; probe is [A, batches, batch]."""
+        """The estimators of learn/local.estimate for all workers; probe is [A, batches, batch].
+        before and after are the trained columns alone."""
         share = probe.shape[1] - VARIANCE_BATCHES
         minis, losses = zip(
             *(self._gradients(before, samples, probe[:, k]) for k in range(VARIANCE_BATCHES)),
@@ -174,6 +179,7 @@ def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
 
 def _train(
     rows: Tensor,
+    decay: float,
     chosen: Tensor,
     spans: list[tuple[int, int]],
     shapes: list[tuple[int, int]],
@@ -191,6 +197,7 @@ def _train(
     targets = labels[picks].unsqueeze(2)
     total = torch.zeros([len(chosen), 1], device=rows.device)
     scale = (-rates / picks.shape[2]).view(-1, 1, 1)
+    kept = (1 - decay * rates).view(-1, 1, 1)
     size = picks.shape[2]
     # One buffer for all batches: new memory of this size costs more than filling it.
     buffer = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
@@ -209,6 +216,9 @@ def _train(
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(now[index], error, below) if index > 0 else error
+            if decay > 0:
+                now[index] *= kept[:count]
+                shift[index] *= kept[:count]
             now[index].baddbmm_(error, below.transpose(1, 2))
             shift[index] += error.sum(dim=2, keepdim=True)
             error = passed
@@ -219,8 +229,10 @@ def _train(
 
 def _train_with_momentum(
     rows: Tensor,
-    velocity: Tensor,
+    velocity: int,
     momentum: float,
+    nesterov: bool,
+    decay: float,
     chosen: Tensor,
     spans: list[tuple[int, int]],
     shapes: list[tuple[int, int]],
@@ -230,12 +242,14 @@ def _train_with_momentum(
     rates: Tensor,
     active: list[int],
 ) -> Tensor:
-    """`_train` with v = momentum v + gradient, x -= rate v."""
+    """`_train` with v = momentum v + gradient, x -= rate v; the gradient has the decay in it, and
+    Nesterov's x -= rate (gradient + momentum v)."""
     layers: list[Tensor] = []
     moving: list[Tensor] = []
     for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
         layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
-        moving.append(velocity[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+        speeds = rows[:, velocity + span[0] : velocity + span[1]]
+        moving.append(speeds.index_select(0, chosen).view(-1, *shape))
     targets = labels[picks].unsqueeze(2)
     total = torch.zeros([len(chosen), 1], device=rows.device)
     size = picks.shape[2]
@@ -256,14 +270,25 @@ def _train_with_momentum(
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(weights[index], error, below) if index > 0 else error
-            speed[2 * index].baddbmm_(error, below.transpose(1, 2), beta=momentum)
-            speed[2 * index + 1].mul_(momentum).add_(error.sum(dim=2, keepdim=True))
+            if nesterov:
+                slopes = [torch.bmm(error, below.transpose(1, 2)), error.sum(dim=2, keepdim=True)]
+                for which, slope in enumerate(slopes):
+                    layer, part = now[2 * index + which], speed[2 * index + which]
+                    slope.add_(layer, alpha=decay)
+                    part.mul_(momentum).add_(slope)
+                    layer.addcmul_(slope.add_(part, alpha=momentum), factors[:count])
+            else:
+                speed[2 * index].baddbmm_(error, below.transpose(1, 2), beta=momentum)
+                speed[2 * index + 1].mul_(momentum).add_(error.sum(dim=2, keepdim=True))
             error = passed
-        for layer, part in zip(now, speed):  # noqa: B905
-            layer.addcmul_(part, factors[:count])
+        if not nesterov:
+            for layer, part in zip(now, speed):  # noqa: B905
+                if decay > 0:
+                    part.add_(layer, alpha=decay)
+                layer.addcmul_(part, factors[:count])
     for span, layer, part in zip(spans, layers, moving):  # noqa: B905
         rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
-        velocity[:, span[0] : span[1]].index_copy_(0, chosen, part.flatten(1))
+        rows[:, velocity + span[0] : velocity + span[1]].index_copy_(0, chosen, part.flatten(1))
     return total.squeeze(1)
 
 

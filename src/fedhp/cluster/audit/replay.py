@@ -214,10 +214,12 @@ class RunReplayer:
         return ((numbers[name], numbers[peer]) for _, name, peer in sorted(events))
 
     def _copy_model(self, worker: int, source: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own."""
-        width = self._prepared.layout.mixed
+        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
+        again (learner.py)."""
+        layout = self._prepared.layout
         state = _copied(self._engine.state())
-        state["models"][worker, :width] = state["models"][source, :width]
+        state["models"][worker, layout.state] = 0.0
+        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
         self._engine.load(state)
         self._versions[worker] = self._last
 

@@ -334,8 +334,10 @@ class Learner:
         self.committed = committed
 
     def with_received(self, row: Row) -> StoredModel:
-        """A peer's model, completed with the parts of the own one that are never sent."""
+        """A peer's model, completed with the parts of the own one that are never sent. The
+        optimizer begins again: what it kept is of another model, and may be lost."""
         model = self._current()
+        model.row[self.layout.state] = 0.0
         model.row[: self.layout.mixed] = row
         return model
 
