@@ -598,7 +598,8 @@ class Shard:
                 lambda row: self._train_one(row, trainings[row], views), trainings
             )
         else:
-            size = self.stack.chunk(target.device)
+            moving = VELOCITY in self.spec.optimizer.state
+            size = self.stack.chunk(target.device, velocities=moving)
             rows = sorted(trainings, key=lambda row: (-trainings[row].steps, row))
             count = -(-len(rows) // size) if rows else 0
             # Dealt out like cards, so that every chunk has long and short trainings.

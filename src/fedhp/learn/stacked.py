@@ -42,12 +42,13 @@ class DenseStack:
 
     layers: tuple[tuple[Slot, Slot], ...]
 
-    def chunk(self, device: torch.device) -> int:
-        """How many workers to stack; a function of the model only, so that results are too."""
+    def chunk(self, device: torch.device, *, velocities: bool = False) -> int:
+        """How many workers to stack; a function of the model only, so that results are too.
+        Velocities are used less often than weights, and count half."""
         if device.type != "cpu":
             return GPU_CHUNK_WORKERS
         width = self.layers[-1][1].stop
-        return max(4, min(CHUNK_WORKERS, CHUNK_BYTES // (4 * width)))
+        return max(4, min(CHUNK_WORKERS, CHUNK_BYTES // ((6 if velocities else 4) * width)))
 
     def train(
         self,
@@ -259,7 +260,6 @@ def _train_with_momentum(
         flat = buffer[: count * size]
         torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
         now = [layer[:count] for layer in layers]
-        speed = [part[:count] for part in moving]
         weights, biases = now[0::2], now[1::2]
         inputs = flat.view(count, size, -1).transpose(1, 2)
         activations, logs, error = _forward(inputs, targets[step, :count], weights, biases)
@@ -270,22 +270,24 @@ def _train_with_momentum(
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(weights[index], error, below) if index > 0 else error
+            layer, bias = now[2 * index], now[2 * index + 1]
+            speed, bias_speed = moving[2 * index][:count], moving[2 * index + 1][:count]
+            slope = error.sum(dim=2, keepdim=True)
+            if decay > 0:
+                slope.add_(bias, alpha=decay)
+            bias_speed.mul_(momentum).add_(slope)
             if nesterov:
-                slopes = [torch.bmm(error, below.transpose(1, 2)), error.sum(dim=2, keepdim=True)]
-                for which, slope in enumerate(slopes):
-                    layer, part = now[2 * index + which], speed[2 * index + which]
-                    slope.add_(layer, alpha=decay)
-                    part.mul_(momentum).add_(slope)
-                    layer.addcmul_(slope.add_(part, alpha=momentum), factors[:count])
+                bias.addcmul_(slope.add_(bias_speed, alpha=momentum), factors[:count])
+                slope = torch.bmm(error, below.transpose(1, 2)).add_(layer, alpha=decay)
+                speed.mul_(momentum).add_(slope)
+                layer.addcmul_(slope.add_(speed, alpha=momentum), factors[:count])
             else:
-                speed[2 * index].baddbmm_(error, below.transpose(1, 2), beta=momentum)
-                speed[2 * index + 1].mul_(momentum).add_(error.sum(dim=2, keepdim=True))
-            error = passed
-        if not nesterov:
-            for layer, part in zip(now, speed):  # noqa: B905
+                bias.addcmul_(bias_speed, factors[:count])
+                speed.baddbmm_(error, below.transpose(1, 2), beta=momentum)
                 if decay > 0:
-                    part.add_(layer, alpha=decay)
-                layer.addcmul_(part, factors[:count])
+                    speed.add_(layer, alpha=decay)
+                layer.addcmul_(speed, factors[:count])
+            error = passed
     for span, layer, part in zip(spans, layers, moving):  # noqa: B905
         rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
         rows[:, velocity + span[0] : velocity + span[1]].index_copy_(0, chosen, part.flatten(1))

@@ -80,7 +80,8 @@ def test_a_resumed_run_has_the_same_state(
     with fedhp.run(experiment, tmp_path / "run", resume=True) as resumed:
         assert resumed.digest() == digest
     ends = [read_checkpoint(tmp_path / name) for name in ("whole", "run")]
-    assert ends[0] is not None and ends[1] is not None
+    assert ends[0] is not None
+    assert ends[1] is not None
     assert bits(ends[0].arrays) == bits(ends[1].arrays)
     with fedhp.run(settings_of(algorithm, {"learning_rate": 0.02}), tmp_path / "plain") as plain:
         assert plain.digest() != digest
