@@ -202,7 +202,8 @@ class Shard:
                 run=self._threads.run,
             )
         unweigh(self.mixed, layout)
-        self._reset_state(self.mixed, self._exchanging(weights))
+        if self.spec.optimizer.reset:
+            self._reset_state(self.mixed, self._exchanging(weights))
         self._foreign = {}
         check(self.stop)
         return measured
@@ -579,9 +580,8 @@ class Shard:
         A turn that is in flight ends with that, too."""
         if (flag := self.spec.layout.columns(STATE_RESET)) is None:
             return
-        for row in rows:
-            models[row, self.spec.layout.state] = 0.0
-            models[row, flag] = 1.0
+        models[list(rows), self.spec.layout.state] = 0.0
+        models[list(rows), flag] = 1.0
 
     def _served(self) -> Tensor:
         """The models to test: the current ones, or those that workers serve instead; with group

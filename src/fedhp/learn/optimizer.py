@@ -83,6 +83,22 @@ class Optimizer:
 PLAIN_SGD = Optimizer()
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a row, one for each trained one: by parameter, and all in one tensor."""
+
+    parts: list[Tensor]
+    together: Tensor
+
+    def of(self, reached: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+        """The parts of these parameters; and the same in one tensor if these are all: what needs no
+        gradient is then one operation instead of one for each parameter."""
+        if len(reached) == len(self.parts):
+            return self.parts, [self.together]
+        parts = [self.parts[index] for index in reached]
+        return parts, parts
+
+
 class LocalSteps:
     """The steps of one training, on the row to which a replica is bound."""
 
@@ -90,18 +106,16 @@ class LocalSteps:
         self._optimizer = optimizer
         self._rate = learning_rate
         self._trained = replica.trained
-        self._weights = [tensor.data for tensor in replica.trained]
-        # Where every parameter has a gradient, what needs no gradient is done on all columns at
-        # once: one operation instead of one for each tensor.
-        self._all_weights = replica.row[: replica.layout.trainable]
-        self._start = [weight.clone() for weight in self._weights] if optimizer.proximal else []
-        self._kept = {name: replica.carried(name) for name in optimizer.state}
-        self._views = {
-            name: replica.views(columns)
-            for name, columns in self._kept.items()
+        everything = replica.row[: replica.layout.trainable]
+        self._weights = _Columns([tensor.data for tensor in replica.trained], everything)
+        self._start = replica.views(everything.clone()) if optimizer.proximal else []
+        self._state = {
+            name: _Columns(replica.views(replica.carried(name)), replica.carried(name))
+            for name in optimizer.state
             if name in PER_PARAMETER
         }
-        self._count = float(self._kept[STEP_COUNT]) if optimizer.adamw else 0.0
+        self._counter = replica.carried(STEP_COUNT) if optimizer.adamw else None
+        self._count = 0.0 if self._counter is None else float(self._counter)
 
     def take(self) -> None:
         """One step with the gradients that the parameters have now, which it may change. A
@@ -111,60 +125,53 @@ class LocalSteps:
         slopes = [gradient for gradient in gradients if gradient is not None]
         if not slopes:
             return
-        weights = [self._weights[index] for index in reached]
         settings = self._optimizer
         if settings.proximal:
+            weights, _ = self._weights.of(reached)
             moved = torch._foreach_sub(weights, [self._start[index] for index in reached])
             torch._foreach_add_(slopes, moved, alpha=settings.proximal)
         if settings.clip_norm is not None:
             _clip(slopes, settings.clip_norm)
         if settings.adamw:
-            self._adamw(weights, slopes, reached)
+            self._adamw(slopes, reached)
         else:
-            self._sgd(weights, slopes, reached)
+            self._sgd(slopes, reached)
 
-    def _sgd(self, weights: list[Tensor], slopes: list[Tensor], reached: list[int]) -> None:
+    def _sgd(self, slopes: list[Tensor], reached: list[int]) -> None:
         settings, rate = self._optimizer, self._rate
+        weights, all_weights = self._weights.of(reached)
         if settings.weight_decay:
             torch._foreach_add_(slopes, weights, alpha=settings.weight_decay)
         if not settings.momentum:
             torch._foreach_add_(weights, slopes, alpha=-rate)
             return
-        velocities = [self._views[VELOCITY][index] for index in reached]
-        every_weight, every_velocity = self._whole(weights, reached), velocities
-        if len(reached) == len(self._weights):
-            every_velocity = [self._kept[VELOCITY]]
-        torch._foreach_mul_(every_velocity, settings.momentum)
+        velocities, all_velocities = self._state[VELOCITY].of(reached)
+        torch._foreach_mul_(all_velocities, settings.momentum)
         torch._foreach_add_(velocities, slopes)
         if settings.nesterov:
             torch._foreach_add_(slopes, velocities, alpha=settings.momentum)
             torch._foreach_add_(weights, slopes, alpha=-rate)
         else:
-            torch._foreach_add_(every_weight, every_velocity, alpha=-rate)
+            torch._foreach_add_(all_weights, all_velocities, alpha=-rate)
 
-    def _adamw(self, weights: list[Tensor], slopes: list[Tensor], reached: list[int]) -> None:
+    def _adamw(self, slopes: list[Tensor], reached: list[int]) -> None:
         settings, rate = self._optimizer, self._rate
+        assert self._counter is not None
         self._count += 1.0
-        self._kept[STEP_COUNT].fill_(self._count)
-        firsts = [self._views[FIRST_MOMENT][index] for index in reached]
-        seconds = [self._views[SECOND_MOMENT][index] for index in reached]
+        self._counter.fill_(self._count)
+        _, weights = self._weights.of(reached)
+        firsts, all_firsts = self._state[FIRST_MOMENT].of(reached)
+        seconds, all_seconds = self._state[SECOND_MOMENT].of(reached)
         torch._foreach_lerp_(firsts, slopes, 1 - settings.beta1)
-        every_weight, every_second, every_first = self._whole(weights, reached), seconds, firsts
-        if len(reached) == len(self._weights):
-            every_first, every_second = [self._kept[FIRST_MOMENT]], [self._kept[SECOND_MOMENT]]
-        torch._foreach_mul_(every_second, settings.beta2)
+        torch._foreach_mul_(all_seconds, settings.beta2)
         torch._foreach_addcmul_(seconds, slopes, slopes, value=1 - settings.beta2)
         if settings.weight_decay:
-            torch._foreach_mul_(every_weight, 1 - rate * settings.weight_decay)
-        scale = torch._foreach_sqrt(every_second)
+            torch._foreach_mul_(weights, 1 - rate * settings.weight_decay)
+        scale = torch._foreach_sqrt(all_seconds)
         torch._foreach_div_(scale, (1 - settings.beta2**self._count) ** 0.5)
         torch._foreach_add_(scale, settings.epsilon)
         step = rate / (1 - settings.beta1**self._count)
-        torch._foreach_addcdiv_(every_weight, every_first, scale, value=-step)
-
-    def _whole(self, weights: list[Tensor], reached: list[int]) -> list[Tensor]:
-        """All trained columns as one tensor, if every parameter has a gradient."""
-        return [self._all_weights] if len(reached) == len(self._weights) else weights
+        torch._foreach_addcdiv_(weights, all_firsts, scale, value=-step)
 
 
 def _clip(slopes: Sequence[Tensor], most: float) -> None:

@@ -32,6 +32,7 @@ from fedhp.learn.task import Classification, Task
 # A chunk's weights should stay near the core: measured, up to 6 MB of them cost the same per
 # worker, 12 MB half as much again. 16 workers, so that the paper's 30 keep two threads busy.
 CHUNK_BYTES = 6 << 20
+MOVING_CHUNK_BYTES = 13 << 19  # of weights and velocities: 8 workers with 784-128-10 weights
 CHUNK_WORKERS = 16
 GPU_CHUNK_WORKERS = 4096
 
@@ -43,12 +44,13 @@ class DenseStack:
     layers: tuple[tuple[Slot, Slot], ...]
 
     def chunk(self, device: torch.device, *, velocities: bool = False) -> int:
-        """How many workers to stack; a function of the model only, so that results are too.
-        Velocities are used less often than weights, and count half."""
+        """How many workers to stack, with velocities or without; a function of the model only, so
+        that results are too."""
         if device.type != "cpu":
             return GPU_CHUNK_WORKERS
-        width = self.layers[-1][1].stop
-        return max(4, min(CHUNK_WORKERS, CHUNK_BYTES // ((6 if velocities else 4) * width)))
+        row = 4 * self.layers[-1][1].stop
+        fitting = MOVING_CHUNK_BYTES // (2 * row) if velocities else CHUNK_BYTES // row
+        return max(4, min(CHUNK_WORKERS, fitting))
 
     def train(
         self,

@@ -292,6 +292,8 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
     part = components.resolve(variant.name, ALGORITHMS, key="algorithm.name", source=where)
     space = _declared_space(part, variant.name, source=where)
     fixed = {*variant.settings, *variant.overrides}
+    if default.training.optimizer == "adamw":
+        fixed.add("training.momentum")  # which AdamW does not have
     space = {
         key: option
         for key, option in space.items()
