@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,15 @@ MODELS = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
 class Ours:
     """An experiment whose rounds are driven from here: the same steps for every algorithm."""
 
-    def __init__(self, model: str, folder: Path, *, workers: int, executors: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        folder: Path,
+        *,
+        workers: int,
+        executors: int,
+        training: Mapping[str, Any] | None = None,
+    ) -> None:
         regular = {"name": "random_regular", "degree": DEGREE}
         experiment = parse(
             {
@@ -45,7 +53,11 @@ class Ours:
                     "standardize": False,
                     "partition": "iid",
                 },
-                "training": {"batch_size": BATCH, "learning_rate": LEARNING_RATE},
+                "training": {
+                    "batch_size": BATCH,
+                    "learning_rate": LEARNING_RATE,
+                    **(training or {}),
+                },
                 "evaluation": {"images": TEST_IMAGES},
             }
         )

@@ -129,8 +129,9 @@ def _numbers(values: Iterable[float]) -> str:
 
 
 class TrainingConfig(ConfigSection):
-    """Local SGD, the same for every algorithm."""
+    """Local training, the same for every algorithm."""
 
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     learning_rate: Positive = 0.1
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     decay_by: Literal["round", "time"] = "round"
@@ -140,7 +141,15 @@ class TrainingConfig(ConfigSection):
     factor: Annotated[float, Field(ge=0.001, lt=1)] = 0.1  # per milestone
     final_share: Share = 0.0  # cosine: of the first rate, at the end
     warmup: Annotated[float, Field(ge=0, le=1e9)] = 0.0  # the rate first rises as long as this
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of local SGD; never exchanged
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of SGD
+    nesterov: bool = False  # SGD with Nesterov's momentum
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0  # sgd: in the gradient; adamw: decoupled
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # AdamW
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999  # AdamW
+    epsilon: Positive = 1e-8  # AdamW
+    clip_norm: Positive | None = None  # of the gradient, at most
+    proximal: Annotated[float, Field(ge=0)] = 0.0  # FedProx's mu
+    optimizer_state: Literal["keep", "reset", "mix"] = "keep"  # what an exchange does to it
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 32
     batches: Literal["replacement", "epochs"] = "replacement"  # epochs: each sample once in each
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = 30  # fixed, or FedHP's first ones
@@ -149,6 +158,22 @@ class TrainingConfig(ConfigSection):
     kernel: Literal["auto", "worker"] = "auto"  # worker: one model at a time, never stacked
     mixing: Literal["auto", "ordered"] = "auto"  # ordered: the same bits on every engine
     batch_norm: Literal["mixed", "local"] = "mixed"  # running statistics are mixed, or stay local
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> TrainingConfig:
+        other = {"sgd": ("beta1", "beta2", "epsilon"), "adamw": ("momentum", "nesterov")}
+        for name in other[self.optimizer]:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                shown = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+                owner = "adamw" if self.optimizer == "sgd" else "sgd"
+                raise wrong_setting(
+                    name,
+                    f"the value {shown} has no effect: training.optimizer is {self.optimizer!r}",
+                    allowed=f"training.{name} with training.optimizer = {owner!r} only",
+                    fix=f"remove training.{name}, or set training.optimizer = {owner!r}",
+                )
+        return self
 
     @model_validator(mode="after")
     def _settings_of_the_schedule(self) -> TrainingConfig:
@@ -597,6 +622,7 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 # the same tables, and a worker of the release before can read them.
 ADDED = (
     "world.bandwidth.during_transfer",
+    "training.optimizer",
     "training.momentum",
     "training.schedule",
     "training.factor",
@@ -604,6 +630,14 @@ ADDED = (
     "training.warmup",
     "training.batches",
     "training.label_smoothing",
+    "training.nesterov",
+    "training.weight_decay",
+    "training.beta1",
+    "training.beta2",
+    "training.epsilon",
+    "training.clip_norm",
+    "training.proximal",
+    "training.optimizer_state",
     "world.bandwidth.uplink",
     "world.bandwidth.downlink",
     "world.bandwidth.jitter",
@@ -895,6 +929,13 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
         "training.warmup": (),
     },
     "training.schedule": _SCHEDULES,
+    "training.optimizer": {
+        "training.momentum": ("sgd",),
+        "training.nesterov": ("sgd",),
+        "training.beta1": ("adamw",),
+        "training.beta2": ("adamw",),
+        "training.epsilon": ("adamw",),
+    },
     "exchange.compression": {"exchange.topk_share": ("topk",)},
     "exchange.robust": {"exchange.clip": ("clip",), "exchange.radius": ("clip",)},
     "attack.kind": {

@@ -21,6 +21,7 @@ name = "{algorithm}"
 skew = 0.8
 [training]
 local_steps = 20
+{training}
 [evaluation]
 every = 2
 [world]
@@ -42,11 +43,19 @@ scale = 0.01
 
 
 def kill_and_resume(
-    folder: Path, algorithm: str, *, rounds: int, kills: int, seed: int, more: str = ""
+    folder: Path,
+    algorithm: str,
+    *,
+    rounds: int,
+    kills: int,
+    seed: int,
+    more: str = "",
+    training: str = "",
 ) -> int:
     """Kill a run `kills` times, let it end, compare; how many kills hit it while it ran."""
     file, out = folder / "experiment.toml", folder / "killed"
-    file.write_text(EXPERIMENT.format(algorithm=algorithm, rounds=rounds) + more)
+    text = EXPERIMENT.format(algorithm=algorithm, rounds=rounds, training=training)
+    file.write_text(text + more)
     with fedhp.run(file, folder / "whole") as whole:
         expected = whole.digest()
     command = ("run", file, "--resume", "--json", "--out", out)
@@ -83,6 +92,20 @@ def test_killed_with_copies_and_attackers(tmp_path: Path) -> None:
     """What readers have of other models is part of a checkpoint."""
     hits = kill_and_resume(tmp_path, "fedhp", rounds=40, kills=3, seed=3, more=DISTURBED)
     assert hits > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("dpsgd", 'momentum = 0.9\noptimizer_state = "mix"'),
+        ("adpsgd", 'optimizer = "adamw"\nlearning_rate = 0.003\noptimizer_state = "reset"'),
+    ],
+)
+def test_killed_with_an_optimizer_that_keeps_state(
+    algorithm: str, settings: str, tmp_path: Path
+) -> None:
+    assert kill_and_resume(tmp_path, algorithm, rounds=40, kills=5, seed=4, training=settings) > 0
 
 
 @pytest.mark.slow

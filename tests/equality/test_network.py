@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults import fault_run
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import Verification, verify
+from fedhp.cluster.history import read_history
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import AttackConfig, Experiment, parse, to_tables
@@ -80,6 +82,86 @@ def test_another_seed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     verification = run_and_verify(settings, tmp_path / "run", seconds=120)
     assert not verification.equal
     assert verification.rounds[0].different == (0, 1)
+
+
+MOMENTUM = {"momentum": 0.9, "learning_rate": 0.02}
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.003, "weight_decay": 0.01}
+
+
+def with_state(
+    algorithm: str, training: dict[str, Any], *, workers: int, rounds: int
+) -> Experiment:
+    tables = to_tables(experiment(algorithm, workers=workers, rounds=rounds, hidden=[16]))
+    tables["training"] |= training
+    return parse(tables)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "training"),
+    [
+        ("dpsgd", {**ADAMW, "optimizer_state": "mix"}),
+        pytest.param("fedhp", {**MOMENTUM, "nesterov": True}, marks=pytest.mark.slow),
+        pytest.param("pens", {**MOMENTUM, "optimizer_state": "reset"}, marks=pytest.mark.slow),
+        pytest.param("fedhp_plus", {**ADAMW, "clip_norm": 1.0}, marks=pytest.mark.slow),
+        pytest.param("ldsgd", {"weight_decay": 0.1, "proximal": 0.1}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_with_an_optimizer_has_the_bits_of_the_simulation(
+    algorithm: str, training: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = with_state(algorithm, training, workers=3, rounds=4)
+    verification = run_and_verify(settings, tmp_path / "run", seconds=120)
+    assert [verdict.compared for verdict in verification.rounds] == [3] * 4
+    assert verification.equal
+    assert verification.whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+def test_momentum_over_eight_processes(algorithm: str, tmp_path: Path) -> None:
+    settings = with_state(algorithm, MOMENTUM, workers=8, rounds=12)
+    verification = run_and_verify(settings, tmp_path / "run", seconds=400)
+    assert [verdict.compared for verdict in verification.rounds] == [8] * 12
+    assert verification.equal
+    assert verification.whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["keep", "mix"])
+def test_momentum_of_a_worker_that_was_away(state: str, tmp_path: Path) -> None:
+    """It catches up with the model of another, and the rounds after it can be repeated."""
+    settings = fault_run.experiment(
+        rounds=14, training={**MOMENTUM, "optimizer_state": state}, algorithm={"name": "dpsgd"}
+    )
+    with fault_run.FaultRun(settings, tmp_path / "run") as run:
+        run.start()
+        run.until_round(3)
+        run.kill("w1")
+        run.until_round(run.committed() + 3)
+        run.restart("w1")
+        run.finish()
+        assert 1 in run.last_participants()
+    [history] = (tmp_path / "run").rglob("history-w1.jsonl")
+    events = read_history(history)
+    assert "caught_up" in [event["event"] for event in events]
+    verification = verify(tmp_path / "run")
+    assert verification.equal
+    assert verification.rounds[-1].compared == 4
+
+
+@pytest.mark.slow
+def test_adpsgd_with_momentum_of_its_own(tmp_path: Path) -> None:
+    """Turns have no order that could be repeated; the workers keep their state and learn."""
+    tables = to_tables(with_state("adpsgd", {"learning_rate": 0.02}, workers=3, rounds=12))
+    tables["algorithm"]["momentum"] = 0.9
+    settings = parse(tables)
+    with Cluster(settings, tmp_path / "run", restart=False) as cluster:
+        cluster.start()
+        cluster.wait(120)
+    assert check_invariants(tmp_path / "run", rounds=settings.rounds) == []
+    with RunReader(tmp_path / "run") as reader:
+        accuracies = reader.table("worker_evaluations", round_index=12)["accuracy"]
+    assert min(accuracies) > 0.3
 
 
 def disturbed(

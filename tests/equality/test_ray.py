@@ -134,6 +134,27 @@ def test_the_same_bits_on_a_topology_that_changes(tmp_path: Path) -> None:
 
 @SLOW
 @NEEDS_RAY
+@pytest.mark.parametrize(
+    ("algorithm", "training"),
+    [
+        ("dpsgd", {"momentum": 0.9, "nesterov": True}),
+        ("fedhp", {"optimizer": "adamw", "learning_rate": 0.003, "optimizer_state": "mix"}),
+        ("fedhp_plus", {"momentum": 0.9, "optimizer_state": "reset", "clip_norm": 1.0}),
+    ],
+)
+def test_the_same_bits_with_an_optimizer_that_keeps_state(
+    algorithm: str, training: dict[str, Any], tmp_path: Path
+) -> None:
+    digests = []
+    for engine in ("local", "ray"):
+        tables = to_tables(experiment(algorithm, engine))
+        tables["training"] |= {"learning_rate": 0.02, **training}
+        digests.append(digest(parse(tables), tmp_path / engine))
+    assert digests[0] == digests[1]
+
+
+@SLOW
+@NEEDS_RAY
 def test_the_same_bits_with_everything_that_workers_may_keep(tmp_path: Path) -> None:
     """Velocities, served averages, and transfers that go on while their senders train."""
     aids = {"overlap": True, "serve": "average", "compression": "int8", "momentum": 0.9}

@@ -104,10 +104,10 @@ def test_a_condition_that_is_not_reached_changes_nothing(
 
 @pytest.mark.parametrize(
     ("section", "key", "value"),
-    [("data", "own_test", 0.2), ("evaluation", "per_class", True), ("training", "momentum", 0.9)],
+    [("data", "own_test", 0.2), ("evaluation", "per_class", True)],
 )
 def test_results_that_no_worker_reports_are_refused(section: str, key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=r"does not (report|keep)") as caught:
+    with pytest.raises(ConfigError, match="does not report") as caught:
         check_network(experiment(**{section: {key: value}}))
     assert caught.value.key == f"{section}.{key}"
     assert "fedhp run" in caught.value.fix

@@ -15,7 +15,8 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from fedhp.types import PeerScoring
+from fedhp.graph import topology_from
+from fedhp.types import NeighborMixing, PeerScoring
 from net.fake_coordinator import FakeCoordinator
 from net.federation import Federation, digests, experiment, line, run, start_federation
 
@@ -340,6 +341,49 @@ def test_a_late_worker_catches_up(certificates: Path, tmp_path: Path) -> None:
             assert len(digest) == 32
 
     run(test())
+
+
+def test_an_optimizer_begins_again_with_the_model_of_another(
+    certificates: Path, tmp_path: Path
+) -> None:
+    """Its own velocity is that of another path; who stays on its path keeps it."""
+    settings = experiment(training={"momentum": 0.9})
+    engine = LocalExecutor(prepare(settings))
+    second, third, alone_only = Attempt(1, 2, 1), Attempt(1, 3, 1), np.empty((0, 2), dtype=int)
+
+    def simulate(round_index: int) -> bytes:
+        """The digest of the model that worker 2 has after this round, alone."""
+        engine.train(np.full(3, 3), round_index=round_index, learning_rate=0.1)
+        engine.exchange(NeighborMixing(topology_from(3, alone_only)), round_index=round_index)
+        engine.advance()
+        return digests(engine)[2]
+
+    async def test() -> None:
+        async with start_federation(settings, certificates, tmp_path) as federation:
+            coordinator = federation.coordinator
+            await federation.ready([0, 2])
+            for worker in (0, 2):
+                alone(coordinator, worker, FIRST)
+            await coordinator.report(0)
+            assert (await coordinator.report(2)).digest == simulate(1)
+            alone(coordinator, 0, second, FIRST)
+            await coordinator.report(0)
+            behind = wire.Order(epoch=1, committed=second.to_wire())
+            behind.catch_up.peers.append(coordinator.peer(0))
+            coordinator.order(2, behind)
+            await coordinator.until(lambda: second in coordinator.stored["w2"])
+            simulate(2)
+            state = {name: rows.copy() for name, rows in engine.state().items()}
+            state["models"][2] = state["models"][0]
+            own = state["models"][2, engine.prepared.layout.state]
+            assert own.any()
+            own[:] = 0.0
+            engine.load(state)
+            alone(coordinator, 2, third, second)
+            assert (await coordinator.report(2)).digest == simulate(3)
+
+    run(test())
+    engine.close()
 
 
 def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) -> None:

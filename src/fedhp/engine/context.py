@@ -13,7 +13,7 @@ from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.topology_checks import check_topology
-from fedhp.config import ExchangeConfig, Experiment
+from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import topologies
 from fedhp.timing import epoch_steps
@@ -76,10 +76,8 @@ def serving_of(
 
 
 def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> tuple[str, ...]:
-    """What a worker keeps in addition to its model, in the same size, as checkpoints name it."""
-    velocity = ("velocity",) if momentum_of(experiment, algorithm) else ()
-    served = ("served",) if serving_of(experiment, algorithm) else ()
-    return (*velocity, *served)
+    """What a worker keeps besides its row, in the size of a model, as checkpoints name it."""
+    return ("served",) if serving_of(experiment, algorithm) else ()
 
 
 def planning_context(
@@ -98,8 +96,9 @@ def planning_context(
     check_topology(algorithm, federation, experiment, source=source)
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
+    check_optimizer(experiment, algorithm, source=source)
     if transfer_share is None:
-        transfer_share = nominal_share(experiment.exchange)
+        transfer_share = nominal_share(experiment)
     return PlanningContext(
         experiment,
         algorithm,
@@ -152,8 +151,11 @@ def check_local_epochs(
             )
 
 
-def nominal_share(exchange: ExchangeConfig) -> float:
+def nominal_share(experiment: Experiment) -> float:
     """What a transfer takes of a model's bytes, as far as that is known without the model."""
+    exchange, training = experiment.exchange, experiment.training
+    if training.optimizer_state == "mix":  # the velocity, or AdamW's two moments, travel along
+        return 3.0 if training.optimizer == "adamw" else 2.0
     topk = 2 * exchange.topk_share
     shares = {"fp16": 0.5, "int8": 0.25, "topk": topk if topk <= 1 else 1.0}
     return shares.get(exchange.compression, 1.0)
@@ -192,6 +194,72 @@ def check_exchange(
         )
     _check_mixes_models(experiment, algorithm, source)
     _check_carried(experiment, algorithm, source)
+
+
+def check_optimizer(
+    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
+) -> None:
+    """Refuse settings of the optimizer that have no effect, or that this algorithm cannot have."""
+    training, momentum = experiment.training, momentum_of(experiment, algorithm)
+    if training.optimizer == "adamw" and momentum:
+        raise ConfigError(
+            f"is {momentum:g}, but training.optimizer is 'adamw', which has no such momentum",
+            key="algorithm.momentum",
+            source=source,
+            allowed="algorithm.momentum with training.optimizer = 'sgd' only",
+            fix="remove algorithm.momentum (AdamW has training.beta1), or set "
+            "training.optimizer = 'sgd'",
+        )
+    if training.nesterov and not momentum:
+        raise ConfigError(
+            "is true, but has no effect: the momentum is 0",
+            key="training.nesterov",
+            source=source,
+            allowed="training.nesterov with a momentum above 0",
+            fix="set training.momentum, for example to 0.9, or remove training.nesterov",
+        )
+    if training.optimizer_state == "keep":
+        return
+    if training.optimizer == "sgd" and not momentum:
+        raise ConfigError(
+            f"is {training.optimizer_state!r}, but SGD without momentum keeps no state",
+            key="training.optimizer_state",
+            source=source,
+            allowed="training.optimizer_state with momentum, or with training.optimizer = 'adamw'",
+            fix="set training.momentum, for example to 0.9, or remove training.optimizer_state",
+        )
+    why = _why_state_cannot_travel(experiment, algorithm)
+    if training.optimizer_state == "mix" and why:
+        raise ConfigError(
+            f"is 'mix', but {why}",
+            key="training.optimizer_state",
+            source=source,
+            allowed="'keep' or 'reset' here",
+            fix="set training.optimizer_state = 'keep' or 'reset'",
+        )
+
+
+def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> str:
+    """Why an optimizer's state cannot be mixed together with the models; empty if it can."""
+    name, exchange = experiment.algorithm.name, experiment.exchange
+    if not isinstance(algorithm, Algorithm):
+        return (
+            f"{name!r} averages models while the workers train, and a worker's state is then in use"
+        )
+    if averages_groups(algorithm):
+        return f"{name!r} averages changes of a consensus in groups, not models"
+    if pushes_sums(algorithm) or tracks(algorithm):
+        return f"the models of {name!r} travel with values of their own (push_sum or tracking)"
+    if exchange.compression != "none":
+        return (
+            f"exchange.compression is {exchange.compression!r}, and rounding would spoil a state "
+            "whose values are small or must not be negative"
+        )
+    if exchange.robust != "none":
+        return f"exchange.robust = {exchange.robust!r} compares models, not states"
+    if experiment.attack.kind in ("sign_flip", "noise"):
+        return f"attack.kind = {experiment.attack.kind!r} acts on models, not on states"
+    return ""
 
 
 def _check_carried(

@@ -41,6 +41,7 @@ def plan_memory(
     experiment: Experiment,
     *,
     model_size: int,
+    state_size: int = 0,
     data_bytes: int,
     asynchronous: bool,
     extra_state: int = 0,
@@ -52,18 +53,20 @@ def plan_memory(
     """The memory the run needs; one that cannot fit is refused with the figure and a fix.
 
     extra_state counts what workers keep in the size of a model: it is there twice, since a round
-    can be given up. batch_bytes is what an augmented batch takes.
+    can be given up. state_size counts the numbers that the optimizer keeps in a worker's row,
+    batch_bytes is what an augmented batch takes.
     """
     workers = experiment.workers
     links = count_links(experiment)
     matrices = 5 if asynchronous else 7 if group_average else 3
-    models = 4 * model_size * workers * (matrices + 2 * extra_state)
+    rows = 5 if asynchronous else 3
+    models = 4 * workers * (model_size * (matrices + 2 * extra_state) + state_size * rows)
     pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
     tracked = min(workers, 2_000 if workers <= 2_000 else 256)
     rest = int(
         PROCESS
         + PER_EXECUTOR * executors
-        + (12 * 4 * model_size + batch_bytes) * executors
+        + (12 * 4 * (model_size + state_size) + batch_bytes) * executors
         + 2 * data_bytes
         + PER_LINK * links
         + 4 * 8 * tracked * workers

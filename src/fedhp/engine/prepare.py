@@ -24,6 +24,7 @@ from fedhp.engine.context import (
     PlanningContext,
     check_exchange,
     check_local_epochs,
+    check_optimizer,
     epoch_steps_of,
     extra_state,
     federation_of,
@@ -37,7 +38,8 @@ from fedhp.learn.attack import attackers_of, flipped_labels
 from fedhp.learn.augment import augmented_bytes, check_augmentation
 from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.names import TASKS
-from fedhp.learn.params import Layout, layout_of
+from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
+from fedhp.learn.params import PER_PARAMETER, Layout, layout_of
 from fedhp.learn.quantize import received_share
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
@@ -64,6 +66,7 @@ class Prepared(PlanningContext):
     parts: list[IntArray]  # training samples of each worker
     held_back: list[IntArray]  # of each worker's samples those it is tested on; empty: none
     layout: Layout
+    optimizer: Optimizer
     device: torch.device
     executors: int
     overlap: bool  # tests run while the next round trains
@@ -103,6 +106,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     )
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
+    check_optimizer(experiment, algorithm, source=source)
     task = _build_task(experiment, source)
     if experiment.evaluation.per_class and type(task) is not Classification:
         raise ConfigError(
@@ -140,9 +144,11 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         if type(task) is Classification:
             task = task.with_data(dataset)
     size = _model_size(task)
+    optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
         model_size=3 * size if tracks(algorithm) else size,
+        state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
@@ -163,9 +169,12 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         push_sum=pushes_sums(algorithm),
         tracking=tracks(algorithm),
         epochs=experiment.training.batches == "epochs",
+        state=optimizer.state,
+        state_travels=optimizer.travels,
     )
     _check_fragments(algorithm, layout, source)
-    stacked = kernel_of(experiment) == "auto" and dense_stack(task, initial, layout)
+    stacks = kernel_of(experiment) == "auto" and optimizer.stacks
+    stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
     check_topology(algorithm, federation, experiment, source=source)
@@ -180,6 +189,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         parts=parts,
         held_back=held_back,
         layout=layout,
+        optimizer=optimizer,
         world=world,
         transfer_share=transfer_share(experiment.exchange, layout),
         epoch_steps=epoch_steps_of(experiment, [len(part) for part in parts]),
@@ -239,7 +249,7 @@ class ShardSpec:
     augmentation: AugmentationConfig
     per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
-    momentum: float = 0.0  # of local SGD: 0 keeps no velocities
+    optimizer: Optimizer = PLAIN_SGD
     label_smoothing: float = 0.0
     group_average: bool = False  # workers keep what group averages need
     serves: bool = False  # workers keep the models that are tested apart from the current ones
@@ -280,7 +290,7 @@ def shard_spec_of(
         scratch=scratch,
         per_class=bool(experiment.evaluation.per_class),
         held_back=tuple(held_back),
-        momentum=momentum_of(experiment, prepared.algorithm),
+        optimizer=prepared.optimizer,
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
         group_average=averages_groups(prepared.algorithm),
@@ -327,8 +337,9 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
         count = topk_count(exchange.topk_share, layout.mixed)
         return delta_share(count, layout.mixed) if count else 1.0
     share = received_share(exchange.compression, layout.mixed_ends)
-    # What is carried counts in addition to the model.
-    return share * layout.mixed / layout.module_columns if layout.carried else share
+    # What travels along counts in addition to the model.
+    own = layout.module_columns
+    return share if layout.mixed == own else share * layout.mixed / own
 
 
 def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:

@@ -37,7 +37,7 @@ from fedhp.learn.group_state import (
 )
 from fedhp.learn.local import Estimate, Samples, check, estimate, train
 from fedhp.learn.mix import add_rows, distance, distances, mix, mix_ordered, update_norms
-from fedhp.learn.params import matrix, row_of, rows_of
+from fedhp.learn.params import STATE_RESET, VELOCITY, matrix, row_of, rows_of
 from fedhp.learn.robust import combine
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
@@ -66,7 +66,9 @@ class Shard:
         device, layout, task = spec.device, spec.layout, spec.task
         initial = initial_model(task, spec.seed)
         row, counters = row_of(initial, layout)
-        self.stack = dense_stack(task, initial, layout) if spec.kernel == "auto" else None
+        stacks = spec.kernel == "auto" and spec.optimizer.stacks
+        self.stack = dense_stack(task, initial, layout) if stacks else None
+        self._own_columns = layout.state.start  # before the optimizer's state that stays here
         count, folder = len(self.workers), spec.scratch
         self.models = matrix(count, row.to(device), folder)
         self.after = matrix(count, row.to(device), folder)
@@ -77,12 +79,8 @@ class Shard:
         self.test_set = Samples.on(spec.dataset.test_inputs, spec.dataset.test_targets, device)
         self.test_part = Samples(*self.test_set.take(torch.from_numpy(spec.test).to(device)))
         # What is tested, where that is not the current model.
-        self.served = matrix(count, row.to(device), folder) if spec.serves else None
-        # Momentum stays with the worker. A synchronous round moves a copy, which `advance` keeps.
-        self.velocity: Tensor | None = None
-        self.after_velocity: Tensor | None = None
-        if spec.momentum:
-            self.velocity = matrix(count, torch.zeros(layout.trainable, device=device), folder)
+        tested = row[: layout.tested].to(device)
+        self.served = matrix(count, tested, folder) if spec.serves else None
         self._foreign: dict[int, Tensor] = {}
         self.arrivals = Arrivals(
             spec.exchange,
@@ -112,13 +110,12 @@ class Shard:
         self.arrivals.begin(round_index)
         self.after.copy_(self.models)
         self.after_counters.copy_(self.counters)
-        self._copy_velocity()
         trainings = {
             row: LocalTraining(round_index, int(local_steps[row]), learning_rate)
             for row in np.argsort(-local_steps, kind="stable").tolist()
             if local_steps[row] > 0
         }
-        losses = self._train(trainings, self.after, self.after_velocity)
+        losses = self._train(trainings, self.after)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
         norms = update_norms(self.models, self.after, self.spec.layout.trainable)
         track(self.models, self.after, self.spec.layout)
@@ -207,6 +204,8 @@ class Shard:
                 run=self._threads.run,
             )
         unweigh(self.mixed, layout)
+        if self.spec.optimizer.reset:
+            self._reset_state(self.mixed, self._exchanging(weights))
         self._foreign = {}
         check(self.stop)
         return measured
@@ -307,6 +306,7 @@ class Shard:
                 learned = self.after[row, trained] - self.models[row, trained]
                 self.mixed[row, trained] = consensus + learned
                 self.mixed[row, columns.plain] = plain
+            self._reset_state(self.mixed, update.rows)
         check(self.stop)
 
     def train_on(
@@ -318,7 +318,7 @@ class Shard:
             for row in np.argsort(-local_steps, kind="stable").tolist()
             if local_steps[row] > 0
         }
-        losses = self._train(trainings, self.mixed, self.after_velocity)
+        losses = self._train(trainings, self.mixed)
         loss = np.array([losses.get(row, np.nan) for row in range(len(self.workers))])
         return loss, self._norms_with_consensus()
 
@@ -343,7 +343,6 @@ class Shard:
     def _train_paced(
         self, row: int, training: LocalTraining, more: Callable[[], bool]
     ) -> tuple[int, float]:
-        assert self.velocity is None
         target = self.mixed if training.phase else self.after
         draw = self._drawing(row, training)
         steps = 0
@@ -355,7 +354,7 @@ class Shard:
                 steps += 1
                 yield self._to(draw(1)[0])
 
-        loss = self._train_one(row, training, rows_of(target), None, batches=batches())
+        loss = self._train_one(row, training, rows_of(target), batches=batches())
         check(self.stop)
         return steps, loss
 
@@ -377,42 +376,52 @@ class Shard:
         self.arrivals.commit()
         self.models, self.mixed = self.mixed, self.models
         self.counters, self.after_counters = self.after_counters, self.counters
-        if self.after_velocity is not None:
-            self.velocity, self.after_velocity = self.after_velocity, self.velocity
 
     # --- an asynchronous algorithm: one worker at a time; `after` holds what is in flight ---
 
     def snapshot(self, row: int) -> None:
         """Start a turn of a worker from its current model."""
+        if (flag := self.spec.layout.columns(STATE_RESET)) is not None:
+            self.models[row, flag] = 0.0
         self.after[row] = self.models[row]
         self.after_counters[row] = self.counters[row]
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
-        """Train these snapshots; what is in flight is then the change that training made."""
-        start = self.after[list(trainings)]
-        losses = self._train(trainings, self.after, self.velocity)
+        """Train these snapshots; what is in flight is then the change that training made, and the
+        optimizer's state after it."""
+        model = slice(self._own_columns)
+        start = self.after[list(trainings), model]
+        losses = self._train(trainings, self.after)
         for index, row in enumerate(trainings):
-            self.after[row] -= start[index]
+            self.after[row, model] -= start[index]
         return losses
 
     def apply(self, row: int) -> float:
         """Add the change to the worker's current model; its norm."""
-        change = self.after[row]
-        self.models[row] += change
-        self.counters[row] = self.after_counters[row]
-        return float(torch.linalg.vector_norm(change[: self.spec.layout.trainable]))
+        self._end_turn(row, slice(self._own_columns))
+        return float(torch.linalg.vector_norm(self.after[row, : self.spec.layout.trainable]))
 
     def change(self, row: int) -> NDArray[np.float32]:
         """The part of a change in flight that travels; what does not travel is added here."""
         mixed = self.spec.layout.mixed
-        self.models[row, mixed:] += self.after[row, mixed:]
-        self.counters[row] = self.after_counters[row]
+        self._end_turn(row, slice(mixed, self._own_columns))
         return self.after[row, :mixed].cpu().numpy().copy()
+
+    def _end_turn(self, row: int, added: slice) -> None:
+        """Add these columns of the change, and take the optimizer's state over, unless an exchange
+        has set it to zero during the turn."""
+        self.models[row, added] += self.after[row, added]
+        self.counters[row] = self.after_counters[row]
+        flag = self.spec.layout.columns(STATE_RESET)
+        if flag is None or not self.models[row, flag]:
+            state = self.spec.layout.state
+            self.models[row, state] = self.after[row, state]
 
     def shift_all(self, change: NDArray[np.float32]) -> None:
         """Add a change to the part of every worker's current model that travels."""
         models = self.models[:, : self.spec.layout.mixed]
         models += torch.from_numpy(change).to(models.device)
+        self._reset_state(self.models, range(len(self.workers)))
 
     def model(self, row: int) -> NDArray[np.float32]:
         """The part of a worker's current model that travels."""
@@ -425,30 +434,33 @@ class Shard:
         trainable = slice(self.spec.layout.trainable)
         apart = float(torch.linalg.vector_norm((mine - theirs)[trainable]))
         mine.copy_((mine + theirs) * 0.5)
+        self._reset_state(self.models, [row])
         return apart
 
     def shift(self, row: int, change: NDArray[np.float32]) -> None:
-        """Add a change to the part of a worker's current model that travels."""
+        """Add half of a difference to the part of a worker's current model that travels."""
         mine = self.models[row, : self.spec.layout.mixed]
         mine += torch.from_numpy(change).to(mine.device)
+        self._reset_state(self.models, [row])
 
     def serve(self, row: int, factor: float) -> None:
         """Move the served model towards the current one; with the factor 1, all the way."""
         assert self.served is not None
+        current = self.models[row, : self.spec.layout.tested]
         if factor == 1.0:
-            self.served[row] = self.models[row]
+            self.served[row] = current
         else:
-            self.served[row] += factor * (self.models[row] - self.served[row])
+            self.served[row] += factor * (current - self.served[row])
 
     # --- tests, and what a checkpoint holds ------------------------------------------------
 
     def sum_models(self, total: NDArray[np.float64] | None) -> NDArray[np.float64]:
         """Add this shard's served models, by rising worker, to a float64 total [D]; attackers do
         not count."""
-        start = torch.zeros(self.models.shape[1], dtype=torch.float64, device=self.models.device)
+        served = self._served()
+        start = torch.zeros(served.shape[1], dtype=torch.float64, device=self.models.device)
         if total is not None:
             start.copy_(torch.from_numpy(np.array(total)))
-        served = self._served()
         if self.spec.attackers:
             honest = [worker not in self.spec.attackers for worker in self.workers]
             served = served[torch.tensor(honest, device=served.device)]
@@ -528,8 +540,6 @@ class Shard:
         if in_flight:
             arrays["in_flight"] = self.after.cpu().numpy()
             arrays["flight_counters"] = self.after_counters.cpu().numpy()
-        if self.velocity is not None:
-            arrays["velocity"] = self.velocity.cpu().numpy()
         if self.group is not None:
             arrays.update({name: getattr(self.group, name).cpu().numpy() for name in GROUP_STATE})
         if self.served is not None:
@@ -545,8 +555,6 @@ class Shard:
             "in_flight": self.after,
             "flight_counters": self.after_counters,
         }
-        if self.velocity is not None:
-            targets["velocity"] = self.velocity
         if self.group is not None:
             self.group.give_up()
             targets.update({name: getattr(self.group, name) for name in GROUP_STATE})
@@ -559,47 +567,46 @@ class Shard:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _copy_velocity(self) -> None:
-        """Let a round move a copy of the velocities."""
-        if self.velocity is None:
+    def _exchanging(self, weights: csr_array) -> list[int]:
+        """The rows of workers that mix another's model into theirs."""
+        starts = weights.indptr.tolist()
+        return [
+            row
+            for row, (first, last) in enumerate(pairwise(starts))
+            if (weights.indices[first:last] != self.workers[row]).any()
+        ]
+
+    def _reset_state(self, models: Tensor, rows: Sequence[int]) -> None:
+        """Set the optimizer's state of these workers to zero, if it is not to outlast an exchange.
+        A turn that is in flight ends with that, too."""
+        if (flag := self.spec.layout.columns(STATE_RESET)) is None:
             return
-        if self.after_velocity is None:
-            self.after_velocity = matrix(
-                len(self.workers), self.velocity[0].clone(), self.spec.scratch
-            )
-        self.after_velocity.copy_(self.velocity)
+        models[list(rows), self.spec.layout.state] = 0.0
+        models[list(rows), flag] = 1.0
 
     def _served(self) -> Tensor:
         """The models to test: the current ones, or those that workers serve instead; with group
-        averages, the consensus that each holds."""
+        averages, the consensus that each holds. Without columns that a test does not need."""
         if self.group is not None:
             return self.group.served(self.models)
-        return self.models if self.served is None else self.served
+        return self.models[:, : self.spec.layout.tested] if self.served is None else self.served
 
-    def _train(
-        self, trainings: dict[int, LocalTraining], target: Tensor, velocity: Tensor | None
-    ) -> dict[int, float]:
-        """Train rows of `target` in place, those with most steps first. Mean losses by row.
-
-        The rows of velocity, where there is momentum, change in place as well.
-        """
+    def _train(self, trainings: dict[int, LocalTraining], target: Tensor) -> dict[int, float]:
+        """Train rows of `target` in place, those with most steps first. Mean losses by row."""
         if self.stack is None:
             views = rows_of(target)
-            moving = None if velocity is None else rows_of(velocity)
             losses = self._threads.run(
-                lambda row: self._train_one(
-                    row, trainings[row], views, None if moving is None else moving[row]
-                ),
-                trainings,
+                lambda row: self._train_one(row, trainings[row], views), trainings
             )
         else:
-            size = self.stack.chunk(target.device)
+            moving = VELOCITY in self.spec.optimizer.state
+            size = self.stack.chunk(target.device, velocities=moving)
             rows = sorted(trainings, key=lambda row: (-trainings[row].steps, row))
             count = -(-len(rows) // size) if rows else 0
             # Dealt out like cards, so that every chunk has long and short trainings.
             chunks = [rows[start::count] for start in range(count)]
             parts = self._threads.feed(
-                lambda drawn: self._train_stacked(drawn[0], trainings, drawn[1], target, velocity),
+                lambda drawn: self._train_stacked(drawn[0], trainings, drawn[1], target),
                 ((chunk, self._batches(chunk, trainings)) for chunk in chunks),
             )
             losses = {row: loss for part in parts for row, loss in part.items()}
@@ -611,7 +618,6 @@ class Shard:
         row: int,
         training: LocalTraining,
         views: list[Tensor],
-        velocity: Tensor | None,
         *,
         batches: Iterable[Tensor] | None = None,
     ) -> float:
@@ -627,8 +633,7 @@ class Shard:
                 batches=batches,
                 learning_rate=training.learning_rate,
                 stop=self.stop,
-                momentum=self.spec.momentum,
-                velocity=velocity,
+                optimizer=self.spec.optimizer,
                 augment=self._augmenter(row, training),
                 label_smoothing=self.spec.label_smoothing,
             )
@@ -669,9 +674,9 @@ class Shard:
         trainings: dict[int, LocalTraining],
         batches: list[Tensor],
         target: Tensor,
-        velocity: Tensor | None,
     ) -> dict[int, float]:
         assert self.stack is not None
+        velocity = self.spec.layout.columns(VELOCITY)
         losses = self.stack.train(
             target,
             rows,
@@ -679,8 +684,8 @@ class Shard:
             batches=batches,
             rates=torch.tensor([trainings[row].learning_rate for row in rows]),
             stop=self.stop,
-            momentum=self.spec.momentum,
-            velocity=velocity,
+            optimizer=self.spec.optimizer,
+            velocity=0 if velocity is None else velocity.start,
             label_smoothing=self.spec.label_smoothing,
         )
         return dict(zip(rows, losses.tolist(), strict=True))
@@ -688,6 +693,7 @@ class Shard:
     def _estimate_stacked(self, rows: list[int], round_index: int) -> dict[int, Estimate]:
         assert self.stack is not None
         estimates: dict[int, Estimate] = {}
+        trained = slice(self.spec.layout.trainable)
         size = self.stack.chunk(self.after.device)
         for start in range(0, len(rows), size):
             check(self.stop)
@@ -696,7 +702,10 @@ class Shard:
                 self._draw(Purpose.PROBE, row, round_index, batches=PROBE_BATCHES) for row in chunk
             ]
             measured = self.stack.estimate(
-                self.models[chunk], self.after[chunk], self.samples, probe=torch.stack(probes)
+                self.models[chunk, trained],
+                self.after[chunk, trained],
+                self.samples,
+                probe=torch.stack(probes),
             )
             estimates.update(zip(chunk, measured, strict=True))
         return estimates
@@ -764,7 +773,8 @@ class Shard:
     def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:
         """A peer's model as a worker scores it: what does not travel is the worker's own."""
         travels = self._received(self.workers[row], peer)
-        stays = self.after[row, self.spec.layout.mixed :]
+        layout = self.spec.layout
+        stays = self.after[row, layout.mixed : layout.tested]
         counters = self.after_counters[row].clone()
         return (torch.cat([travels, stays]) if len(stays) else travels), counters
 

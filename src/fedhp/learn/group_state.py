@@ -152,10 +152,10 @@ class GroupState:
 
     def served(self, models: Tensor) -> Tensor:
         """The models to test and to export: the consensus; what does not travel is the worker's."""
-        mixed = self.layout.mixed
-        if mixed == models.shape[1]:
+        mixed, tested = self.layout.mixed, self.layout.tested
+        if mixed == tested:
             return self.consensus
-        return torch.cat([self.consensus, models[:, mixed:]], dim=1)
+        return torch.cat([self.consensus, models[:, mixed:tested]], dim=1)
 
     def _later(self, target: Tensor, row: int, columns: slice, values: Row) -> Tensor:
         tensor = torch.from_numpy(np.array(values)).to(target)

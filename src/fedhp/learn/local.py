@@ -1,11 +1,12 @@
 """Local SGD on one worker: x <- x - eta * grad F(x), Eq. (3), and its two estimators.
 
-Algorithm 1, lines 3-5: the local steps, the smoothness L_i and the gradient variance.
+Algorithm 1, lines 3-5: the local steps, the smoothness L_i and the gradient variance. Steps of
+another kind are in optimizer.py; the estimators are those of the plain loss with all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhp.errors import Interrupted
+from fedhp.learn.optimizer import PLAIN_SGD, LocalSteps, Optimizer
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Task, smoothed_loss
 
@@ -59,22 +61,19 @@ def train(
     batches: Iterable[Tensor],
     learning_rate: float,
     stop: Callable[[], bool],
-    momentum: float = 0.0,
-    velocity: Tensor | None = None,
+    optimizer: Optimizer = PLAIN_SGD,
     augment: Callable[[Tensor], Tensor] | None = None,
     label_smoothing: float = 0.0,
 ) -> float:
-    """One SGD step per batch, in place; the mean loss (NaN if there is none). batches may be a
-    tensor [steps, batch], or draw them one by one.
+    """One step per batch, in place; the mean loss (NaN if there is none). batches may be a
+    tensor [steps, batch], or draw them one by one. What the optimizer keeps is in the row.
 
-    With momentum, velocity [trainable columns] is the worker's own and changes in place:
-    v = momentum v + gradient, x -= learning_rate v. augment changes the inputs of a step;
-    label_smoothing is that of cross-entropy.
+    augment changes the inputs of a step; label_smoothing is that of cross-entropy.
     """
     replica.module.train()
     loss_of = smoothed_loss(label_smoothing) if label_smoothing else task.loss
     weights = [tensor.data for tensor in replica.trained]
-    velocities = [] if velocity is None else replica.views(velocity)
+    moving = None if optimizer.is_plain else LocalSteps(optimizer, replica, learning_rate)
     total, steps = torch.zeros((), device=samples.inputs.device), 0
     for batch in batches:
         check(stop)
@@ -85,8 +84,8 @@ def train(
         torch.autograd.backward(loss)
         total += loss.detach()
         gradients = [tensor.grad for tensor in replica.trained]
-        if velocities:
-            _follow(weights, velocities, gradients, learning_rate, momentum)
+        if moving is not None:
+            moving.take()
         elif any(gradient is None for gradient in gradients):  # a parameter the loss does not reach
             used = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
             torch._foreach_add_([w for w, _ in used], [g for _, g in used], alpha=-learning_rate)
@@ -95,22 +94,6 @@ def train(
         replica.clear()
         steps += 1
     return float(total) / steps if steps else float("nan")
-
-
-def _follow(
-    weights: list[Tensor],
-    velocities: list[Tensor],
-    gradients: Sequence[Tensor | None],
-    learning_rate: float,
-    momentum: float,
-) -> None:
-    """A step of SGD with momentum. A parameter that the loss does not reach keeps its velocity."""
-    parts = zip(weights, velocities, gradients, strict=True)
-    reached = [(weight, moving, slope) for weight, moving, slope in parts if slope is not None]
-    moving = [velocity for _, velocity, _ in reached]
-    torch._foreach_mul_(moving, momentum)
-    torch._foreach_add_(moving, [slope for _, _, slope in reached])
-    torch._foreach_add_([weight for weight, _, _ in reached], moving, alpha=-learning_rate)
 
 
 @dataclass(frozen=True, slots=True)

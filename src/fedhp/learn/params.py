@@ -2,14 +2,14 @@
 
 Columns: trainable parameters, then frozen ones, what travels along with a model (`carried`), and
 float buffers (BatchNorm's running statistics). The first `mixed` columns travel to neighbors; the
-rest stay with the worker. Integers (BatchNorm's counters, the position in the stream of shuffled
-samples) stay, in a matrix of their own.
+rest stay with the worker, also what is carried behind them. Integers (BatchNorm's counters, the
+position in the stream of shuffled samples) stay, in a matrix of their own.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,6 +20,12 @@ from torch import Tensor, nn
 
 # What is carried; no tensor of a module has a name that begins with a dot.
 PUSH_WEIGHT, SIDE, LAST_CHANGE = ".push_weight", ".side", ".last_change"
+# The state of the optimizer (optimizer.py).
+VELOCITY, FIRST_MOMENT, SECOND_MOMENT = ".velocity", ".first_moment", ".second_moment"
+STEP_COUNT = ".step_count"
+STATE_RESET = ".state_reset"  # 1: an exchange has set the state to zero since the last training
+PER_PARAMETER = (VELOCITY, FIRST_MOMENT, SECOND_MOMENT)  # a number for each trained one
+OPTIMIZER_STATE = (*PER_PARAMETER, STEP_COUNT, STATE_RESET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class Layout:
     mixed: int  # columns that are exchanged
     width: int  # all columns
     counter_width: int
-    carried: tuple[Slot, ...] = ()  # columns of no tensor of the module: what an exchange needs
+    # Columns of no tensor of the module: what an exchange or the optimizer needs.
+    carried: tuple[Slot, ...] = ()
     position: int | None = None  # the counter of the samples taken, with training.batches = epochs
 
     @property
@@ -55,6 +62,17 @@ class Layout:
     def module_columns(self) -> int:
         """How many of the columns that travel are the model's own."""
         return self.mixed - sum(s.stop - s.start for s in self.carried if s.stop <= self.mixed)
+
+    @property
+    def tested(self) -> int:
+        """The first columns, which contain all tensors of the module: what a test needs."""
+        return max((slot.stop for slot in self.slots), default=0)
+
+    @property
+    def state(self) -> slice:
+        """The columns of the optimizer's state, one after the other; empty if it has none."""
+        slots = [slot for slot in self.carried if slot.name in OPTIMIZER_STATE]
+        return slice(slots[0].start, slots[-1].stop) if slots else slice(self.width, self.width)
 
     @property
     def mixed_ends(self) -> tuple[int, ...]:
@@ -76,11 +94,15 @@ def layout_of(
     push_sum: bool = False,
     tracking: bool = False,
     epochs: bool = False,
+    state: Sequence[str] = (),
+    state_travels: bool = False,
 ) -> Layout:
     """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm).
 
     push_sum: a scalar weight is carried. tracking: a side vector is, and the last change of the
     worker's own model stays with it. epochs: so does its position in the stream of its samples.
+    state: what the optimizer keeps, by name; it stays with the worker, in the last columns, unless
+    it travels.
     """
     parameters = list(module.named_parameters())
     trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
@@ -100,12 +122,18 @@ def layout_of(
     if tracking:
         carried.append(Slot(SIDE, (trained,), fixed, fixed + trained))
         fixed += trained
+    if state_travels:
+        carried += _state_slots(state, trained, fixed)
+        fixed = carried[-1].stop if state else fixed
     slots += _slots(floats, fixed)
     width = max(fixed, slots[-1].stop if slots else 0)
     mixed = width if batch_norm == "mixed" else fixed
     if tracking:
         carried.append(Slot(LAST_CHANGE, (trained,), width, width + trained))
         width += trained
+    if state and not state_travels:
+        carried += _state_slots(state, trained, width)
+        width = carried[-1].stop
     counter_width = counters[-1].stop if counters else 0
     return Layout(
         slots=slots,
@@ -117,6 +145,15 @@ def layout_of(
         carried=tuple(carried),
         position=counter_width if epochs else None,
     )
+
+
+def _state_slots(names: Sequence[str], trained: int, start: int) -> list[Slot]:
+    slots = []
+    for name in names:
+        size = trained if name in PER_PARAMETER else 1
+        slots.append(Slot(name, (size,), start, start + size))
+        start += size
+    return slots
 
 
 def _slots(tensors: list[tuple[str, Tensor]], start: int = 0) -> tuple[Slot, ...]:
@@ -140,6 +177,7 @@ class Replica:
         self.module = module
         self.forward = forward or module  # another way to compute the same (learn/blocked)
         self.layout = layout
+        self.row = torch.empty(0)  # to which the module is bound
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         self._tensors = [tensors[slot.name] for slot in layout.slots]
         self._counters = [tensors[slot.name] for slot in layout.counters]
@@ -147,6 +185,7 @@ class Replica:
 
     def bind(self, row: Tensor, counters: Tensor) -> None:
         """Make the module's tensors views of this row: what it learns is written there."""
+        self.row = row
         for tensor, slot in zip(self._tensors, self.layout.slots, strict=True):
             # .data gives the module its own version counter: threads never share one.
             tensor.data = row[slot.start : slot.stop].view(slot.shape)
@@ -157,6 +196,13 @@ class Replica:
         """A row of the trainable columns, as tensors of the shapes of the trained parameters."""
         slots = self.layout.slots[: len(self.trained)]
         return [row[slot.start : slot.stop].view(slot.shape) for slot in slots]
+
+    def carried(self, name: str) -> Tensor:
+        """The columns of the row in which something carried is."""
+        columns = self.layout.columns(name)
+        if columns is None:
+            raise KeyError(f"the layout has no columns for {name}")
+        return self.row[columns]
 
     def gradient(self) -> Tensor:
         """The gradient of the trainable columns as one vector."""

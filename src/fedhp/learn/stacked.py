@@ -25,12 +25,14 @@ from fedhp.learn.local import (
     check,
     sample_variance,
 )
+from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.task import Classification, Task
 
 # A chunk's weights should stay near the core: measured, up to 6 MB of them cost the same per
 # worker, 12 MB half as much again. 16 workers, so that the paper's 30 keep two threads busy.
 CHUNK_BYTES = 6 << 20
+MOVING_CHUNK_BYTES = 13 << 19  # of weights and velocities: 8 workers with 784-128-10 weights
 CHUNK_WORKERS = 16
 GPU_CHUNK_WORKERS = 4096
 
@@ -41,12 +43,14 @@ class DenseStack:
 
     layers: tuple[tuple[Slot, Slot], ...]
 
-    def chunk(self, device: torch.device) -> int:
-        """How many workers to stack; a function of the model only, so that results are too."""
+    def chunk(self, device: torch.device, *, velocities: bool = False) -> int:
+        """How many workers to stack, with velocities or without; a function of the model only, so
+        that results are too."""
         if device.type != "cpu":
             return GPU_CHUNK_WORKERS
-        width = self.layers[-1][1].stop
-        return max(4, min(CHUNK_WORKERS, CHUNK_BYTES // (4 * width)))
+        row = 4 * self.layers[-1][1].stop
+        fitting = MOVING_CHUNK_BYTES // (2 * row) if velocities else CHUNK_BYTES // row
+        return max(4, min(CHUNK_WORKERS, fitting))
 
     def train(
         self,
@@ -57,13 +61,14 @@ class DenseStack:
         batches: list[Tensor],
         rates: Tensor,
         stop: Callable[[], bool],
-        momentum: float = 0.0,
-        velocity: Tensor | None = None,
+        optimizer: Optimizer = PLAIN_SGD,
+        velocity: int = 0,
         label_smoothing: float = 0.0,
     ) -> Tensor:
         """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses.
 
-        With momentum, velocity has a row for every row, and changes in place as in learn/local.
+        With momentum the columns from `velocity` on are the velocities, which change as in
+        learn/optimizer.
         """
         check(stop)
         order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
@@ -82,10 +87,12 @@ class DenseStack:
             active,
             label_smoothing,
         )
-        if velocity is None:
-            total = _compiled(_train)(rows, *arguments)
+        decay = optimizer.weight_decay
+        if not optimizer.momentum:
+            total = _compiled(_train)(rows, decay, *arguments)
         else:
-            total = _compiled(_train_with_momentum)(rows, velocity, momentum, *arguments)
+            kind = (velocity, optimizer.momentum, optimizer.nesterov, decay)
+            total = _compiled(_train_with_momentum)(rows, *kind, *arguments)
         losses = torch.empty_like(total)
         losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
@@ -93,7 +100,8 @@ class DenseStack:
     def estimate(
         self, before: Tensor, after: Tensor, samples: Samples, *, probe: Tensor
     ) -> list[Estimate]:
-        """The estimators of learn/local.estimate for all workers; probe is [A, batches, batch]."""
+        """The estimators of learn/local.estimate for all workers; probe is [A, batches, batch].
+        before and after are the trained columns alone."""
         share = probe.shape[1] - VARIANCE_BATCHES
         minis, losses = zip(
             *(self._gradients(before, samples, probe[:, k]) for k in range(VARIANCE_BATCHES)),
@@ -176,6 +184,7 @@ def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
 
 def _train(
     rows: Tensor,
+    decay: float,
     chosen: Tensor,
     spans: list[tuple[int, int]],
     shapes: list[tuple[int, int]],
@@ -194,6 +203,7 @@ def _train(
     targets = labels[picks].unsqueeze(2)
     total = torch.zeros([len(chosen), 1], device=rows.device)
     scale = (-rates / picks.shape[2]).view(-1, 1, 1)
+    kept = (1 - decay * rates).view(-1, 1, 1)
     size = picks.shape[2]
     # One buffer for all batches: new memory of this size costs more than filling it.
     buffer = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
@@ -212,6 +222,9 @@ def _train(
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(now[index], error, below) if index > 0 else error
+            if decay > 0:
+                now[index] *= kept[:count]
+                shift[index] *= kept[:count]
             now[index].baddbmm_(error, below.transpose(1, 2))
             shift[index] += error.sum(dim=2, keepdim=True)
             error = passed
@@ -222,8 +235,10 @@ def _train(
 
 def _train_with_momentum(
     rows: Tensor,
-    velocity: Tensor,
+    velocity: int,
     momentum: float,
+    nesterov: bool,
+    decay: float,
     chosen: Tensor,
     spans: list[tuple[int, int]],
     shapes: list[tuple[int, int]],
@@ -234,12 +249,14 @@ def _train_with_momentum(
     active: list[int],
     smoothing: float,
 ) -> Tensor:
-    """`_train` with v = momentum v + gradient, x -= rate v."""
+    """`_train` with v = momentum v + gradient, x -= rate v; the gradient has the decay in it, and
+    Nesterov's x -= rate (gradient + momentum v)."""
     layers: list[Tensor] = []
     moving: list[Tensor] = []
     for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
         layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
-        moving.append(velocity[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+        speeds = rows[:, velocity + span[0] : velocity + span[1]]
+        moving.append(speeds.index_select(0, chosen).view(-1, *shape))
     targets = labels[picks].unsqueeze(2)
     total = torch.zeros([len(chosen), 1], device=rows.device)
     size = picks.shape[2]
@@ -249,7 +266,6 @@ def _train_with_momentum(
         flat = buffer[: count * size]
         torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
         now = [layer[:count] for layer in layers]
-        speed = [part[:count] for part in moving]
         weights, biases = now[0::2], now[1::2]
         inputs = flat.view(count, size, -1).transpose(1, 2)
         activations, logs, error = _forward(
@@ -262,14 +278,27 @@ def _train_with_momentum(
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(weights[index], error, below) if index > 0 else error
-            speed[2 * index].baddbmm_(error, below.transpose(1, 2), beta=momentum)
-            speed[2 * index + 1].mul_(momentum).add_(error.sum(dim=2, keepdim=True))
+            layer, bias = now[2 * index], now[2 * index + 1]
+            speed, bias_speed = moving[2 * index][:count], moving[2 * index + 1][:count]
+            slope = error.sum(dim=2, keepdim=True)
+            if decay > 0:
+                slope.add_(bias, alpha=decay)
+            bias_speed.mul_(momentum).add_(slope)
+            if nesterov:
+                bias.addcmul_(slope.add_(bias_speed, alpha=momentum), factors[:count])
+                slope = torch.bmm(error, below.transpose(1, 2)).add_(layer, alpha=decay)
+                speed.mul_(momentum).add_(slope)
+                layer.addcmul_(slope.add_(speed, alpha=momentum), factors[:count])
+            else:
+                bias.addcmul_(bias_speed, factors[:count])
+                speed.baddbmm_(error, below.transpose(1, 2), beta=momentum)
+                if decay > 0:
+                    speed.add_(layer, alpha=decay)
+                layer.addcmul_(speed, factors[:count])
             error = passed
-        for layer, part in zip(now, speed):  # noqa: B905
-            layer.addcmul_(part, factors[:count])
     for span, layer, part in zip(spans, layers, moving):  # noqa: B905
         rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
-        velocity[:, span[0] : span[1]].index_copy_(0, chosen, part.flatten(1))
+        rows[:, velocity + span[0] : velocity + span[1]].index_copy_(0, chosen, part.flatten(1))
     return total.squeeze(1)
 
 

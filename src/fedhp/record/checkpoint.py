@@ -20,6 +20,7 @@ from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_part
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CHECKPOINT_VERSION = 1
+STATE_COLUMNS = "state_columns"  # a scalar: which columns of the models the optimizer keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,22 @@ def _damaged(path: Path, reason: str) -> RunError:
     )
 
 
+def current_models(saved: Checkpoint) -> NDArray[np.float32]:
+    """The models that training continues from, [N, D], without the state of the optimizer."""
+    models = saved.arrays["models"]
+    if STATE_COLUMNS not in saved.scalars:
+        return models
+    start, stop = saved.scalars[STATE_COLUMNS]
+    # At the end they are left out without a copy: the models may be larger than the memory.
+    last = stop == models.shape[1]
+    return models[:, :start] if last else np.delete(models, slice(start, stop), axis=1)
+
+
 def served_models(saved: Checkpoint) -> NDArray[np.float32]:
     """The models that are tested and exported, [N, D]: with group averages, the consensus that each
-    worker holds, and the worker's own values where nothing is exchanged."""
-    models, consensus = saved.arrays["models"], saved.arrays.get("consensus")
+    worker holds, and the worker's own values where nothing is exchanged. Without the state of the
+    optimizer."""
+    models, consensus = current_models(saved), saved.arrays.get("consensus")
     if consensus is None:  # AD-PSGD may serve another model than its current one
         return saved.arrays.get("served", models)
     return np.concatenate([consensus, models[:, consensus.shape[1] :]], axis=1)

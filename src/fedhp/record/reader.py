@@ -14,7 +14,7 @@ import numpy as np
 
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
-from fedhp.record.checkpoint import read_checkpoint, served_models
+from fedhp.record.checkpoint import current_models, read_checkpoint, served_models
 from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray, LinkVerdict
@@ -198,7 +198,7 @@ class RunReader:
     def digest(self) -> str:
         """A hash of all numbers of the run, models included: equal runs have equal digests."""
         saved = read_checkpoint(self.folder, mapped=True)
-        return self._store.digest(None if saved is None else saved.arrays["models"])
+        return self._store.digest(None if saved is None else current_models(saved))
 
     def summary(self) -> RunSummary:
         """The run in a few numbers."""

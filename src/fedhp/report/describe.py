@@ -33,7 +33,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ),
         (
             "training",
-            f"learning rate {rate:g}{_schedule(training)}, "
+            f"{_optimizer(experiment)}learning rate {rate:g}{_schedule(training)}, "
             f"batch {training['batch_size']}{_samples(experiment)}, {_local(training)} "
             f"if the algorithm does not choose",
         ),
@@ -94,6 +94,33 @@ def _samples(experiment: Mapping[str, Any]) -> str:
         parts.append(f"label smoothing {training['label_smoothing']:g}")
     text = ", ".join(parts)
     return text if not text or text.startswith(" ") else f", {text}"
+
+
+def _optimizer(experiment: Mapping[str, Any]) -> str:
+    """What is unusual about the optimizer of local training; nothing for plain SGD."""
+    training, algorithm = experiment["training"], experiment["algorithm"]
+    momentum = training.get("momentum", 0.0)
+    if algorithm["name"] == "adpsgd":
+        momentum = algorithm.get("momentum", momentum)
+    parts = []
+    if training.get("optimizer") == "adamw":
+        names = {"beta1": "beta1", "beta2": "beta2", "epsilon": "epsilon"}
+        parts.append("AdamW")
+    else:
+        names = {}
+        if momentum:
+            kind = "Nesterov momentum" if training.get("nesterov") else "momentum"
+            parts.append(f"SGD with {kind} {momentum:g}")
+    names |= {
+        "weight_decay": "weight decay",
+        "clip_norm": "gradients clipped to norm",
+        "proximal": "proximal term",
+    }
+    parts += [f"{label} {training[key]:g}" for key, label in names.items() if training.get(key)]
+    state = {"reset": "state reset at every exchange", "mix": "state mixed with the models"}
+    if training.get("optimizer_state") in state:
+        parts.append(state[training["optimizer_state"]])
+    return "".join(f"{part}, " for part in parts)
 
 
 def _exchange(settings: Mapping[str, Any]) -> str:

@@ -161,7 +161,8 @@ def test_with_overlap_nobody_ever_waits(changes: dict[str, Any]) -> None:
 def test_shards_have_the_same_bits(settings: dict[str, Any]) -> None:
     prepared = prepared_of("adpsgd", SLOW, EXACT, BY_TIME, {"algorithm": settings})
     records, state = carry_out(LocalExecutor(prepared))
-    assert {"velocity", "served"} < state.keys()
+    assert "served" in state
+    assert state["models"][:, prepared.layout.state].any()
     several, end = carry_out(LocalExecutor(prepared, shards=2))
     assert bits(several) == bits(records)
     assert bits(end) == bits(state)
@@ -185,7 +186,7 @@ def test_a_resumed_run_continues_with_every_transfer(tmp_path: Path) -> None:
         assert resumed.digest() == digest
 
 
-@pytest.mark.parametrize("name", ["overlap", "serve", "compression", "momentum"])
+@pytest.mark.parametrize("name", ["overlap", "serve", "compression"])
 def test_a_network_refuses_them(name: str) -> None:
     tables = {"workers": 3, "algorithm": {"name": "adpsgd", name: ALL[name]}}
     with pytest.raises(ConfigError, match=f"algorithm.{name}"):

@@ -179,6 +179,8 @@ def test_what_an_entry_fixes_is_not_tuned() -> None:
     assert set(planned("adpsgd").space) == {"learning_rate", "steps", "momentum"}
     fixed = planned("adpsgd:steps=10:overlap=true")
     assert set(fixed.space) == {"learning_rate", "momentum"}
+    adamw = planned("adpsgd:training.optimizer=adamw:training.learning_rate=0.05")
+    assert set(adamw.space) == {"steps"}
     assert fixed.label == "adpsgd:steps=10:overlap=true"
     assert set(planned("dpsgd:training.learning_rate=0.2").space) == {"steps"}
     with pytest.raises(ConfigError, match="fixes every setting"):

@@ -13,6 +13,7 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.errors import ConfigError
 from fedhp.learn.local import train
+from fedhp.learn.optimizer import Optimizer
 from fedhp.learn.params import Replica, layout_of
 from unit.learn.test_stacked import (
     NONE,
@@ -36,11 +37,12 @@ def test_steps_equal_those_of_torch(
     hidden: tuple[int, ...], stacked: bool, momentum: float
 ) -> None:
     module, data = network(hidden), samples()
-    layout = layout_of(module, batch_norm="mixed")
+    settings = Optimizer(momentum=momentum)
+    layout = layout_of(module, batch_norm="mixed", state=settings.state)
     rows = start(module, layout)
+    rows[:, layout.state] = 0.0
     before = rows.clone()
     batches = batches_of([3, 1, 4, 2, 5, 1, 2])
-    velocity = torch.zeros(WORKERS, layout.trainable) if momentum else None
     if stacked:
         losses = (
             stack_of(module, layout)
@@ -51,8 +53,8 @@ def test_steps_equal_those_of_torch(
                 batches=batches,
                 rates=torch.full((WORKERS,), RATE),
                 stop=lambda: False,
-                momentum=momentum,
-                velocity=velocity,
+                optimizer=settings,
+                velocity=layout.state.start,
                 label_smoothing=SMOOTHING,
             )
             .tolist()
@@ -70,8 +72,7 @@ def test_steps_equal_those_of_torch(
                     batches=batches[worker],
                     learning_rate=RATE,
                     stop=lambda: False,
-                    momentum=momentum,
-                    velocity=None if velocity is None else velocity[worker],
+                    optimizer=settings,
                     label_smoothing=SMOOTHING,
                 )
             )
@@ -88,7 +89,8 @@ def test_steps_equal_those_of_torch(
             optimizer.step()
             expected.append(loss.item())
         parameters = torch.cat([p.detach().reshape(-1) for p in reference.module.parameters()])
-        torch.testing.assert_close(rows[worker], parameters, rtol=1e-5, atol=1e-6)
+        trained = rows[worker, : layout.trainable]
+        torch.testing.assert_close(trained, parameters, rtol=1e-5, atol=1e-6)
         assert losses[worker] == pytest.approx(np.mean(expected), rel=1e-5)
 
 

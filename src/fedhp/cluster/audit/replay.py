@@ -215,13 +215,14 @@ class RunReplayer:
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own. A worker that was started
-        again may have lost the position of its last round."""
-        width, column = self._prepared.layout.mixed, self._prepared.layout.position
+        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
+        again (learner.py). A worker that was started again may have lost its last position."""
+        layout = self._prepared.layout
         state = _copied(self._engine.state())
-        if column is not None:
-            state["counters"][worker, column] = position
-        state["models"][worker, :width] = state["models"][source, :width]
+        if layout.position is not None:
+            state["counters"][worker, layout.position] = position
+        state["models"][worker, layout.state] = 0.0
+        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
         self._engine.load(state)
         self._versions[worker] = self._last
 

@@ -158,15 +158,6 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
                 if key == "horizon"
                 else "set evaluation.every (rounds)",
             )
-    if experiment.training.momentum:
-        raise ConfigError(
-            f"is {experiment.training.momentum:g}, but a worker of a network does not keep a "
-            "velocity",
-            key="training.momentum",
-            source=source,
-            allowed="0, or this setting in simulations only",
-            fix="remove training.momentum, or simulate it with: fedhp run",
-        )
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
     _check_groups(experiment, stage.algorithm, source)
     _check_changing(experiment, stage, source)
@@ -233,9 +224,9 @@ def _check_adpsgd(algorithm: object, source: str) -> None:
     """Refuse the aids of AD-PSGD that only simulations have."""
     if not isinstance(algorithm, ADPSGD):
         return
-    for name in ("overlap", "serve", "compression", "momentum"):
+    for name in ("overlap", "serve", "compression"):
         value, usual = getattr(algorithm, name), ADPSGD.model_fields[name].default
-        if value != usual and value != 0:
+        if value != usual:
             raise ConfigError(
                 f"is {value!r}, but workers of a network do not offer that",
                 key=f"algorithm.{name}",

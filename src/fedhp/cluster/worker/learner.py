@@ -335,11 +335,13 @@ class Learner:
 
     def with_received(self, row: Row) -> StoredModel:
         """A peer's model, completed with the parts of the own one that are never sent: of the
-        newest stored one, if this process has not continued from any yet."""
+        newest stored one, if this process has not continued from any yet. The optimizer begins
+        again: what it kept is of another model, and may be lost."""
         model = self._current()
         newest = self.store.get(self.store.attempts()[-1])
         if self.committed == INITIAL and newest is not None:
             model = replace(model, row=newest.row.copy(), counters=newest.counters.copy())
+        model.row[self.layout.state] = 0.0
         model.row[: self.layout.mixed] = row
         return model
 

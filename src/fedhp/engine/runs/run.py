@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 import torch
 
@@ -44,10 +45,16 @@ from fedhp.engine.until import StopCondition, is_due
 from fedhp.errors import Diverged, Interrupted, RunError
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.learn.group_state import GROUP_STATE
-from fedhp.record.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedhp.record.checkpoint import (
+    STATE_COLUMNS,
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import Store, description
+from fedhp.record.tensors import Arrays
 from fedhp.timing import median_steps
 from fedhp.types import RoundRecord, StepReason
 
@@ -175,6 +182,7 @@ class Run:
     def _restore(
         self, loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint
     ) -> None:
+        saved = _with_former_velocity(saved)
         models = saved.arrays.get("models")
         wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
         if models is None or models.shape != wanted:
@@ -244,8 +252,23 @@ def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
 
 def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Checkpoint:
     """The state of the last round's end, models included."""
-    state = loop.checkpoint()
-    return replace(state, arrays={**executor.state(), **state.arrays})
+    state, kept = loop.checkpoint(), executor.prepared.layout.state
+    scalars = dict(state.scalars)
+    if kept.start < kept.stop:
+        scalars[STATE_COLUMNS] = [kept.start, kept.stop]
+    return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)
+
+
+def _with_former_velocity(saved: Checkpoint) -> Checkpoint:
+    """A checkpoint from before velocities were columns of the models: they are the last ones."""
+    velocity = saved.arrays.get("velocity")
+    if velocity is None:
+        return saved
+    wider: Arrays = {}
+    for name in ("models", "in_flight"):
+        if name in saved.arrays:
+            wider[name] = np.concatenate([saved.arrays[name], velocity], axis=1)
+    return replace(saved, arrays={**saved.arrays, **wider})
 
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:

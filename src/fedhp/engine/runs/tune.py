@@ -294,6 +294,8 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
     fixed = {*variant.settings, *variant.overrides}
     if default.training.local_epochs is not None:
         fixed.add("training.local_steps")  # the epochs of the experiment count
+    if default.training.optimizer == "adamw":
+        fixed.add("training.momentum")  # which AdamW does not have
     space = {
         key: option
         for key, option in space.items()
