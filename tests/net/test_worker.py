@@ -349,7 +349,7 @@ def test_an_optimizer_begins_again_with_the_model_of_another(
     """Its own velocity is that of another path; who stays on its path keeps it."""
     settings = experiment(training={"momentum": 0.9})
     engine = LocalExecutor(prepare(settings))
-    second, third, alone_only = Attempt(1, 2, 1), Attempt(1, 3, 1), np.empty((0, 2), dtype=int)
+    second, third, alone_only = Attempt(1, 2, 2), Attempt(1, 3, 1), np.empty((0, 2), dtype=int)
 
     def simulate(round_index: int) -> bytes:
         """The digest of the model that worker 2 has after this round, alone."""
@@ -366,6 +366,8 @@ def test_an_optimizer_begins_again_with_the_model_of_another(
                 alone(coordinator, worker, FIRST)
             await coordinator.report(0)
             assert (await coordinator.report(2)).digest == simulate(1)
+            alone(coordinator, 2, Attempt(1, 2, 1), FIRST)  # it is given up
+            await coordinator.report(2)
             alone(coordinator, 0, second, FIRST)
             await coordinator.report(0)
             behind = wire.Order(epoch=1, committed=second.to_wire())
