@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedhp.tables import merge_tables
 from subprocesses import forked_jobs
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,42 @@ def test_api_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with forked_jobs():
         for block in blocks:
             exec(compile(block, "docs/api.md", "exec"), names)
+
+
+RECIPES = re.findall(
+    r"^## (.*?)\n(.*?)(?=^## |\Z)",
+    (ROOT / "docs/recipes.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(block, id=title)
+        for title, text in RECIPES
+        for block in re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    ],
+)
+def test_recipes_train(recipe: str, tmp_path: Path) -> None:
+    """As printed, but two rounds of the digits with a small model."""
+    import fedhp
+    from fedhp.config import parse
+
+    whole = parse(tomllib.loads(recipe))  # as printed
+    small = {"rounds": 2, "evaluation": {"images": 40}, "executors": 1}
+    data = {**tomllib.loads(recipe).get("data", {}), "name": "digits", "pool": 1}
+    small |= {"data": data, "model": {"name": "mlp"}}
+    if whole.augmentation.active:
+        small["model"] = {"name": "small_cnn", "width": 0.25}
+    training = {"local_epochs": 0.5} if whole.training.local_epochs is not None else {}
+    if whole.training.warmup:
+        training["warmup"] = 1
+    small["training"] = training
+    tables = merge_tables(tomllib.loads(recipe), small)
+    with fedhp.run(parse(tables), tmp_path / "run") as run:
+        assert run.rounds_done == 2
+        assert run.summary().final_accuracy is not None
 
 
 def test_every_command_about_runs_has_a_function_in_the_documentation() -> None:
