@@ -366,7 +366,7 @@ def test_an_interrupted_run_has_no_summary(tmp_path: Path) -> None:
         (("--log", "wandb", "--log", "wandb:x"), ("'wandb' is given twice",)),
         (("--per-worker",), ("no effect without --log",)),
         (("--log", "tensorboard:{file}"), ("is a file",)),
-        (("--log", "mlflow:a?b.db"), ("has a ? or #",)),
+        (("--log", "mlflow:a?b.db"), ("has a ? or an encoded character",)),
     ],
 )
 def test_wrong_options(

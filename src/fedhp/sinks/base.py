@@ -7,7 +7,9 @@ it is replaced, or continued where the library can compare.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +17,7 @@ from fedhp.files import write_file
 from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 MARK_FILE = "log.json"
+OWNER_FILE = "runs.txt"  # the folder whose runs are logged here, from the one that was asked for
 
 
 class Outdated(Exception):
@@ -55,6 +58,26 @@ class Sink(Protocol):
     def viewing(self, top: Path, path: Path | None) -> str:
         """The command that shows the logs of the runs in this folder."""
         ...
+
+
+def owned_folder(top: Path, path: Path) -> Path:
+    """The folder for the logs of the runs in `top`, below the one that the user chose.
+
+    It has the name of `top`, with a number if the runs of another folder have that name there.
+    """
+    # Relative, since both may be moved together.
+    owner = os.path.relpath(top.resolve(), path.resolve())
+    for number in count(1):
+        folder = path / (top.name if number == 1 else f"{top.name}-{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with (folder / OWNER_FILE).open("x", encoding="utf-8") as file:
+                file.write(owner)
+            return folder
+        except FileExistsError:
+            if (folder / OWNER_FILE).read_text(encoding="utf-8") == owner:
+                return folder
+    raise AssertionError
 
 
 def has_mark(folder: Path, mark: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ class _TargetLogs:
     """The logs of all runs of a folder in one sink."""
 
     def __init__(self, top: Path, target: LogTarget, *, per_worker: bool) -> None:
+        target.check_folder(top)
         self.target = target
         self.failed = False
         self._top, self._per_worker = top.resolve(), per_worker
@@ -129,12 +131,16 @@ class _TargetLogs:
         except Exception as error:  # a library may fail in any way; the runs must not
             self.failed = True
             self._give_up()
-            sink = self.target.sink
             LOG.warning(
                 "warning: the log of %s for %s could not be written: %s\n"
-                "  the runs continue without it; write it later with: fedhp export %s --to %s",
-                *(run, sink, _words(error), self._top, sink),
+                "  the runs continue without it; write it later with: %s",
+                *(run, self.target.sink, _words(error), self._later()),
             )
+
+    def _later(self) -> str:
+        """The command that writes these logs when the runs are over."""
+        words = ["fedhp", "export", str(self._top), "--to", self.target.text]
+        return shlex.join(words + ["--per-worker"] * self._per_worker)
 
     def update(self, run: Path, *, last: bool) -> None:
         """Log what is new in the record of a run; last: nothing will follow."""

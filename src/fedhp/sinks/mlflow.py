@@ -7,10 +7,12 @@ another MLflow run takes its place. Tracking servers and MLflow's telemetry are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import shlex
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ ARTIFACTS = "mlflow-artifacts"  # MLflow wants a folder for them; fedhp writes n
 RUN_TAG, ID_TAG, MARK_TAG = "fedhp.run", "fedhp.id", "fedhp.log"
 MOST_METRICS, MOST_PARAMETERS = 1000, 100  # in one call
 LONGEST_PARAMETER = 500
+MOST_SECONDS = 60.0  # for other processes that write to the store
 STATUS = {
     "running": "RUNNING",
     "interrupted": "KILLED",
@@ -156,7 +159,15 @@ def _client(store: Path) -> MlflowClient:
         logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow.tracking import MlflowClient
 
+    _check_store(store)
     return MlflowClient(tracking_uri=store_uri(store), registry_uri=store_uri(store))
+
+
+def _check_store(store: Path) -> None:
+    """Fail at once where MLflow would try for two minutes: no place for a file, not a database."""
+    with contextlib.closing(sqlite3.connect(store, timeout=MOST_SECONDS)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        database.rollback()
 
 
 def _experiment(client: MlflowClient, description: RunDescription, store: Path) -> str:

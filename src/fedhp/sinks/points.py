@@ -67,7 +67,12 @@ class RunDescription:
     @property
     def name(self) -> str:
         """The run's path, from the name of the command's folder on: demo-1/fedhp/seed-0."""
-        return str(Path(self.top.name) / self.folder.relative_to(self.top))
+        return str(Path(self.top.name) / self.below_top)
+
+    @property
+    def below_top(self) -> Path:
+        """The run's path in the command's folder."""
+        return self.folder.relative_to(self.top)
 
     @property
     def settings(self) -> dict[str, Setting]:

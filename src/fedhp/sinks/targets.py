@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ SINKS = {
     "mlflow": ("fedhp.sinks.mlflow", ("mlflow", "sqlalchemy", "alembic")),
     "wandb": ("fedhp.sinks.wandb", ("wandb",)),
 }
+# What the address of an MLflow store cannot have in its path: some versions decode it.
+NOT_IN_STORE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,23 @@ class LogTarget:
 
     sink: str
     path: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """The target as the option names it."""
+        return self.sink if self.path is None else f"{self.sink}:{self.path}"
+
+    def check_folder(self, top: Path) -> None:
+        """Refuse a log that cannot be in the folder of the runs."""
+        where = str(top.absolute())
+        if self.sink == "mlflow" and self.path is None and NOT_IN_STORE.search(where):
+            raise ConfigError(
+                f"the folder {where!r} has a ? or an encoded character such as %20 in its path, "
+                "which the address of an MLflow store cannot have",
+                key="mlflow",
+                allowed="a folder without them, or mlflow:PATH with a path without them",
+                fix="choose another folder for the runs, or write mlflow:PATH",
+            )
 
     def load(self) -> Sink:
         """The sink's module."""
@@ -74,8 +94,11 @@ def _check_path(name: str, path: str, text: str, *, option: str, given: bool) ->
         problem = "has no path after the colon"
     elif "://" in path:
         problem = "is an address of the network, and logs are only written to local files"
-    elif name == "mlflow" and ("?" in path or "#" in path):
-        problem = "has a ? or # in its path, which MLflow's address of a store cannot have"
+    elif name == "mlflow" and NOT_IN_STORE.search(str(Path(path).expanduser().absolute())):
+        problem = (
+            "has a ? or an encoded character such as %20 in its path, which the address of an "
+            "MLflow store cannot have"
+        )
     elif path and name != "mlflow" and Path(path).expanduser().is_file():
         problem = "is a file, and this log is a folder"
     if problem:

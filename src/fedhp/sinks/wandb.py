@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhp.sinks.base import has_mark, remove_mark, set_mark
+from fedhp.sinks.base import has_mark, owned_folder, remove_mark, set_mark
 from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ MOST_SECONDS = 60.0  # for starting and for ending the process that writes
 
 def place_of(description: RunDescription, path: Path | None) -> Path:
     """The folder that gets a folder wandb: that of the run, or below the one asked for."""
-    return description.folder if path is None else path / description.name
+    if path is None:
+        return description.folder
+    return owned_folder(description.top, path) / description.below_top
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
@@ -44,7 +46,7 @@ def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
 
 def viewing(top: Path, path: Path | None) -> str:
     """The command that shows a log, in the terminal and without a server."""
-    runs = (top if path is None else path / top.name).glob(f"**/{FOLDER}/{RUNS}")
+    runs = (top if path is None else owned_folder(top, path)).glob(f"**/{FOLDER}/{RUNS}")
     return f"wandb leet {shlex.quote(str(min(runs, default=top / FOLDER).parent))}"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedhp.config import Experiment
+from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import Store, description
 from fedhp.sinks.follow import LogFollower, _TargetLogs, write_logs
@@ -108,6 +109,63 @@ def test_another_process_finds_that_the_past_has_changed(tmp_path: Path) -> None
     (log,) = read_mlflow(folder / "mlflow.db").values()
     assert log.scalars["time/clock"] == {1: 10.0, 2: 21.0, 3: 31.0}
     assert log.status == "KILLED"
+
+
+@pytest.mark.parametrize("sink", ["tensorboard", pytest.param("wandb", marks=pytest.mark.slow)])
+def test_runs_of_the_same_name_in_one_place(sink: str, tmp_path: Path) -> None:
+    """A log for the runs of another folder is never replaced; one's own is continued."""
+    require(sink)
+    for parent in ("a", "b"):
+        (tmp_path / parent).mkdir()
+        new_record(tmp_path / parent / "run", rounds=2 if parent == "a" else 3)
+    target = LogTarget(sink, tmp_path / "logs")
+    for parent in ("a", "b", "a"):
+        write_logs(tmp_path / parent / "run", [target], per_worker=False)
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["run", "run-2"]
+    below = "." if sink == "tensorboard" else "wandb"
+    assert [
+        len(list((tmp_path / "logs" / name / below).glob(pattern)))
+        for name in ("run", "run-2")
+        for pattern in (("events*",) if sink == "tensorboard" else ("offline-run-*",))
+    ] == [1, 1]
+
+
+def test_a_store_that_cannot_be_opened_is_reported_at_once(tmp_path: Path) -> None:
+    require("mlflow")
+    folder = new_record(tmp_path / "run", rounds=1)
+    (tmp_path / "notes.db").write_text("these are no tables " * 50)
+    with pytest.raises(RunError, match="could not be written: DatabaseError: file is not a data"):
+        write_logs(folder, [LogTarget("mlflow", tmp_path / "notes.db")], per_worker=False)
+    (tmp_path / "folder.db" / "mlflow.db").mkdir(parents=True)
+    with pytest.raises(RunError, match="OperationalError: unable to open"):
+        write_logs(folder, [LogTarget("mlflow", tmp_path / "folder.db")], per_worker=False)
+
+
+@pytest.mark.parametrize("name", ["what?", "a%20b"])
+def test_a_folder_that_the_address_of_a_store_cannot_have(name: str, tmp_path: Path) -> None:
+    folder = new_record(tmp_path / name, rounds=1)
+    with pytest.raises(ConfigError, match="the address of an MLflow store"):
+        write_logs(folder, [LogTarget("mlflow")], per_worker=False)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["50 % of it", "a#1", "ü & b=c", "x+y"])
+def test_a_folder_with_other_special_characters(name: str, tmp_path: Path) -> None:
+    require("mlflow")
+    folder = new_record(tmp_path / name, rounds=2)
+    write_logs(folder, [LogTarget("mlflow")], per_worker=False)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(read_mlflow(folder / "mlflow.db")["."].scalars["time/clock"]) == 2
+
+
+def test_a_failure_says_how_to_log_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    require("mlflow")
+    folder = new_record(tmp_path / "my run", rounds=1)
+    (tmp_path / "notes.db").write_text("these are no tables " * 50)
+    logs = _TargetLogs(folder, LogTarget("mlflow", tmp_path / "notes.db"), per_worker=True)
+    logs.look(last=True)
+    place = f"'{folder}' --to mlflow:{tmp_path / 'notes.db'} --per-worker"
+    assert caplog.messages[-1].endswith(f"write it later with: fedhp export {place}")
 
 
 def test_a_live_log_grows_with_the_record(tmp_path: Path) -> None:
