@@ -30,6 +30,7 @@ WANTS = (
     "a folder written by save_to_disk, a Parquet file, or a folder of them (train*.parquet, "
     "test*.parquet)"
 )
+SPLITS = {"train", "test", "validation", "valid", "val", "dev"}  # that files are named after
 UNDIVIDED = "all"  # the only part of a data set that has no splits
 SAVED_SPLITS, SAVED_SET = "dataset_dict.json", "state.json"
 DIVIDE = (
@@ -66,15 +67,23 @@ def read_huggingface(
             fix="set one of them",
         )
     if dataset is None:
+        of_hub = {"config": config, "revision": revision, "download": download or None}
+        _refuse_ineffective(request, of_hub, "data.options.dataset is not set")
         assert request.path is not None
         splits, where = _local(request.path), str(request.path)
     else:
         splits = _from_hub(dataset, config, revision=revision, download=download)
         where = f"data.options.dataset = {dataset!r}"
     reader = _Reader(where=where, inputs=inputs, targets=targets, size=size, grayscale=grayscale)
-    if divide or list(splits) == [UNDIVIDED]:
+    undivided = list(splits) == [UNDIVIDED]
+    named = {"train": None if train == "train" else train, "test": None if test == "test" else test}
+    if undivided:
+        _refuse_ineffective(request, named, "the data set has no splits")
+    elif divide:
+        _refuse_ineffective(request, {"test": named["test"]}, "data.options.divide is true")
+    if divide or undivided:
         part = splits[UNDIVIDED] if UNDIVIDED in splits else _split(splits, train, "train", where)
-        layout = "channels_first" if reader.has_images(part) else layout
+        layout = _layout_of(request, reader, part, layout)
         content = reader.arrays(part)
         if groups is not None:
             content["groups"] = reader.group_ids(part, groups)
@@ -83,7 +92,7 @@ def read_huggingface(
         )
     training = _split(splits, train, "train", where)
     testing = _split(splits, test, "test", where)
-    layout = "channels_first" if reader.has_images(training) else layout
+    layout = _layout_of(request, reader, training, layout)
     reader.check_same_names(training, testing)
     first, second = (
         reader.arrays(part, limit)
@@ -123,6 +132,30 @@ def _check_installed(request: ReadRequest) -> None:
         )
 
 
+def _refuse_ineffective(request: ReadRequest, options: Mapping[str, Any], why: str) -> None:
+    """Refuse options that are set where they change nothing."""
+    for key, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"the value {value!r} has no effect: {why}",
+                key=f"data.options.{key}",
+                source=request.source,
+                allowed="only settings that have an effect",
+                fix=f"remove data.options.{key}",
+            )
+
+
+def _layout_of(request: ReadRequest, reader: _Reader, part: Dataset, layout: Layout) -> Layout:
+    """The layout of the inputs: encoded images have one, and only they can be resized."""
+    if reader.has_images(part):
+        given = None if layout == "auto" else layout
+        _refuse_ineffective(request, {"layout": given}, "the inputs are encoded images")
+        return "channels_first"
+    of_images = {"size": reader.size, "grayscale": reader.grayscale}
+    _refuse_ineffective(request, of_images, "the inputs are numbers, not encoded images")
+    return layout
+
+
 def _local(path: Path) -> dict[str, Dataset]:
     """The splits at a path."""
     import datasets
@@ -140,7 +173,7 @@ def _local(path: Path) -> dict[str, Dataset]:
                 allowed=WANTS,
                 fix="save it with dataset.save_to_disk(PATH) or dataset.to_parquet(PATH)",
             )
-        return _from_parquet(files)
+        return _from_parquet(path, files)
     except DataError:
         raise
     except Exception as error:  # damaged files fail in many ways inside the library
@@ -151,25 +184,37 @@ def _local(path: Path) -> dict[str, Dataset]:
         ) from error
 
 
-def _from_parquet(files: Sequence[Path]) -> dict[str, Dataset]:
+def _from_parquet(path: Path, files: Sequence[Path]) -> dict[str, Dataset]:
     """Parquet files by split, which the name of the file or of its folder begins with."""
     import datasets
     import pyarrow.parquet
 
-    if len(files) == 1:
-        return {UNDIVIDED: datasets.Dataset(pyarrow.parquet.read_table(files[0]))}
     by_split: dict[str, list[Path]] = {}
     for file in files:
-        words = [
-            re.split(r"[-_.0-9]", name, maxsplit=1)[0] for name in (file.name, file.parent.name)
-        ]
-        by_split.setdefault(words[0] or words[1], []).append(file)
+        by_split.setdefault(_split_of(file, path), []).append(file)
+    if path.is_file() or (len(files) == 1 and not SPLITS & by_split.keys()):
+        by_split = {UNDIVIDED: list(files)}
+    for split, some in by_split.items():
+        folders = sorted({str(file.parent.relative_to(path)) for file in some if file != path})
+        if len(folders) > 1:
+            raise DataError(
+                f"{path}: the split {split!r} is in several folders: {', '.join(folders)}",
+                allowed="the Parquet files of one data set",
+                fix=f"set data.path to one of them, such as {path / folders[0]}",
+            )
     return {
         split: datasets.concatenate_datasets(
             [datasets.Dataset(pyarrow.parquet.read_table(file)) for file in some]
         )
         for split, some in by_split.items()
     }
+
+
+def _split_of(file: Path, path: Path) -> str:
+    """The split that a file at or below the path belongs to."""
+    names = [file.name] if file.parent == path else [file.name, file.parent.name]
+    words = [re.split(r"[-_.0-9]", name, maxsplit=1)[0] for name in names]
+    return next(filter(SPLITS.__contains__, words), words[0] or words[-1])
 
 
 def _from_hub(

@@ -126,6 +126,59 @@ def test_parquet(tmp_path: Path) -> None:
     assert len(single.train_inputs) + len(single.test_inputs) == 6
 
 
+@pytest.mark.parametrize("names", [("part-0", "part-0"), ("00", "01"), ("x", "y")])
+def test_parquet_in_folders_of_splits(names: tuple[str, str], tmp_path: Path) -> None:
+    for split, name in zip(("train", "test"), names, strict=True):
+        (tmp_path / split).mkdir()
+        images(6 if split == "train" else 3).to_parquet(tmp_path / split / f"{name}.parquet")
+    data = load(tmp_path)
+    assert (len(data.train_inputs), len(data.test_inputs)) == (6, 3)
+
+
+def test_one_parquet_file_is_a_split_if_it_is_named_so(tmp_path: Path) -> None:
+    images(30).to_parquet(tmp_path / "train-00000-of-00001.parquet")
+    with pytest.raises(DataError, match="no split 'test'"):
+        load(tmp_path)
+    (tmp_path / "train-00000-of-00001.parquet").rename(tmp_path / "flowers.parquet")
+    assert len(load(tmp_path).train_inputs) == 24
+
+
+def test_parquet_of_several_data_sets(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        images(6).to_parquet(tmp_path / name / "train-0.parquet")
+        images(3).to_parquet(tmp_path / name / "test-0.parquet")
+    with pytest.raises(DataError, match=r"the split 't.*' is in several folders: one, two"):
+        load(tmp_path)
+    assert len(load(tmp_path / "two").train_inputs) == 6
+
+
+@pytest.mark.parametrize(
+    ("splits", "options", "key"),
+    [
+        ({"train": images, "test": images}, {"config": "plain"}, "config"),
+        ({"train": images, "test": images}, {"revision": "main"}, "revision"),
+        ({"train": images, "test": images}, {"download": True}, "download"),
+        ({"train": images, "test": images}, {"layout": "channels_last"}, "layout"),
+        ({"train": images, "other": images}, {"divide": True, "test": "other"}, "test"),
+        ({"train": images, "other": images}, {"divide": True, "layout": "channels_last"}, "layout"),
+        ({"train": table, "test": table}, {"inputs": "signal", "size": 5}, "size"),
+        ({"train": table, "test": table}, {"inputs": "signal", "grayscale": True}, "grayscale"),
+        ({}, {"train": "first"}, "train"),
+        ({}, {"test": "second"}, "test"),
+    ],
+)
+def test_options_without_effect(
+    splits: dict[str, Any], options: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    if splits:
+        save(tmp_path / "set", **{name: make(12) for name, make in splits.items()})
+    else:
+        images(12).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(ConfigError, match=f"data.options.{key}: .* has no effect: "):
+        load(tmp_path / "set", options=options)
+
+
 def test_columns_of_features(tmp_path: Path) -> None:
     train, test = table(), table(6)
     folder = save(tmp_path / "set", train=train, test=test)
