@@ -158,6 +158,9 @@ class FaultRun:
     def until_dead(self, name: str) -> float:
         """Wait until a process has killed itself at its fail point; returns when that was seen."""
         self.until(lambda: self.cluster.exit_codes()[name] is not None, f"the death of {name}")
+        code = self.cluster.exit_codes()[name]
+        if code != -signal.SIGKILL:  # it ended by itself, and the case would test nothing
+            raise AssertionError(f"{name} was not killed: it ended with exit code {code}")
         return self.note("kill", name)
 
     def until_stopped(self, name: str) -> float:

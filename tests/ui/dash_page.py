@@ -139,17 +139,16 @@ class DashPage:
         place = json.dumps(selector)
         return str(self.ask(f"document.querySelector({place}).toDataURL()"))
 
-    def has_ink(self, selector: str) -> bool:
-        """Whether anything is drawn on a canvas."""
+    def wait_ink(self, selector: str) -> None:
+        """Until something is drawn on a canvas, which is a frame or more after its text."""
         place = json.dumps(selector)
-        return bool(
-            self.ask(
-                f"(() => {{ const canvas = document.querySelector({place});"
-                "if (!canvas || !canvas.width) return false;"
-                "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, "
-                "canvas.height).data; for (let i = 3; i < data.length; i += 4) "
-                "if (data[i]) return true; return false; })()"
-            )
+        self.wait(
+            f"(() => {{ const canvas = document.querySelector({place});"
+            "if (!canvas || !canvas.width) return false;"
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, "
+            "canvas.height).data; for (let i = 3; i < data.length; i += 4) "
+            "if (data[i]) return true; return false; })()",
+            f"a drawing on {selector}",
         )
 
     def picture(self) -> bytes:

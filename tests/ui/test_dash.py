@@ -199,7 +199,7 @@ def test_a_group_average_is_a_tree(page: DashPage, folder: Path) -> None:
     assert facts["left out"] == str(sum(role == "left_out" for role, *_ in rows))
     assert facts["returning"] == str(sum(returns for _, returns, _ in rows))
     assert "worker" in facts["root"]
-    assert page.has_ink(TOPOLOGY)
+    page.wait_ink(TOPOLOGY)
     page.click("Timeline", within="nav.sections")
     page.wait_text("the transfer of the group took")
     page.open(ADPSGD, section="topology", round=2)
@@ -379,7 +379,7 @@ def test_what_is_seen_can_be_downloaded(page: DashPage, tmp_path: Path) -> None:
     for section, titles in figures.items():
         page.open(FEDHP, section=section, round=3)
         page.wait_text(ready[section])
-        wait_until(lambda: page.has_ink("figure canvas"), "a figure", seconds=20)
+        page.wait_ink("figure canvas")
         for title in titles:
             for kind in ("SVG", "PNG", "CSV"):
                 before = set(tmp_path.iterdir())

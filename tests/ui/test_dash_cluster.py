@@ -100,7 +100,7 @@ def test_a_killed_worker_is_suspect_dead_and_back(browser: Browser, tmp_path: Pa
             page.click("Events", within="nav.sections")
             for kind in ("join", "suspect", "dead", "back"):
                 page.wait_text(kind, "section[aria-label='List of events']")
-            assert page.has_ink("figure canvas")
+            page.wait_ink("figure canvas")
             before = page.text(".facts")
             page.wait(f"document.querySelector('.facts').innerText !== {before!r}", "more rounds")
             page.assert_quiet()

@@ -136,6 +136,6 @@ def test_large_runs_stay_usable(
                         f"document.querySelector('.canvas canvas').toDataURL() !== '{before}'",
                         f"sorted by {key}",
                     )
-            assert page.has_ink(".canvas canvas")
+            page.wait_ink(".canvas canvas")
     finally:
         server.stop()

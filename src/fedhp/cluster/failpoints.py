@@ -1,7 +1,8 @@
 """Points where a test can kill or freeze this process, by name: `reach("worker.mixing")`.
 
-FEDHP_FAILPOINTS holds `point@round=action` entries, separated by commas; the round may be left
-out. Actions, each once: kill (SIGKILL to itself), stop (SIGSTOP). Unset, nothing happens.
+FEDHP_FAILPOINTS holds `point@round=action` entries, separated by commas: the first time in that
+round or a later one, since a worker need not take part in every round; the round may be left out.
+Actions, each once: kill (SIGKILL to itself), stop (SIGSTOP). Unset, nothing happens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,6 @@ def reach(point: str, round_index: int = 0) -> None:
     for entry in entries:
         where, _, action = entry.partition("=")
         name, _, when = where.partition("@")
-        if name == point and when in ("", str(round_index)) and action in _SIGNALS:
+        if name == point and round_index >= int(when or 0) and action in _SIGNALS:
             os.environ[FAILPOINTS_VARIABLE] = ",".join(other for other in entries if other != entry)
             os.kill(os.getpid(), _SIGNALS[action])

@@ -172,7 +172,6 @@ class TreeNode:
         number, values = self.readers[worker].push(chunk)
         if worker == self.parent:
             self._take_result(number, values, chunk.data)
-            failpoints.reach("worker.broadcasting", self.attempt.round_index)
             return
         self._arrived[number][worker] = values
         if len(self._arrived[number]) == len(self.children):
@@ -267,6 +266,7 @@ class TreeNode:
         self._progress.set()
         if self._received == len(self.codec.pieces):
             self._finish()
+        failpoints.reach("worker.broadcasting", self.attempt.round_index)
 
     def _finish(self) -> None:
         if not self._done.done():
