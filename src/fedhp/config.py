@@ -103,16 +103,26 @@ class DataConfig(ConfigSection):
         return self
 
     @model_validator(mode="after")
-    def _skew_needs_its_partition(self) -> DataConfig:
-        if self.skew is not None and self.partition != "skew":
-            raise wrong_setting(
-                "skew",
-                f"the value {self.skew} has no effect: data.partition is {self.partition!r}",
-                allowed="data.skew with data.partition = 'skew' only",
-                fix="remove data.skew or set data.partition = 'skew'",
-            )
+    def _settings_of_the_partition(self) -> DataConfig:
+        for key, kinds in _OF_PARTITIONS.items():
+            name = key.removeprefix("data.")
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and self.partition not in kinds:
+                raise wrong_setting(
+                    name,
+                    f"the value {value} has no effect: data.partition is {self.partition!r}",
+                    allowed=f"{key} with data.partition = {' or '.join(map(repr, kinds))} only",
+                    fix=f"remove {key} or set data.partition = {kinds[0]!r}",
+                )
         return self
 
+
+# Settings that only some partitions have.
+_OF_PARTITIONS: dict[str, tuple[str, ...]] = {
+    "data.skew": ("skew",),
+    "data.alpha": ("dirichlet", "quantity"),
+    "data.shards_per_worker": ("shards",),
+}
 
 # Settings that only some schedules of the learning rate have.
 _SCHEDULES: dict[str, tuple[str, ...]] = {
@@ -194,6 +204,18 @@ class TrainingConfig(ConfigSection):
                 "is required: training.schedule is 'step'",
                 allowed="a list of rounds, or of seconds with decay_by = 'time'",
                 fix="add training.milestones = [50, 75], or choose another training.schedule",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _seconds_need_a_decay_by_time(self) -> TrainingConfig:
+        default = type(self).model_fields["decay_seconds"].default
+        if self.decay_by == "round" and self.decay_seconds != default:
+            raise wrong_setting(
+                "decay_seconds",
+                f"the value {self.decay_seconds:g} has no effect: training.decay_by is 'round'",
+                allowed="training.decay_seconds with training.decay_by = 'time' only",
+                fix="remove training.decay_seconds, or set training.decay_by = 'time'",
             )
         return self
 
@@ -771,7 +793,21 @@ def parse(
         overridden = any(f"{wrong.key}.".startswith(f"{key}.") for key, _ in changes)
         if overridden or (changes and _is_valid(before)):
             wrong = wrong.with_source(COMMAND_LINE)
-        raise wrong from None
+        raise _with_reason(wrong, dropped) from None
+
+
+def _with_reason(wrong: ConfigError, dropped: Iterable[str]) -> ConfigError:
+    """The error with the notes about this setting: it may be missing because it was dropped."""
+    about = [note for note in dropped if f"{wrong.key} = " in note]
+    if not about:
+        return wrong
+    return ConfigError(
+        "; ".join([wrong.detail, *about]),
+        key=wrong.key,
+        source=wrong.source,
+        allowed=wrong.allowed,
+        fix=wrong.fix,
+    )
 
 
 def _rename(tree: dict[str, Any], *, source: str) -> list[str]:
@@ -916,12 +952,7 @@ def _apply_profile(tree: dict[str, Any]) -> None:
 
 # Settings that only some kinds have: key of the kind -> setting -> the kinds that have it.
 _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "data.partition": {
-        "data.skew": ("skew",),
-        "data.alpha": ("dirichlet", "quantity"),
-        "data.shards_per_worker": ("shards",),
-        "data.partition_options": (),
-    },
+    "data.partition": {**_OF_PARTITIONS, "data.partition_options": ()},
     "data.name": {"data.split": ("emnist",), "data.options": ()},
     "training.decay_by": {
         "training.decay_seconds": ("time",),

@@ -297,7 +297,8 @@ def topologies(
 
 
 def _check_period(period: Any, name: str, source: str) -> None:
-    if period is None or (isinstance(period, int) and 1 <= period <= LONGEST_PERIOD):
+    whole = isinstance(period, int) and not isinstance(period, bool)
+    if period is None or (whole and 1 <= period <= LONGEST_PERIOD):
         return
     raise ConfigError(
         f"{name!r} repeats after {period!r} rounds",
@@ -319,9 +320,20 @@ def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
     """What a topology returned, as links of known workers; its weights must allow mixing."""
     weights = None
     if isinstance(pairs, Topology):
+        if pairs.workers != workers:
+            raise ConfigError(
+                f"{name!r} returned a topology for {pairs.workers} workers: workers = {workers}",
+                key="topology.name",
+                source=source,
+                allowed=f"a Topology for {workers} workers, or its links",
+                fix="return Topology(workers, links) with the number that the function gets",
+            )
         pairs, weights = pairs.links, pairs.weights
     try:
-        array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+        given = np.asarray(pairs)
+        if given.size and given.dtype.kind not in "iu":
+            raise ValueError(f"they are {given.dtype}, not whole numbers")
+        array = given.astype(np.int64, copy=False).reshape(-1, 2)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"{name!r} did not return a list of worker pairs: {error}",

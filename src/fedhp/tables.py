@@ -50,10 +50,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
+        encoded = isinstance(error, UnicodeDecodeError)
         raise refused(
             f"cannot be read: {reason}",
             allowed="a readable UTF-8 text file in TOML",
-            fix="check the path and its permissions",
+            fix="save it as UTF-8" if encoded else "check the path and its permissions",
         ) from None
     try:
         return tomllib.loads(text)

@@ -70,7 +70,7 @@ def test_files_that_cannot_be_read(command: Command, tmp_path: Path, what: str) 
     cases = {
         tmp_path / "absent.toml": "does not exist",
         tmp_path: "cannot be read: Is a directory",
-        latin: "cannot be read",
+        latin: "fix: save it as UTF-8",
         broken: "not valid TOML: Invalid value (at line 2, column 10)",
         tmp_path / ("x" * 300 + ".toml"): "cannot be read: File name too long",
         broken / "inside.toml": "cannot be read: Not a directory",
@@ -201,6 +201,7 @@ def test_an_override_of_a_component_is_blamed_on_the_command_line(
         (["compare", "--algorithms", "pens:m=1:m=2"], "gives m twice: m=1 and m=2"),
         (["compare", "seed=3"], "command line: seed: would have no effect"),
         (["reproduce", "--set", "data.skew=0.3"], "command line: data.skew: cannot be changed"),
+        (["reproduce", "--sets", ""], "command line: --sets: '' is not a data set"),
         (["reproduce", "--set", "seed=3"], "command line: seed: would have no effect"),
     ],
 )

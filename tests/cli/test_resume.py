@@ -30,6 +30,18 @@ def test_a_run_that_is_there_is_not_overwritten(command: Command, run: Path) -> 
     assert digest_of(run) == before
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_the_folder_of_an_experiment_file_is_not_a_run(
+    resume: tuple[str, ...], command: Command, tmp_path: Path
+) -> None:
+    """Its file may have the name that the file of a run has: it must not be called a run."""
+    file = write(tmp_path).rename(tmp_path / "experiment.toml")
+    result = command("run", file, "--out", tmp_path, *resume)
+    assert result.code == 2
+    assert f"--out {tmp_path}: exists and is not a run folder" in result.err
+    assert "delete" not in result.err
+
+
 def test_a_finished_run_is_told_again(command: Command, run: Path) -> None:
     result = command("run", write(run.parent), "--out", run, "--resume", "--json")
     assert result.code == 0

@@ -201,6 +201,30 @@ def test_an_answer_that_is_not_a_plan_is_named(answer: Any) -> None:
         ask(answer)
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"local_steps": np.full(N, 2), "exchange": sources([-1], [-1], [-1], [-1])},
+            "2 steps for worker",
+        ),
+        ({}, "is linked to"),
+        ({"exchange": sources([-1], [2], [-1], [-1])}, "worker 1 takes from 2, and 2 is away"),
+        ({"exchange": scoring()}, "PeerScoring worker 1 takes from 2, and 2 is away"),
+        ({"exchange": weighted([[0, 2]])}, "worker 0 takes from 2, and 2 is away"),
+        (group([0, 2], [-1, 0]), "worker 2 takes part in its GroupAverage, and is away"),
+    ],
+)
+def test_absent_workers_neither_train_nor_exchange(changes: dict[str, Any], problem: str) -> None:
+    observation = observe(N, 1, away=False)
+    observation = replace(observation, available=np.array([True, True, False, True]))
+    plan = replace(GOOD, **{"local_steps": np.array([2, 2, 0, 2]), **changes})
+    with pytest.raises(BadPlan, match=problem):
+        next_plan(
+            Own((State(), plan)), State(), observation=observation, reports=report(None, N, 0)
+        )
+
+
 def test_a_good_plan_passes_as_it_is() -> None:
     shuffled = replace(GOOD, exchange=topology([2, 3], [1, 0], [1, 2]))
     for plan in (

@@ -51,8 +51,8 @@ def test_every_sample_has_one_owner_and_every_worker_some(
     config = DataConfig(
         partition=kind,
         skew=skew if kind == "skew" else None,
-        alpha=alpha,
-        shards_per_worker=shards,
+        alpha=alpha if kind in ("dirichlet", "quantity") else 0.5,
+        shards_per_worker=shards if kind == "shards" else 2,
     )
 
     def split() -> list[IntArray]:

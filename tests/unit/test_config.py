@@ -14,6 +14,7 @@ from fedhp.algorithms.base import ALGORITHMS
 from fedhp.components import resolve
 from fedhp.config import (
     NONE_IS_A_VALUE,
+    PARTITIONS,
     PROFILES,
     Experiment,
     differences,
@@ -324,6 +325,31 @@ def test_another_kind_on_the_command_line_drops_the_settings_of_the_files(
     for setting in dropped:
         assert setting in notes[0]
         assert override in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kinds"),
+    [
+        ({"skew": 0.5}, ["skew"]),
+        ({"alpha": 0.3}, ["dirichlet", "quantity"]),
+        ({"shards_per_worker": 3}, ["shards"]),
+    ],
+)
+def test_a_setting_of_another_partition_is_refused(
+    setting: dict[str, Any], kinds: list[str]
+) -> None:
+    (name,) = setting
+    for kind in (*PARTITIONS, "own:by_river"):
+        tables = {"data": {"partition": kind, **setting}}
+        if kind in kinds:
+            assert parse(tables).data.partition == kind
+            continue
+        with pytest.raises(ConfigError, match=f"data.partition is '{kind}'") as caught:
+            parse(tables)
+        assert caught.value.key == f"data.{name}"
+        assert f"data.partition = {kinds[0]!r}" in caught.value.fix
+        kept = to_tables(parse({"data": {"partition": kind}}))  # with the defaults
+        assert parse(kept).data.partition == kind
 
 
 def test_a_profile_on_the_command_line_is_the_whole_profile() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedhp.tables import merge_tables
+from fedhp import components
+from fedhp.algorithms.base import ALGORITHMS
+from fedhp.tables import merge_tables, parse_override
 from subprocesses import forked_jobs
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,26 @@ def test_every_command_about_runs_has_a_function_in_the_documentation() -> None:
         assert name in fedhp.__all__
         assert f"fedhp.{name}(" in text, name
         assert f".{name} *\n\n`{name}(" in page, name
+
+
+def algorithm_rows() -> dict[str, str]:
+    text = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    table = text.partition("| name | settings (default) |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ", 1) for line in table.splitlines()]
+    return {name.strip("`"): settings for name, settings in rows}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_settings_of_algorithms_have_the_defaults_in_the_table(name: str) -> None:
+    row = algorithm_rows()[name]
+    defaults = components.defaults(components.resolve(name, ALGORITHMS, key="algorithm.name"))
+    assert defaults.keys() - set(re.findall(r"`(\w+)`", row)) <= {"learning_rate"}, "not named"
+    written = re.findall(r"`(\w+)` (?:\((?:I\d, )?|is )?(\"\w+\"|true|false|[\d.]*\d|none)", row)
+    written += re.findall(r"`(\w+)` \((?:I\d, )?(training)\.", row)
+    assert written
+    for setting, text in written:
+        given = None if text in ("none", "training") else parse_override(f"x={text}")[1]
+        assert defaults[setting] == given, setting
 
 
 def test_the_design_page_names_files_that_exist() -> None:

@@ -171,6 +171,7 @@ def test_what_a_run_keeps_can_be_read_again(training: dict[str, Any]) -> None:
         ({"schedule": "step", "milestones": [3], "final_share": 0.0}, "final_share", "no effect"),
         ({"schedule": "constant", "decay": 0.98}, "decay", "has no effect"),
         ({"schedule": "cosine", "decay_seconds": 10.0}, "decay_seconds", "has no effect"),
+        ({"decay_seconds": 5.0}, "decay_seconds", "training.decay_by is 'round'"),
         ({"schedule": "cosine", "final_share": 1.5}, "final_share", "invalid value"),
         ({"warmup": 2.5}, "warmup", "not a number of rounds"),
         ({"warmup": -1}, "warmup", "invalid value"),
@@ -202,8 +203,13 @@ def test_another_unit_drops_the_points_of_the_first() -> None:
     training = parse(tables, changes, notes=notes).training
     assert (training.milestones, training.warmup) == ([30, 90], 0)
     assert "training.warmup = 2" in notes[0]
-    with pytest.raises(ConfigError, match="is required"):
-        parse(tables, ["training.decay_by=time"])
+    with pytest.raises(ConfigError, match="is required") as refusal:
+        parse(tables, ["training.decay_by=time"], source="ep.toml")
+    assert "training.decay_by=time drops settings of 'round' in ep.toml" in refusal.value.problem
+    assert "training.milestones = [3, 9]" in refusal.value.problem
+    with pytest.raises(ConfigError, match="is required") as refusal:
+        parse(tables, ["training.milestones=none"], source="ep.toml")
+    assert "drops" not in refusal.value.problem
 
 
 def test_settings_made_in_python_are_checked_as_well() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import networkx
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from fedhp import graph, topologies
+from fedhp.config import parse
+from fedhp.engine.context import planning_context
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology, mixing_matrix, mixing_rate, round_topology, topology_from
 from fedhp.seeds import Purpose, generator
@@ -264,6 +268,68 @@ def endless(workers: int, seed: int) -> ChangingTopology:
 
 def to_nobody(workers: int, seed: int) -> ChangingTopology:
     return ChangingTopology(lambda number: np.array([[0, number]]), period=None)
+
+
+def every_round(workers: int, seed: int) -> ChangingTopology:
+    return ChangingTopology(lambda number: np.array([[0, 1]]), period=True)
+
+
+def halves(workers: int, seed: int) -> Any:
+    return [[0, 1.5], [1, 2]]
+
+
+def one_more(workers: int, seed: int) -> Topology:
+    return Topology(workers + 1, np.array([[0, 1], [1, 2]]))
+
+
+def line_with_weights(workers: int, seed: int) -> Topology:
+    return Topology(workers, np.array([[0, 1], [1, 2]]), np.array([0.3, 0.3]))
+
+
+def test_what_an_own_topology_returns_is_not_rounded_or_cut() -> None:
+    with pytest.raises(ConfigError, match="float64, not whole numbers"):
+        build(f"{__name__}:halves", 3)
+    with pytest.raises(ConfigError, match="for 4 workers: workers = 3"):
+        build(f"{__name__}:one_more", 3)
+    with pytest.raises(ConfigError, match="repeats after True rounds"):
+        build(f"{__name__}:every_round", 3)
+
+
+def test_weights_of_a_fixed_topology_are_not_replaced_silently() -> None:
+    tables: dict[str, Any] = {
+        "workers": 3,
+        "algorithm": {"name": "dpsgd", "neighbors": "base"},
+        "topology": {"name": f"{__name__}:line_with_weights"},
+    }
+    planning_context(parse(tables), model_bits=1e6)
+    tables["algorithm"]["weights"] = "metropolis"
+    with pytest.raises(ConfigError, match="has its own weights") as caught:
+        planning_context(parse(tables), model_bits=1e6)
+    assert caught.value.key == "algorithm.weights"
+
+
+def test_a_star_without_its_center_in_a_recording_is_refused(tmp_path: Path) -> None:
+    trace, clients = tmp_path / "t.csv", tmp_path / "c.json"
+    trace.write_text("time,worker,available\n0,1,1\n9,1,0\n")
+    client = {"active": [0], "inactive": [5], "finish_time": 9}
+    clients.write_text(json.dumps({str(i): client for i in range(4)}))
+
+    def star(center: int, **world: Any) -> None:
+        tables = {
+            "workers": 4,
+            "algorithm": {"name": "dpsgd", "neighbors": "base"},
+            "topology": {"name": "star", "center": center},
+            "world": world,
+        }
+        planning_context(parse(tables), model_bits=1e6)
+
+    star(0, trace=str(trace))
+    with pytest.raises(ConfigError, match="center of the star") as caught:
+        star(1, trace=str(trace))
+    assert caught.value.key == "world.trace"
+    with pytest.raises(ConfigError, match="center of the star") as caught:
+        star(0, availability_trace=str(clients))
+    assert caught.value.key == "world.availability_trace"
 
 
 def test_own_topologies_may_change_and_are_checked() -> None:

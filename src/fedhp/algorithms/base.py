@@ -61,6 +61,7 @@ Choices: TypeAlias = tuple[str | bool, ...]
 Space: TypeAlias = Mapping[str, Range | Choices]  # by setting
 
 LEARNING_RATES = Range(0.02, 1.0, unset="training.learning_rate")
+ADAMW_LEARNING_RATES = Range(0.0001, 0.01, unset="training.learning_rate")
 STEPS = Range(5, 200, unset="training.local_steps")
 
 
@@ -212,6 +213,7 @@ class Settings(BaseModel):
     say so is not run with such a topology.
     `local_epochs`: whether it takes the steps of training.local_epochs from its observation.
     `tunable`: what `fedhp tune` tries for its settings.
+    A class may have another default of `learning_rate`, which counts with SGD (rates.py).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

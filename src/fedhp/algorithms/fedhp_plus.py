@@ -74,7 +74,7 @@ class FedHPPlus(Settings):
         "momentum": Range(0.0, 0.95),
         "deadline_ratio": Range(0.05, 2.0),
     }
-    learning_rate: Annotated[float, Field(gt=0)] | None = 0.3  # none: training.learning_rate
+    learning_rate: Annotated[float, Field(gt=0)] | None = 0.3  # of SGD (rates.py)
     fragments: Annotated[int, Field(ge=1, le=1024)] = 2
     compression: Literal["int8", "none"] = "int8"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7

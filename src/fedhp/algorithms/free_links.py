@@ -25,6 +25,7 @@ class FreeLinks(Settings):
 
     uses_rounds: ClassVar[bool] = False
     # Of the shared model: up to N steps are under way at a time, and each moves it.
+    # It is a rate of SGD (rates.py).
     learning_rate: Annotated[float, Field(gt=0)] | None = 0.05
     serve: Literal["model", "average"] = "average"  # average: a moving average of the model
 

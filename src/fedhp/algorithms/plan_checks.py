@@ -25,6 +25,7 @@ from fedhp.types import (
     Decision,
     DirectedMixing,
     GroupAverage,
+    IntArray,
     LinkVerdict,
     NeighborMixing,
     PeerScoring,
@@ -52,8 +53,7 @@ def next_plan(
         _check_answer(answer, Plan, "plan")
         _check_plan(answer[1], len(observation.available))
         _check_carried(answer[1], algorithm)
-        if isinstance(answer[1].exchange, WeightedMixing):
-            _check_present(answer[1].exchange, observation)
+        _check_present(answer[1], observation)
     except _Unusable as unusable:
         raise _bad_plan(algorithm, "plan", observation, unusable) from None
     return answer[0], answer[1]
@@ -231,15 +231,47 @@ def _weights(values: Any, name: str, count: int) -> Any:
     return weights
 
 
-def _check_present(exchange: WeightedMixing, observation: Observation) -> None:
-    away = np.flatnonzero(~observation.available[exchange.links].all(axis=1))
-    if len(away):
-        receiver, sender = exchange.links[away[0]].tolist()
-        who = receiver if not observation.available[receiver] else sender
+def _check_present(plan: Plan, observation: Observation) -> None:
+    """Who is away neither trains nor exchanges anything."""
+    here, exchange = observation.available, plan.exchange
+    steps = np.zeros_like(here) if plan.local_steps is None else plan.local_steps
+    working = np.flatnonzero(~here & (steps > 0))
+    if len(working):
+        worker = int(working[0])
         raise _Unusable(
-            f"its WeightedMixing links worker {sender} to {receiver}, and {who} is away",
+            f"it plans {int(steps[worker])} steps for worker {worker}, which is away",
+            "0 steps for workers that are not available",
+        )
+    if isinstance(exchange, GroupAverage):
+        missing = exchange.participants[~here[exchange.participants]]
+        if len(missing):
+            raise _Unusable(
+                f"worker {int(missing[0])} takes part in its GroupAverage, and is away",
+                "available workers as participants",
+            )
+        return
+    links = _pulls(exchange)
+    verb = "is linked to" if isinstance(exchange, NeighborMixing) else "takes from"
+    away = np.flatnonzero(~here[links].all(axis=1))
+    if len(away):
+        receiver, sender = links[away[0]].tolist()
+        who = receiver if not here[receiver] else sender
+        raise _Unusable(
+            f"in its {type(exchange).__name__} worker {receiver} {verb} {sender}, and {who} is "
+            "away",
             "links between available workers",
         )
+
+
+def _pulls(exchange: NeighborMixing | DirectedMixing | WeightedMixing | PeerScoring) -> IntArray:
+    """The links of an exchange, (receiver, sender) where they have a direction, [E, 2]."""
+    if isinstance(exchange, WeightedMixing):
+        return exchange.links
+    if isinstance(exchange, NeighborMixing):
+        return exchange.topology.links
+    sources = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
+    receivers, columns = np.nonzero(sources >= 0)
+    return np.stack([receivers, sources[receivers, columns]], axis=1)
 
 
 def _check_carried(plan: Plan, algorithm: Any) -> None:

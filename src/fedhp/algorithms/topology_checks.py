@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Federation, Settings
 from fedhp.algorithms.dpsgd import DPSGD
@@ -24,17 +26,19 @@ def check_topology(
     federation: Federation,
     experiment: Experiment,
     *,
+    recorded_away: Collection[int] = (),
     source: str = "",
 ) -> None:
-    """Refuse a topology that the algorithm does not follow, or that would fall apart."""
+    """Refuse a topology that the algorithm does not follow, or that would fall apart.
+    recorded_away: workers that are away at some time of world.trace."""
     _check_ring(algorithm, federation, experiment, source)
     if not uses_topology(algorithm):
         return
     if federation.changing is not None:
         _check_changing(algorithm, experiment, source)
-        _check_weights(algorithm, federation, experiment, source)
+    _check_weights(algorithm, federation, experiment, source)
     if experiment.topology.name == "star":
-        _check_center(experiment, source)
+        _check_center(experiment, recorded_away, source)
 
 
 def uses_topology(algorithm: Algorithm | AsyncAlgorithm) -> bool:
@@ -94,8 +98,7 @@ def _check_weights(
     given = isinstance(algorithm, DPSGD | LDSGD) and "weights" in algorithm.model_fields_set
     if given and federation.topology_at(1).weights is not None:
         raise ConfigError(
-            f"has no effect: {experiment.topology.name!r} has its own weights, with which all "
-            "models are equal after a cycle",
+            f"has no effect: {experiment.topology.name!r} has its own weights",
             key="algorithm.weights",
             source=source,
             allowed="no algorithm.weights with this topology",
@@ -103,7 +106,7 @@ def _check_weights(
         )
 
 
-def _check_center(experiment: Experiment, source: str) -> None:
+def _check_center(experiment: Experiment, recorded_away: Collection[int], source: str) -> None:
     """The center of a star has the role of a server: without it there is no link at all."""
     center = experiment.topology.settings.get("center", 0)
     world = experiment.world
@@ -122,6 +125,20 @@ def _check_center(experiment: Experiment, source: str) -> None:
             "link",
         )
         fix = "list absences of other workers in world.away, or use topology.name = 'random'"
+    elif world.availability_trace:
+        key, problem = (
+            "world.availability_trace",
+            f"worker {center}, the center of the star, would be away at times as its client is: "
+            "there would be no link",
+        )
+        fix = "remove world.availability_trace, or use topology.name = 'random'"
+    elif center in recorded_away:
+        key, problem = (
+            "world.trace",
+            f"worker {center}, the center of the star, is not available at some times of "
+            f"{world.trace}: there would be no link",
+        )
+        fix = "set topology.center to a worker that stays, or correct the column available"
     else:
         return
     raise ConfigError(

@@ -121,10 +121,12 @@ def remove_unused_folders() -> None:
 
 def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
     """The experiment. A wrong key is found before torch is imported, which takes seconds."""
+    from fedhp.algorithms.rates import check_rate_of_command_line
     from fedhp.config import load
 
     settings = load(experiment, overrides)
     check_builtin_parts(settings, source=str(experiment))
+    check_rate_of_command_line(settings, overrides)
     return settings
 
 

@@ -12,6 +12,7 @@ from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorit
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
 from fedhp.algorithms.free_links import FreeLinks
+from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
@@ -45,8 +46,9 @@ class PlanningContext:
     @property
     def learning_rate(self) -> float:
         """The first learning rate: the algorithm's own, or that of the experiment."""
-        own = self.algorithm.learning_rate if isinstance(self.algorithm, Settings) else None
-        return self.experiment.training.learning_rate if own is None else own
+        training = self.experiment.training
+        own = own_learning_rate(self.algorithm, optimizer=training.optimizer)
+        return training.learning_rate if own is None else own
 
     def share_done(self, clock: float) -> float | None:
         """The share of the horizon that has passed; None for a run with a number of rounds."""
@@ -86,24 +88,30 @@ def planning_context(
     model_bits: float,
     transfer_share: float | None = None,
     samples: Sequence[int] | None = None,
+    trains: bool = True,
     source: str = "",
 ) -> PlanningContext:
     """The context of an experiment whose model is not built; model_bits is its size, and
-    transfer_share what a transfer takes of it, where that is known. samples: of each worker."""
+    transfer_share what a transfer takes of it, where that is known. samples: of each worker.
+    trains: false in a replay, where the settings of the optimizer are those of another run."""
     part = experiment.algorithm
     algorithm = load_algorithm(part.name, part.settings, source=source)
     federation = federation_of(experiment, source=source)
-    check_topology(algorithm, federation, experiment, source=source)
+    world = world_of(experiment, model_bits=model_bits, source=source)
+    check_topology(
+        algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
+    )
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
-    check_optimizer(experiment, algorithm, source=source)
+    if trains:
+        check_optimizer(experiment, algorithm, source=source)
     if transfer_share is None:
         transfer_share = nominal_share(experiment)
     return PlanningContext(
         experiment,
         algorithm,
         federation,
-        world_of(experiment, model_bits=model_bits, source=source),
+        world,
         transfer_share,
         epoch_steps_of(experiment, samples or [1] * experiment.workers),
     )
@@ -218,6 +226,8 @@ def check_optimizer(
             allowed="training.nesterov with a momentum above 0",
             fix="set training.momentum, for example to 0.9, or remove training.nesterov",
         )
+    if isinstance(algorithm, FreeLinks):
+        _check_single_steps(experiment, source)
     if training.optimizer_state == "keep":
         return
     if training.optimizer == "sgd" and not momentum:
@@ -236,6 +246,29 @@ def check_optimizer(
             source=source,
             allowed="'keep' or 'reset' here",
             fix="set training.optimizer_state = 'keep' or 'reset'",
+        )
+
+
+def _check_single_steps(experiment: Experiment, source: str) -> None:
+    """Refuse what acts from the second step of a turn on, where every turn has one step."""
+    training, name = experiment.training, experiment.algorithm.name
+    if training.proximal:
+        raise ConfigError(
+            f"the value {training.proximal:g} has no effect on {name!r}: a worker takes one step "
+            "from the shared model at a time, so it is never away from where it began",
+            key="training.proximal",
+            source=source,
+            allowed=f"0 with {name!r}",
+            fix="remove training.proximal, or leave this algorithm out",
+        )
+    if training.optimizer_state == "reset" and training.momentum:
+        raise ConfigError(
+            f"is 'reset', but {name!r} shares its model after every step: a velocity that begins "
+            "again at every step adds up nothing",
+            key="training.optimizer_state",
+            source=source,
+            allowed=f"'keep' with {name!r} and momentum",
+            fix="set training.optimizer_state = 'keep', or remove training.momentum as well",
         )
 
 

@@ -336,6 +336,7 @@ class EventLoop:
             worked=only_worker,
             round_index=self.round_index + 1,
             learning_rate=float(self.table.rate[worker]),
+            training=self.context.experiment.training,
         )
 
     def _send(self, worker: int) -> None:

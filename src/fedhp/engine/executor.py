@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from fedhp.config import TrainingConfig
 from fedhp.errors import Diverged
 from fedhp.types import (
     BoolArray,
@@ -135,8 +136,15 @@ class ModelTester(Protocol):
 class RoundExecutor(Protocol):
     """Carries out the plans of a synchronous algorithm."""
 
-    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        """Run every worker's local steps."""
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> Training:
+        """Run every worker's local steps; who is not present [N] keeps its model."""
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
@@ -221,6 +229,7 @@ def check_finite(
     worked: BoolArray,
     round_index: int,
     learning_rate: float,
+    training: TrainingConfig,
 ) -> None:
     """Stop a run in which a model is not finite any more."""
     bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
@@ -228,5 +237,12 @@ def check_finite(
         raise Diverged(
             f"round {round_index}: the model of worker {bad[0]} diverged "
             f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower the learning rate (it was {learning_rate:g} in this round)",
+            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
+            + "".join(f", or training.{name} ({value:g})" for name, value in _pulls(training)),
         )
+
+
+def _pulls(training: TrainingConfig) -> list[tuple[str, float]]:
+    """What multiplies the weights themselves: a step overshoots where it is large, too."""
+    named = {"proximal": training.proximal, "weight_decay": training.weight_decay}
+    return [(name, value) for name, value in named.items() if value]

@@ -109,6 +109,7 @@ class RoundLoop:
                         else planned.group.during_transfer,
                         round_index=planned.round_index,
                         learning_rate=planned.observation.learning_rate,
+                        present=planned.observation.available,
                     )
                 with watch.phase("estimate"):
                     estimates = self._estimate(planned)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
@@ -163,6 +164,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
     )
     initial = initial_model(task, experiment.seed)
+    _check_batch_norm(experiment, initial, source)
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
@@ -177,8 +179,10 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
-    check_topology(algorithm, federation, experiment, source=source)
     world = world_of(experiment, model_bits=32.0 * layout.module_columns, source=source)
+    check_topology(
+        algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
+    )
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -340,6 +344,19 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     # What travels along counts in addition to the model.
     own = layout.module_columns
     return share if layout.mixed == own else share * layout.mixed / own
+
+
+def _check_batch_norm(experiment: Experiment, module: nn.Module, source: str) -> None:
+    statistics = any(buffer.is_floating_point() for buffer in module.buffers())
+    if experiment.training.batch_norm == "local" and not statistics:
+        raise ConfigError(
+            "is 'local', but has no effect: the model keeps no running statistics (BatchNorm)",
+            key="training.batch_norm",
+            source=source,
+            allowed="'mixed', or a model with running statistics",
+            fix="remove training.batch_norm, or choose a model with BatchNorm, such as "
+            "model.name = 'resnet20' with model.norm = 'batch'",
+        )
 
 
 def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:

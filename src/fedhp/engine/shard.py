@@ -44,7 +44,7 @@ from fedhp.learn.task import initial_model
 from fedhp.record.tensors import Arrays
 from fedhp.seeds import Purpose, generator, number
 from fedhp.timing import PROBE_BATCHES
-from fedhp.types import FloatArray, IntArray
+from fedhp.types import BoolArray, FloatArray, IntArray
 
 Rows = tuple[IntArray, NDArray[np.float32]]  # workers, and their models
 EVALUATION_IMAGES = 512  # at a time, where models are stacked
@@ -82,6 +82,7 @@ class Shard:
         tested = row[: layout.tested].to(device)
         self.served = matrix(count, tested, folder) if spec.serves else None
         self._foreign: dict[int, Tensor] = {}
+        self._away: list[int] = []  # rows that keep their bits this round
         self.arrivals = Arrivals(
             spec.exchange,
             spec.attack,
@@ -103,9 +104,17 @@ class Shard:
     # --- a synchronous round: train, exchange, advance -------------------------------------
 
     def train(
-        self, local_steps: IntArray, *, round_index: int, learning_rate: float
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Every worker's local steps, from `models` into `after`: mean losses, update norms."""
+        """Every worker's local steps, from `models` into `after`: mean losses, update norms.
+
+        present [n], none for all: what travels with the model of an absent worker must not move it.
+        """
         self._foreign, self._new_consensus = {}, {}
         self.arrivals.begin(round_index)
         self.after.copy_(self.models)
@@ -120,6 +129,11 @@ class Shard:
         norms = update_norms(self.models, self.after, self.spec.layout.trainable)
         track(self.models, self.after, self.spec.layout)
         weigh(self.models, self.after, self.spec.layout)
+        self._away = []
+        if present is not None and self.spec.layout.moves_untrained:
+            self._away = np.flatnonzero(~present).tolist()
+        if self._away:
+            self.after[self._away] = self.models[self._away]
         return loss, np.where(local_steps > 0, norms, np.nan)
 
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
@@ -204,6 +218,8 @@ class Shard:
                 run=self._threads.run,
             )
         unweigh(self.mixed, layout)
+        if self._away:
+            self.mixed[self._away] = self.after[self._away]
         if self.spec.optimizer.reset:
             self._reset_state(self.mixed, self._exchanging(weights))
         self._foreign = {}

@@ -120,9 +120,17 @@ class ShardedExecutor:
 
     # --- synchronous rounds ----------------------------------------------------------------
 
-    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        """Run every worker's local steps."""
-        return self._trained(Shard.train, local_steps, round_index, learning_rate)
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> Training:
+        """Run every worker's local steps; the model of an absent one does not change."""
+        everyone = np.ones(self.workers, dtype=np.bool_) if present is None else present
+        return self._trained(Shard.train, local_steps, round_index, learning_rate, everyone)
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
@@ -180,6 +188,7 @@ class ShardedExecutor:
         local_steps: IntArray,
         round_index: int,
         learning_rate: float,
+        present: BoolArray | None = None,
     ) -> Training:
         trained = _results(
             self.shards.submit(
@@ -188,6 +197,7 @@ class ShardedExecutor:
                 local_steps[group],
                 round_index=round_index,
                 learning_rate=learning_rate,
+                **({} if present is None else {"present": present[group]}),
             )
             for index, group in enumerate(self.shards.groups)
         )
@@ -199,6 +209,7 @@ class ShardedExecutor:
             worked=local_steps > 0,
             round_index=round_index,
             learning_rate=learning_rate,
+            training=self.prepared.experiment.training,
         )
         return Training(loss, norms)
 

@@ -95,8 +95,10 @@ def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: 
         torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
 
     run(job, range(0, mixed, max(1, block)))
-    # A worker without a neighbor keeps its bits.
-    alone = np.flatnonzero(np.diff(weights.indptr) <= 1)
+    # A worker without a neighbor keeps its bits. With push-sum one that only sends keeps a part of
+    # its model: that is a product like any other.
+    own = weights.diagonal()
+    alone = np.flatnonzero((np.diff(weights.indptr) == 1) & (own == 1.0))
     if len(alone):
         out[alone] = after[alone]
 

@@ -79,6 +79,11 @@ class Layout:
         """Where the tensors that travel end."""
         return tuple(slot.stop for slot in self.sent_slots)
 
+    @property
+    def moves_untrained(self) -> bool:
+        """Whether a round changes the row of a worker without a step: push-sum and tracking do."""
+        return any(slot.name in (PUSH_WEIGHT, SIDE) for slot in self.carried)
+
     def columns(self, name: str) -> slice | None:
         """Where something carried is, if it is there."""
         for slot in self.carried:

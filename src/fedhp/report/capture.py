@@ -176,20 +176,25 @@ def _other_times(done: _Round) -> dict[int, float]:
 
 
 def replay_settings(run: RunReader, path: str) -> list[str]:
-    """The settings with which an experiment is replayed on the captured world: its own speeds,
-    delays and absences would be added to those that were measured."""
+    """The settings with which an experiment is replayed on its trace: its own lines, absences and
+    recordings would be added to those in the trace; of a network also its delays."""
     world = run.meta("experiment")["world"]
     links = world["bandwidth"]
     settings = [f"world.trace={path}", f"world.bandwidth.unit={links['unit']}"]
-    if not run.meta("network"):
-        return settings
-    if world.get("model_megabits"):
-        settings.append("world.model_megabits=none")
-    for name, neutral in (("latency", 0), ("jitter", 0), ("uplink", 1.0), ("downlink", 1.0)):
+    in_trace: list[tuple[str, Any]] = [("uplink", 1.0), ("downlink", 1.0)]
+    if run.meta("network"):
+        if world.get("model_megabits"):
+            settings.append("world.model_megabits=none")
+        in_trace = [("latency", 0), ("jitter", 0), *in_trace]
+    for name, neutral in in_trace:
         if links.get(name, neutral) != neutral:
             settings.append(f"world.bandwidth.{name}={neutral}")
     if world["away"]:
         settings.append("world.away=[]")
     if world["away_probability"]:
         settings.append("world.away_probability=0")
+    recordings = ("device_trace", "availability_trace", "availability_speed", "trace_clients")
+    settings += [f"world.{name}=none" for name in recordings if name in world]
+    if world.get("trace_repeat"):
+        settings.append("world.trace_repeat=false")
     return settings

@@ -104,14 +104,14 @@ def _optimizer(experiment: Mapping[str, Any]) -> str:
         momentum = algorithm.get("momentum", momentum)
     parts = []
     if training.get("optimizer") == "adamw":
-        names = {"beta1": "beta1", "beta2": "beta2", "epsilon": "epsilon"}
         parts.append("AdamW")
-    else:
-        names = {}
-        if momentum:
-            kind = "Nesterov momentum" if training.get("nesterov") else "momentum"
-            parts.append(f"SGD with {kind} {momentum:g}")
-    names |= {
+        # Left out of the tables at their defaults; what is there may be 0.
+        own = ("beta1", "beta2", "epsilon")
+        parts += [f"{key} {training[key]:g}" for key in own if key in training]
+    elif momentum:
+        kind = "Nesterov momentum" if training.get("nesterov") else "momentum"
+        parts.append(f"SGD with {kind} {momentum:g}")
+    names = {
         "weight_decay": "weight decay",
         "clip_norm": "gradients clipped to norm",
         "proximal": "proximal term",

@@ -26,13 +26,15 @@ from fedhp.report.capture import CAPTURED_COLUMNS, STEP_TIME, captured_rows
 from fedhp.report.groups import FINISHED, Batch
 from fedhp.report.paired import compare_all
 from fedhp.report.rounds import check_round
+from fedhp.world.availability import RecordedPresence, build_availability
+from fedhp.world.fedscale import read_clients
 from fedhp.world.network import BITS, build_lines
 from fedhp.world.trace import Trace, read_trace
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 Types: TypeAlias = dict[str, str]  # SQLite's type of every column
 
-TRACE_COLUMNS = ("time", "worker", "bandwidth", "step_time")
+TRACE_COLUMNS: tuple[str, ...] = ("time", "worker", "bandwidth", "step_time")
 LINE_COLUMNS = ("time", "worker", "uplink", "downlink", "step_time")
 REPORT_OWNER: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER"}  # the run of a row
 MEANS: Types = {
@@ -308,8 +310,8 @@ def _row_groups(blocks: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def trace_csv(run: RunReader) -> str:
-    """The run's bandwidths and step times over virtual time, as a trace; of a network of machines
-    all that was measured."""
+    """The run's bandwidths and step times over virtual time, as a trace, with who was away and the
+    other times of a trace that it replayed; of a network of machines all that was measured."""
     check_round(run, None)
     if run.meta("network"):
         captured = captured_rows(run)
@@ -322,7 +324,7 @@ def trace_csv(run: RunReader) -> str:
     starts = dict(
         zip(run.table("rounds")["round"], [0.0, *run.table("rounds")["clock"]], strict=False)
     )
-    rows = [
+    rows: Rows = [
         (starts[h], worker, None if speed is None else 8 * speed / unit, step_time)
         for h, worker, speed, step_time in zip(
             workers["round"],
@@ -332,20 +334,56 @@ def trace_csv(run: RunReader) -> str:
             strict=True,
         )
     ]
-    _refuse_unknown(run, {worker for _, worker, _, step_time in rows if step_time is not None})
-    lines = _lines(run, replayed)
-    if lines is None:
-        return csv_text([TRACE_COLUMNS, *rows])
-    by_line = [
-        (
-            time,
-            worker,
-            *(None if speed is None else speed * factor for factor in lines(time, worker)),
-            step,
+    _refuse_unknown(run, {worker for _, worker, _, step in rows if step is not None})
+    lines, columns = _lines(run, replayed), TRACE_COLUMNS
+    if lines is not None:
+        columns = LINE_COLUMNS
+        rows = [
+            (
+                time,
+                worker,
+                *(None if speed is None else speed * factor for factor in lines(time, worker)),
+                step,
+            )
+            for time, worker, speed, step in rows
+        ]
+    presence = _presence(run, replayed)
+    if presence is not None:
+        columns = (*columns, "available")
+        rows = [(*row, here) for row, here in zip(rows, presence, strict=True)]
+    if replayed is not None and replayed.other_time:
+        columns = (*columns, "other_time")
+        rows = [(*row, replayed.other_time_at(row[1], row[0])) for row in rows]
+    return csv_text([columns, *rows])
+
+
+def _presence(run: RunReader, replayed: Trace | None) -> list[int] | None:
+    """Who took part, row by row of the workers' table; None where nobody can be away. Turns of an
+    asynchronous algorithm have no rounds of their own: the starts of the rounds count."""
+    experiment = parse(run.meta("experiment"))
+    world, workers = experiment.world, experiment.workers
+    recorded: RecordedPresence | None = replayed if replayed and replayed.presence else None
+    if not (world.away or world.away_probability or world.availability_trace or recorded):
+        return None
+    if not run.meta("asynchronous"):
+        return [int(seconds is not None) for seconds in run.table("workers")["worker_time"]]
+    if world.availability_trace:
+        _, recorded = read_clients(
+            world,
+            workers=workers,
+            seed=experiment.seed,
+            batch_size=experiment.training.batch_size,
         )
-        for time, worker, speed, step in rows
-    ]
-    return csv_text([LINE_COLUMNS, *by_line])
+    availability = build_availability(
+        world,
+        workers=workers,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        recorded=recorded,
+    )
+    rounds = run.table("rounds")
+    starts = zip(rounds["round"], [0.0, *rounds["clock"]], strict=False)
+    return [int(here) for number, start in starts for here in availability.at(number, start)]
 
 
 def _lines(

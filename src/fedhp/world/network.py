@@ -100,9 +100,8 @@ class Bandwidth:
 
 
 def build_lines(config: BandwidthConfig, *, workers: int, seed: int) -> Lines | None:
-    """The workers' lines; None where both directions have the bandwidth itself."""
-    if config.uplink == 1.0 and config.downlink == 1.0:
-        return None
+    """The workers' lines; None where both directions have the bandwidth itself, however that is
+    written: with sharing, a line without directions is divided among all transfers."""
 
     def factors(line: float | LineConfig | list[float], direction: int) -> FloatArray:
         if isinstance(line, LineConfig):
@@ -110,7 +109,8 @@ def build_lines(config: BandwidthConfig, *, workers: int, seed: int) -> Lines | 
             return rng.uniform(line.low, line.high, workers)
         return np.full(workers, line, dtype=np.float64)
 
-    return Lines(factors(config.uplink, 0), factors(config.downlink, 1))
+    up, down = factors(config.uplink, 0), factors(config.downlink, 1)
+    return None if (up == 1.0).all() and (down == 1.0).all() else Lines(up, down)
 
 
 class Jitter:

@@ -132,7 +132,7 @@ def read_trace(path: str | Path, *, workers: int, repeat: bool = False, source: 
     """Read and check a trace; repeat: after its end it begins again."""
     file = Path(path)
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(csv.DictReader(stream, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
@@ -162,6 +162,12 @@ def _length(rows: list[dict[str, str]], path: str | Path) -> float:
 
 
 def _add(trace: Trace, row: dict[str, str], where: str) -> None:
+    if None in row:  # where the reader puts cells without a column
+        raise DataError(
+            f"{where}: it has more cells than the header line has columns",
+            allowed="one cell for each column",
+            fix="remove the extra cells of that line, or add the column to the header line",
+        )
     unknown = [name for name in row if name not in TRACE_COLUMNS]
     if unknown or "time" not in row or "worker" not in row:
         raise DataError(

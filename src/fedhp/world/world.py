@@ -43,6 +43,12 @@ class World:
         """Which workers are available in this round, which starts at this virtual time, [N]."""
         return self.availability.at(round_index, time)
 
+    @property
+    def recorded_away(self) -> tuple[int, ...]:
+        """The workers that are away at some time of the trace."""
+        presence = {} if self.trace is None else self.trace.presence
+        return tuple(worker for worker, series in presence.items() if not all(series.values))
+
     def network(self, time: float) -> Network:
         """The links at this virtual time."""
         lines = self.lines

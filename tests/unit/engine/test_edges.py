@@ -297,6 +297,27 @@ def diverging(algorithm: str) -> Experiment:
     )
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "training", "words"),
+    [
+        ("dpsgd", {"proximal": 1e30}, "in this round), or training.proximal (1e+30)"),
+        ("adpsgd", {"weight_decay": 1e30}, "in this round), or training.weight_decay (1e+30)"),
+    ],
+)
+def test_the_fix_of_a_model_that_diverges_names_what_pulls_at_it(
+    algorithm: str, training: dict[str, float], words: str, tmp_path: Path
+) -> None:
+    tables = {
+        "workers": 3,
+        "rounds": 3,
+        "algorithm": {"name": algorithm},
+        "training": {"local_steps": 4, **training},
+    }
+    with pytest.raises(Diverged) as caught:
+        fedhp.run(fedhp.make_experiment(tables), tmp_path / "r")
+    assert caught.value.fix.endswith(words)
+
+
 @EVERY
 def test_a_model_that_diverges_ends_the_run_and_keeps_earlier_rounds(
     algorithm: str, tmp_path: Path

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import fedhp
+from fedhp.cli.parameters import load_settings
 from fedhp.config import parse
+from fedhp.engine.context import planning_context
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.campaign import plan_cells
+from fedhp.engine.runs.sweep import plan_sweep
 from fedhp.engine.runs.variants import parse_variant, split_algorithms
 from fedhp.errors import ConfigError
 from fedhp.report.describe import describe_run
@@ -70,8 +73,6 @@ def test_the_schedule_is_shown(tmp_path: Path, training: dict[str, Any], words: 
 
 @pytest.mark.parametrize("name", ["fedhp", "dpsgd", "ldsgd", "adpsgd", "pens"])
 def test_every_built_in_algorithm_has_it(name: str) -> None:
-    from fedhp.engine.context import planning_context
-
     tables = {**TINY, "algorithm": {"name": name, "learning_rate": 0.25}}
     assert planning_context(parse(tables), model_bits=1e6).learning_rate == 0.25
     without = planning_context(parse({**TINY, "algorithm": {"name": name}}), model_bits=1e6)
@@ -80,6 +81,98 @@ def test_every_built_in_algorithm_has_it(name: str) -> None:
         planning_context(
             parse({**TINY, "algorithm": {"name": name, "learning_rate": 0}}), model_bits=1e6
         )
+
+
+# --- defaults of the algorithms themselves -------------------------------------------------
+
+OWN_RATES = pytest.mark.parametrize(("name", "own"), [("fedhp_plus", 0.3), ("free_links", 0.05)])
+
+
+@OWN_RATES
+def test_the_default_of_an_algorithm_is_for_sgd(name: str, own: float) -> None:
+    def rate(training: dict[str, Any], **settings: float) -> float:
+        tables = {**TINY, "algorithm": {"name": name, **settings}, "training": training}
+        return planning_context(parse(tables), model_bits=1e6).learning_rate
+
+    assert rate({"learning_rate": 0.2}) == own
+    assert rate({"optimizer": "adamw", "learning_rate": 0.001}) == 0.001
+    assert rate({"optimizer": "adamw", "learning_rate": 0.001}, learning_rate=own) == own
+
+
+def test_with_adamw_a_run_has_the_rate_of_the_experiment(tmp_path: Path) -> None:
+    adamw = {"optimizer": "adamw", "learning_rate": 0.001}
+    tables = {**TINY, "algorithm": {"name": "fedhp_plus"}, "training": adamw}
+    with fedhp.run(fedhp.make_experiment(tables), tmp_path / "run") as run:
+        assert run.table("rounds")["learning_rate"] == pytest.approx([0.001, 0.00098])
+        assert "AdamW, learning rate 0.001 x" in dict(describe_run(run))["training"]
+
+
+def refused_rate(error: pytest.ExceptionInfo[ConfigError], rate: str) -> bool:
+    wrong = error.value
+    assert wrong.key == "training.learning_rate"
+    return f"the value {rate} has no effect" in str(wrong) and (
+        wrong.fix == f"set algorithm.learning_rate={rate} instead"
+    )
+
+
+@OWN_RATES
+def test_a_rate_on_the_command_line_that_the_algorithm_replaces_is_refused(
+    name: str, own: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(f'algorithm.name = "{name}"\ntraining.learning_rate = 0.1\n')
+    assert load_settings(file, []).training.learning_rate == 0.1  # for rivals in a comparison
+    for override in ("training.learning_rate=0.2", "training={learning_rate = 0.2}"):
+        with pytest.raises(ConfigError, match=f"its own learning rate, {own}") as error:
+            load_settings(file, [override])
+        assert refused_rate(error, "0.2")
+        assert error.value.source == "command line"
+    load_settings(file, [f"training.learning_rate={own}"])
+    load_settings(file, ["training.learning_rate=none", "training.local_steps=3"])
+    load_settings(file, ["training.learning_rate=0.001", "training.optimizer=adamw"])
+    load_settings(file, ["training.learning_rate=0.2", "algorithm.name=dpsgd"])
+    with pytest.raises(ConfigError, match=r"its own learning rate, 0\.4"):
+        load_settings(
+            file,
+            ["training.learning_rate=0.2", "algorithm.name=dpsgd", "algorithm.learning_rate=0.4"],
+        )
+
+
+def test_a_comparison_may_set_the_rate_of_the_rivals(tmp_path: Path) -> None:
+    def planned(*algorithms: str, overrides: tuple[str, ...] = ()) -> list[float]:
+        cells = plan_cells(
+            TINY, overrides=overrides, algorithms=algorithms, seeds=None, out=tmp_path, source=""
+        )
+        contexts = [planning_context(cell.experiment, model_bits=1e6) for cell in cells]
+        return [context.learning_rate for context in contexts]
+
+    assert planned("fedhp_plus", "dpsgd", overrides=("training.learning_rate=0.2",)) == [0.3, 0.2]
+    with pytest.raises(ConfigError) as error:
+        planned("fedhp_plus", "free_links", overrides=("training.learning_rate=0.2",))
+    assert refused_rate(error, "0.2")
+    with pytest.raises(ConfigError) as error:
+        planned("dpsgd", "fedhp_plus:training.learning_rate=0.2")
+    assert refused_rate(error, "0.2")
+    assert "fedhp_plus:training.learning_rate=0.2" in error.value.source
+
+
+def test_a_sweep_of_a_rate_without_effect_is_refused(tmp_path: Path) -> None:
+    def planned(*settings: str) -> int:
+        tables = {**TINY, "algorithm": {"name": "fedhp_plus"}}
+        sweep = plan_sweep(tables, settings=settings, seeds=[0], out=tmp_path, source="")
+        return len(sweep.runs)
+
+    rates, both = "training.learning_rate=0.1,0.2", "algorithm.name=dpsgd,fedhp_plus"
+    for settings in ((rates,), (rates, both), ("training.learning_rate=0.1", "workers=4,5")):
+        with pytest.raises(ConfigError) as error:
+            planned(*settings)
+        assert refused_rate(error, "0.1")
+    assert planned("algorithm.learning_rate=0.1,0.2", both) == 4
+    assert planned("training.learning_rate=0.1", both) == 2
+    assert planned("training.learning_rate=0.001,0.01", "training.optimizer=adamw") == 2
+
+
+# --- variants ------------------------------------------------------------------------------
 
 
 def test_settings_of_a_variant_may_be_separated_by_commas(tmp_path: Path) -> None:

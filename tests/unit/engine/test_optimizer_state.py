@@ -263,17 +263,17 @@ def test_a_turn_keeps_or_loses_its_state_in_an_exchange(state: str) -> None:
 
 
 def test_links_that_cost_nothing_reset_everyone() -> None:
-    changes = {"training": {**MOMENTUM, "optimizer_state": "reset"}}
+    changes = {"training": {**ADAMW, "optimizer_state": "reset"}}
     engine = LocalExecutor(prepared_of("free_links", changes))
     for worker in (0, 1):
         engine.snapshot(worker)
         engine.train_snapshots({worker: LocalTraining(1, 2, 0.05)})
-    velocity = engine.prepared.layout.columns(VELOCITY)
-    assert velocity is not None
+    moment = engine.prepared.layout.columns(FIRST_MOMENT)
+    assert moment is not None
     engine.apply(0)
-    assert engine.shard.models[0, velocity].any()
+    assert engine.shard.models[0, moment].any()
     engine.share(1)
-    assert not engine.shard.models[:, velocity].any()
+    assert not engine.shard.models[:, moment].any()
     engine.close()
 
 
@@ -415,6 +415,32 @@ def test_state_that_cannot_travel_is_refused(
     planning_context(settings_of(algorithm, at_home, **more), model_bits=1e6)
 
 
+@pytest.mark.parametrize(
+    ("training", "key"),
+    [
+        ({"proximal": 0.1}, "training.proximal"),
+        ({**MOMENTUM, "optimizer_state": "reset"}, "training.optimizer_state"),
+    ],
+)
+def test_what_needs_a_second_step_is_refused_where_a_turn_has_one(
+    training: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"one step|every step") as caught:
+        planning_context(settings_of("free_links", training), model_bits=1e6)
+    assert caught.value.key == key
+    planning_context(settings_of("adpsgd", training), model_bits=1e6)
+    for fine in (MOMENTUM, KINDS["adamw, reset"]):
+        planning_context(settings_of("free_links", fine), model_bits=1e6)
+
+
+def test_local_statistics_need_a_model_that_has_some() -> None:
+    local = {"batch_norm": "local", "local_steps": 1}
+    with pytest.raises(ConfigError, match="no running statistics") as caught:
+        prepare(settings_of("dpsgd", local))
+    assert caught.value.key == "training.batch_norm"
+    prepare(settings_of("dpsgd", local, model={"name": "resnet20", "norm": "batch", "width": 0.1}))
+
+
 def test_momentum_of_the_algorithm_counts() -> None:
     nesterov = {"training": {"nesterov": True}}
     assert prepared_of("adpsgd", nesterov, momentum=0.8).optimizer.momentum == 0.8
@@ -445,6 +471,7 @@ def test_a_run_says_how_it_was_trained(tmp_path: Path) -> None:
         ("plain", "dpsgd", {}),
         ("nesterov", "dpsgd", KINDS["nesterov, reset"]),
         ("adamw", "dpsgd", {**MIXED, "beta1": 0.5}),
+        ("betas", "dpsgd", {**ADAMW, "beta1": 0.0, "beta2": 0.0}),
         ("clip", "dpsgd", KINDS["clip, proximal"]),
     ):
         experiment = settings_of(algorithm, kind).model_copy(update={"rounds": 1})
@@ -454,5 +481,6 @@ def test_a_run_says_how_it_was_trained(tmp_path: Path) -> None:
         "",
         "SGD with Nesterov momentum 0.9, weight decay 0.01, state reset at every exchange, ",
         "AdamW, beta1 0.5, weight decay 0.01, state mixed with the models, ",
+        "AdamW, beta1 0, beta2 0, weight decay 0.01, ",
         "gradients clipped to norm 0.5, proximal term 0.1, ",
     ]

@@ -19,7 +19,7 @@ from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
 from fedhp.errors import Diverged, FedhpError, Interrupted
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.tables import merge_tables
-from fedhp.types import IntArray, RoundRecord
+from fedhp.types import BoolArray, IntArray, RoundRecord
 from paper.tiny import BASE
 from unit.engine.runs import ALGORITHMS, DROPPING, bits, carry_out, prepared_of
 
@@ -120,8 +120,17 @@ class Failing(LocalExecutor):
         self.last = super().start_tests(round_index)
         return self.last
 
-    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
-        results = super().train(local_steps, round_index=round_index, learning_rate=learning_rate)
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> Training:
+        results = super().train(
+            local_steps, round_index=round_index, learning_rate=learning_rate, present=present
+        )
         if round_index == 3:
             assert self.last is not None
             self.before(self.last)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import ALGORITHMS, Range
+from fedhp.algorithms.base import ADAMW_LEARNING_RATES, ALGORITHMS, LEARNING_RATES, Range
 from fedhp.config import parse
 from fedhp.engine.runs.tune import (
     BATCH,
@@ -187,6 +187,22 @@ def test_what_an_entry_fixes_is_not_tuned() -> None:
         planned("dpsgd:steps=3:learning_rate=0.1")
 
 
+def test_adamw_has_learning_rates_of_its_own() -> None:
+    assert planned("dpsgd").space["learning_rate"] == LEARNING_RATES
+    adamw = planned("dpsgd:training.optimizer=adamw")
+    assert adamw.space["learning_rate"] == ADAMW_LEARNING_RATES
+    given = planned("dpsgd:training.optimizer=adamw:learning_rate=0.0005..0.5")
+    assert given.space["learning_rate"] == Range(0.0005, 0.5, "training.learning_rate")
+    for name, own in (("fedhp_plus", 0.3), ("free_links", 0.05)):
+        rate = {"training": {"learning_rate": 0.002, "optimizer": "adamw"}}
+        defaults = planned(name, **rate).defaults
+        assert defaults is not None
+        assert defaults["learning_rate"] == 0.002, "the default of the class is for SGD"
+        defaults = planned(name, training={"learning_rate": 0.002}).defaults
+        assert defaults is not None
+        assert defaults["learning_rate"] == own
+
+
 def test_ranges_of_an_entry_replace_or_add_to_the_declared_ones() -> None:
     entry = "adpsgd:steps=5..50,momentum=0..0.5,overlap=true,training.batch_size=8..128"
     label, _ = split_ranges(entry)
@@ -209,6 +225,8 @@ def test_ranges_of_an_entry_replace_or_add_to_the_declared_ones() -> None:
         ("adpsgd:steps=5.5..20", "whole numbers"),
         ("adpsgd:steps=0..20", "algorithm.steps: invalid value 0"),
         ("adpsgd:momentum=0..1", "algorithm.momentum: invalid value 1"),
+        ("fedhp_plus:training.learning_rate=0.1..0.2", "its own learning rate, 0.3"),
+        ("fedhp_plus:training.learning_rate=0.2", "its own learning rate, 0.3"),
         ("adpsgd:stps=5..20", "algorithm.stps: unknown key"),
         ("adpsgd:steps=5..", "algorithm.steps: invalid value '5..'"),
         ("nothing", "unknown algorithm 'nothing'"),

@@ -154,6 +154,19 @@ def test_several_shards_and_a_resumed_run_are_one(algorithm: str, changes: dict[
 
 
 @ALGORITHMS
+@pytest.mark.parametrize("mixing", ["auto", "ordered"])
+def test_an_absent_worker_keeps_its_bits(algorithm: str, mixing: str) -> None:
+    """Also what travels with its model; a present one without a step takes part."""
+    away = {"world": {"away": [{"worker": 2, "first": 2, "last": 4}]}}
+    engine = LocalExecutor(prepared_of(algorithm, away, {"training": {"mixing": mixing}}))
+    states = [engine.state()["models"].copy() for _ in loop_of(engine).rounds()]
+    engine.close()
+    assert all(np.array_equal(state[2], states[0][2]) for state in states[1:4])
+    assert not np.array_equal(states[4][2], states[3][2])
+    assert not np.array_equal(states[2][3], states[1][3])
+
+
+@ALGORITHMS
 def test_the_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
     fast = {"training": {"kernel": "auto", "mixing": "auto"}}
     engine = LocalExecutor(prepared_of(algorithm, fast))

@@ -298,6 +298,51 @@ def test_what_cannot_be_changed(override: str, why: str, runs: dict[tuple[str, s
 
 
 @pytest.mark.parametrize(
+    ("own", "planners", "overrides"),
+    [
+        ("plus", [], ["training.local_steps=9"]),
+        ("fedhp", [], ["training.local_steps=9"]),  # deadline = "opt" does not use the pace
+        ("fedhp", [], ["training.local_epochs=0.5"]),
+        ("dpsgd", [], ["training.local_steps=9", "algorithm.steps=4"]),
+        ("dpsgd", ["fedhp", "fedhp_plus"], ["training.local_steps=9"]),
+        ("dpsgd", ["fedhp_plus:training.local_steps=9"], []),
+        ("dpsgd", ["adpsgd:steps=5:training.local_steps=9", "dpsgd"], []),
+    ],
+)
+def test_local_work_that_no_planner_uses_is_refused(
+    own: str, planners: list[str], overrides: list[str], runs: dict[tuple[str, str], Path]
+) -> None:
+    with pytest.raises(ConfigError, match="would change nothing") as caught:
+        whatif(runs[own, "plain"], planners, overrides=overrides)
+    assert caught.value.key == (overrides or ["training.local_steps="])[0].split("=")[0]
+    assert "--planner dpsgd" in caught.value.fix
+
+
+def test_local_work_that_a_planner_uses_is_replayed(runs: dict[tuple[str, str], Path]) -> None:
+    steps = ["training.local_steps=9"]
+    for own, planners in (("fill", []), ("plus", ["fedhp_plus", "dpsgd"]), ("adpsgd", [])):
+        assert whatif(runs[own, "plain"], planners, overrides=steps).first_difference is None
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "training", "named"),
+    [
+        ("dpsgd", {}, {"momentum": 0.9, "optimizer_state": "mix"}, "fedhp_plus"),
+        ("adpsgd", {"momentum": 0.5}, {"nesterov": True}, "ldsgd"),
+        ("adpsgd", {"momentum": 0.5}, {"optimizer_state": "reset"}, "fedhp:deadline=fill"),
+    ],
+)
+def test_the_optimizer_of_the_run_does_not_matter(
+    own: str, settings: dict[str, Any], training: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", own, settings=settings, training=training)
+    result = whatif(run)
+    assert result.first_difference is None
+    assert {"adpsgd:steps=100", "fedhp:deadline=fill"} <= {row.planner for row in result.planners}
+    assert [row.planner for row in whatif(run, [named]).planners] == [named]
+
+
+@pytest.mark.parametrize(
     ("planners", "overrides", "words"),
     [
         (["fedph"], [], "unknown algorithm 'fedph'"),

@@ -11,7 +11,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedhp.graph import directed_weights, mixing_weights, topology_from
+from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
 from fedhp.learn import mix as module
 from fedhp.learn.mix import (
     choose,
@@ -73,6 +73,26 @@ def test_all_kernels_agree(workers: int, width: int, share: float, kind: str) ->
         np.testing.assert_allclose(result[:, :columns], exact[:, :columns], rtol=0, atol=1e-6)
         assert torch.equal(result[:, columns:], after[:, columns:])  # these do not travel
         assert torch.equal(result[alone], after[alone])  # no neighbor: not a bit changes
+
+
+def test_one_that_only_sends_keeps_its_share() -> None:
+    """Push-sum: what a sender gives away must be missing in its own row, or mass is created."""
+    own, sent = np.array([0.5, 1.0, 0.5, 1.0]), np.array([[1, 0], [3, 2]])
+    weights = link_weights(sent, np.full(2, 0.5), own)
+    after = models(4, 33)
+    for kernel in KERNELS:
+        result = mixed(after, weights, kernel, 30)[:, :30]
+        np.testing.assert_allclose(result, (weights.toarray() @ after.numpy())[:, :30], atol=1e-6)
+        np.testing.assert_allclose(result.sum(dim=0), after.sum(dim=0)[:30], atol=1e-5)
+        assert torch.equal(result[0], 0.5 * after[0, :30])
+
+
+def test_one_that_takes_a_whole_model_has_it() -> None:
+    """A single weight that is not the worker's own."""
+    weights = csr_array((np.ones(3), ([0, 1, 2], [1, 1, 0])), shape=(3, 3))
+    after = models(3, 20)
+    for kernel in KERNELS:
+        assert torch.equal(mixed(after, weights, kernel, 20), after[[1, 1, 0]])
 
 
 def test_nothing_travels() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedhp.config import parse
+from fedhp.engine.runs.run import start_run
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
+from fedhp.report.capture import replay_settings
 from fedhp.report.export import save_tables, save_text, table_csv, trace_csv
 from fedhp.types import LinkVerdict
 from fedhp.world.trace import read_trace
@@ -92,6 +97,79 @@ def test_the_trace_starts_each_round_at_its_clock(runs: Runs, tmp_path: Path) ->
         assert trace.bandwidth_at(start, 1e6)[worker] == pytest.approx(8 * speed)
         if step_time is not None:  # not away
             assert trace.step_time_at(worker, start) == step_time
+
+
+def replayed_on_its_own_trace(folder: Path, tmp_path: Path) -> Path:
+    """With the settings that the command prints, on the experiment of the run itself."""
+    file = tmp_path / "exported.csv"
+    with RunReader(folder) as run:
+        save_text(file, trace_csv(run))
+        experiment = parse(run.meta("experiment"), replay_settings(run, str(file)))
+    for _ in start_run(experiment, tmp_path / "twin").rounds():
+        pass
+    return tmp_path / "twin"
+
+
+RECORDED = "time,worker,bandwidth,step_time,available,other_time"
+COLUMNS = "worker, compute_time, communication_time, worker_time, bandwidth"
+
+
+def same_times(folder: Path, again: Path) -> None:
+    old, new = (
+        np.array(query(place, f"SELECT {COLUMNS} FROM workers"), dtype=np.float64)
+        for place in (folder, again)
+    )
+    assert np.isnan(old).any()  # somebody was away
+    np.testing.assert_allclose(new, old, rtol=1e-9)
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_presence_and_other_times_of_a_replayed_trace_are_exported(
+    tmp_path: Path, repeat: bool
+) -> None:
+    rows = [f"0,{i},1,0.1,{int(i > 0)},{3 + i}" for i in range(6)]
+    recording = tmp_path / "recorded.csv"
+    recording.write_text("\n".join([RECORDED, *rows, "2,0,1,0.1,1,3", "12,1,1,0.1,0,3"]))
+    world = {**WORLD, "trace": str(recording), "trace_repeat": repeat}
+    folder = make_run(tmp_path / "run", "dpsgd", world=world, rounds=3)
+    again = replayed_on_its_own_trace(folder, tmp_path)
+    same_times(folder, again)
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
+def test_the_printed_settings_replay_a_simulation(tmp_path: Path, algorithm: str) -> None:
+    """Lines and absences are in the trace, so the settings for them must go."""
+    world = {
+        **WORLD,
+        "bandwidth": {"uplink": 0.5, "downlink": {"low": 0.3, "high": 0.9}},
+        "away": [{"worker": 2, "first": 2, "last": 3}],
+        "away_probability": 0.2,
+    }
+    folder = make_run(tmp_path / "run", algorithm, world=world, rounds=4)
+    again = replayed_on_its_own_trace(folder, tmp_path)
+    trace = read_trace(tmp_path / "exported.csv", workers=6)
+    assert trace.presence
+    if algorithm == "dpsgd":
+        same_times(folder, again)
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
+def test_the_printed_settings_replay_fedscale_clients(tmp_path: Path, algorithm: str) -> None:
+    devices = {str(i): {"computation": 10.0 + i, "communication": 900.0} for i in range(8)}
+    times = {
+        str(i): {"active": [float(i == 2)], "inactive": [900.0], "finish_time": 1000}
+        for i in range(8)
+    }
+    files = {}
+    for name, content in {"device_trace": devices, "availability_trace": times}.items():
+        files[name] = str(tmp_path / f"{name}.json")
+        Path(files[name]).write_text(json.dumps(content))
+    clients = {"trace_clients": "first", "availability_speed": 2.0}
+    world = {"model_megabits": 12, **files, **clients}
+    folder = make_run(tmp_path / "run", algorithm, world=world, rounds=4)
+    again = replayed_on_its_own_trace(folder, tmp_path)
+    if algorithm == "dpsgd":
+        same_times(folder, again)
 
 
 def test_asynchronous_runs_export_too(runs: Runs, tmp_path: Path) -> None:

@@ -45,6 +45,15 @@ def rounds(algorithm: str, **bandwidth: Any) -> list[RoundRecord]:
     return list(RoundLoop(built, Untrained()).rounds())
 
 
+@pytest.mark.parametrize("ones", [[1.0] * WORKERS, {"low": 1.0, "high": 1.0}, 1])
+@pytest.mark.parametrize("algorithm", ["pens", "dpsgd"])
+def test_lines_of_one_are_the_default_however_they_are_written(algorithm: str, ones: Any) -> None:
+    expected = [record.clock for record in rounds(algorithm, sharing=True)]
+    for name in ("uplink", "downlink"):
+        given = rounds(algorithm, sharing=True, **{name: ones})
+        assert [record.clock for record in given] == expected
+
+
 def naive(
     raw: FloatArray, up: FloatArray, down: FloatArray, links: IntArray, *, directed: bool
 ) -> list[float]:

@@ -34,6 +34,10 @@ def test_a_value_holds_until_the_next(tmp_path: Path) -> None:
     assert trace.step_time_at(0, 99.0) == 0.1
 
 
+def test_a_byte_order_mark_is_not_part_of_the_header(tmp_path: Path) -> None:
+    assert read(tmp_path, "\ufefftime,worker,step_time\n0,0,1\n0,1,2\n").step_time_at(1, 0.0) == 2
+
+
 def test_bandwidth_of_links(tmp_path: Path) -> None:
     text = "time,worker,peer,bandwidth\n0,1,0,2\n0,0,2,3\n0,2,1,4\n7,0,1,5\n"
     trace = read(tmp_path, text, workers=3)
@@ -145,8 +149,8 @@ BAD: dict[str, tuple[str, type[FedhpError], str, str]] = {
     "too many values in a row": (
         "time,worker,bandwidth\n0,0,1,7\n",
         DataError,
-        r"line 2: the columns are time, worker, bandwidth, None",
-        "header line",
+        r"line 2: it has more cells than the header line has columns",
+        "extra cells",
     ),
     "a time that is no number": (
         HEAD + "soon,0,,1,\n",

@@ -36,7 +36,14 @@ STEP = 1e-3  # s of the naive integration
 class Untrained:
     """Carries out plans without models."""
 
-    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> Training:
         return Training(np.zeros(WORKERS), np.zeros(WORKERS))
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:

@@ -107,6 +107,7 @@ def up(
 
     Run the same command with the same --out to continue the run.
     """
+    from fedhp.algorithms.rates import check_rate_of_command_line
     from fedhp.cli.stopping import StopRequest
     from fedhp.config import load
     from fedhp.console import Activity
@@ -115,6 +116,7 @@ def up(
     targets = parse_log(log, per_worker=per_worker)
     changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
     settings = load(experiment, changes)
+    check_rate_of_command_line(settings, changes)
     folder = choose_folder(out, experiment, resume=False)
     stop = StopRequest()
     with live_page(dash, folder, port=dash_port), redirect_user_prints(as_json), stop:

@@ -120,6 +120,7 @@ def coordinator(
     targets = parse_log(log, per_worker=per_worker)
     start_handshake_log(json_lines=form == "json")
 
+    from fedhp.algorithms.rates import check_rate_of_command_line
     from fedhp.cluster.coordinator.leadership import (
         CoordinatorProcessSettings,
         check_settings,
@@ -134,6 +135,7 @@ def coordinator(
     changes += [] if max_workers is None else [f"workers={max_workers}"]
     changes += [] if min_workers is None else [f"cluster.min_workers={min_workers}"]
     loaded = load(experiment, changes)
+    check_rate_of_command_line(loaded, changes)
     settings = CoordinatorProcessSettings(
         experiment=loaded,
         certificates=certs,

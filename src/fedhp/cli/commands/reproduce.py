@@ -94,7 +94,7 @@ def reproduce(
             out=folder,
             overrides=changes or [],
             folder=files,
-            chosen=list(filter(None, map(str.strip, (sets or "").split(",")))),
+            chosen=[] if sets is None else [name.strip() for name in sets.split(",")],
         )
         texts = read_figure_texts([figure.name for figure in suite.figures], files)
         activity.now("checking the settings")

@@ -20,7 +20,7 @@ def demo(
     as_json: Json = False,
     jobs: Jobs = None,
 ) -> None:
-    """Compare FedHP with four other algorithms on real digits: under a minute, no download.
+    """Compare FedHP+, FedHP and four others on real digits: about a minute, no download.
 
     For a faster demo, run `fedhp demo rounds=10`.
     """

@@ -165,6 +165,7 @@ class Learner:
             worked=local_steps > 0,
             round_index=round_index,
             learning_rate=learning_rate,
+            training=self.prepared.experiment.training,
         )
         seconds = time.monotonic() - started
         row = self._shard.offered(self.worker)
@@ -285,6 +286,7 @@ class Learner:
             worked=np.array([first + steps > 0]),
             round_index=round_index,
             learning_rate=learning_rate,
+            training=self.prepared.experiment.training,
         )
         return TrainingResult(mean, norm, float("nan"), np.empty(0, np.float32), first + steps)
 
@@ -380,6 +382,7 @@ class Learner:
             worked=np.array([True]),
             round_index=round_index,
             learning_rate=learning_rate,
+            training=self.prepared.experiment.training,
         )
         return norm
 

@@ -51,7 +51,14 @@ class ReplayExecutor:
         self._distances = distances
         self._last_sent: dict[tuple[int, int], int] = {}  # with topk: by reader and sender
 
-    def train(self, local_steps: IntArray, *, round_index: int, learning_rate: float) -> Training:
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> Training:
         """The losses and norms of the record, whatever the steps."""
         worked, at = local_steps > 0, round_index - 1
         return Training(

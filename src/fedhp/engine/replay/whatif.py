@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedhp import components
-from fedhp.algorithms import AsyncAlgorithm
+from fedhp.algorithms import Algorithm, AsyncAlgorithm
+from fedhp.algorithms.base import Settings
 from fedhp.algorithms.dpsgd import DPSGD
 from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.fedhp_plus import FedHPPlus
@@ -43,6 +44,7 @@ PLANNERS = (
     "pens",
 )
 FOLLOWING = ("dpsgd", "ldsgd")  # they mix on a ring, or on the topology where it is asked for
+LOCAL_WORK = ("training.local_steps", "training.local_epochs")
 ALLOWED = (
     "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps or "
     "training.local_epochs"
@@ -214,6 +216,10 @@ def whatif(
             )
             for variant in variants
         ]
+        keys = [parse_override(override)[0] for override in overrides]
+        _check_local_work(keys, [other for _, other in (contexts if planners else changed)])
+        for variant, (_, other) in zip(variants, contexts, strict=True):
+            _check_local_work(list(variant.overrides), [other], source=_option(variant.label))
         if not planners:
             contexts = _different([*changed, *contexts], [] if overrides else [context])
         executors = _executors([context, *(other for _, other in contexts)], measured)
@@ -265,7 +271,7 @@ def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Exper
 def _check_key(key: str, *, source: str) -> None:
     why = REFUSED.get(key) or REFUSED.get(key.partition(".")[0], "")
     fix = "remove it, or start a new run with it"
-    if key in ("training.local_steps", "training.local_epochs"):
+    if key in LOCAL_WORK:
         return
     if key in ("algorithm", "algorithm.name"):
         why, fix = "the planner is chosen with --planner", "write --planner NAME"
@@ -280,6 +286,37 @@ def _check_key(key: str, *, source: str) -> None:
             allowed=ALLOWED,
             fix=fix,
         )
+
+
+def _check_local_work(
+    changed: Sequence[str], contexts: Sequence[PlanningContext], *, source: str = COMMAND_LINE
+) -> None:
+    """Refuse local steps or epochs that none of these planners uses."""
+    keys = [key for key in changed if key in LOCAL_WORK]
+    if not keys or any(_uses_local_work(context.algorithm) for context in contexts):
+        return
+    names = ", ".join(dict.fromkeys(repr(other.experiment.algorithm.name) for other in contexts))
+    raise ConfigError(
+        f"would change nothing: {names} sets the steps by itself",
+        key=keys[0],
+        source=source,
+        allowed="a planner with fixed steps (dpsgd, ldsgd, adpsgd, pens; without algorithm.steps), "
+        "or FedHP with deadline = 'fill'",
+        fix="remove it, or name the planners whose steps it sets, such as --planner dpsgd",
+    )
+
+
+def _uses_local_work(algorithm: Algorithm | AsyncAlgorithm) -> bool:
+    """Whether training.local_steps or local_epochs changes its plans; of a user's it may."""
+    if isinstance(algorithm, FedHP):
+        return _is_paced(algorithm) and algorithm.initial_steps is None
+    if not isinstance(algorithm, Settings):
+        return True
+    return algorithm.local_epochs and getattr(algorithm, "steps", None) is None
+
+
+def _is_paced(algorithm: FedHP) -> bool:
+    return (algorithm.deadline, algorithm.planner) != SETTLED
 
 
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
@@ -338,6 +375,7 @@ def _context(experiment: Experiment, measured: Measured, *, source: str) -> Plan
         model_bits=8.0 * measured.model_bytes,
         transfer_share=measured.transfer_share,
         samples=measured.samples,
+        trains=False,
         source=source,
     )
     try_algorithm(context, source=source)
@@ -412,7 +450,7 @@ def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
         f"for, {100 * share:.0f} % were measured in the same round, the others are estimated from "
         f"those{rough}"
     )
-    paced = isinstance(algorithm, FedHP) and (algorithm.deadline, algorithm.planner) != SETTLED
+    paced = isinstance(algorithm, FedHP) and _is_paced(algorithm)
     if paced and not np.isfinite(measured.smoothness).any():
         yield "the run measured no smoothness or gradient variance: the pace stays as it starts"
     if not measured.all_links:

@@ -20,8 +20,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.rates import check_rate_has_effect, ignored_rate, is_rate_overridden
 from fedhp.components import is_dotted
-from fedhp.config import Experiment, check_targets, log_notes, parse, source_of, to_tables
+from fedhp.config import (
+    Experiment,
+    check_targets,
+    log_notes,
+    parse,
+    parse_change,
+    source_of,
+    to_tables,
+)
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
@@ -85,8 +94,18 @@ def plan_cells(
             experiment = parse(changed, source=_source(source, variant.label))
             run_folder = out / folder_name(variant.label) / f"seed-{seed}"
             cells.append(Cell(variant.label, seed, experiment, run_folder))
+        if is_rate_overridden(variant.overrides.items()):
+            check_rate_has_effect(experiment, source=_source(listed_in, variant.label))
+    if is_rate_overridden(map(parse_change, overrides)):
+        _check_rate_of_all([cell.experiment for cell in cells])
     log_notes(notes)
     return cells
+
+
+def _check_rate_of_all(experiments: Sequence[Experiment]) -> None:
+    """Refuse a training.learning_rate of the command line that no compared algorithm uses."""
+    if all(ignored_rate(experiment) is not None for experiment in experiments):
+        check_rate_has_effect(experiments[0])
 
 
 def refuse_seed(overrides: Sequence[str], *, fix: str) -> None:

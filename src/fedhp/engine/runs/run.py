@@ -53,7 +53,7 @@ from fedhp.record.checkpoint import (
 )
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
-from fedhp.record.store import Store, description
+from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.record.tensors import Arrays
 from fedhp.timing import median_steps
 from fedhp.types import RoundRecord, StepReason
@@ -343,7 +343,7 @@ def _meta(folder: Path, key: str) -> Any:
 def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
     """Whether this folder holds a run to resume; refuse one that cannot be used."""
     with run_storage_errors(folder):
-        if is_run(folder):
+        if is_run(folder) and (folder / RECORD_FILE).is_file():
             if not resume:
                 raise RunError(
                     f"--out {folder}: the folder already holds a run",
@@ -353,8 +353,9 @@ def check_folder(experiment: Experiment, folder: Path, *, resume: bool) -> bool:
             check_unchanged(experiment, folder)
             return True
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            why = f": it has no {RECORD_FILE}" if is_run(folder) else ""
             raise RunError(
-                f"--out {folder}: exists and is not a run folder",
+                f"--out {folder}: exists and is not a run folder{why}",
                 allowed="a folder that does not exist yet, or an empty one",
                 fix="choose another --out",
             )

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from fedhp.algorithms.rates import KEY, check_rate_has_effect
 from fedhp.config import Experiment, check_targets, log_notes, parse, source_of
 from fedhp.engine.runs.campaign import Cell, folder_name
 from fedhp.engine.runs.run import may_change_on_resume
@@ -88,6 +89,7 @@ def plan_sweep(
         overrides = _overrides(keys, choice)
         experiment = parse(tables, overrides, source=source, folder=folder, notes=notes)
         check_targets(experiment, source=source_of("evaluation.targets", overrides, source))
+        _check_rate(keys, experiment)
         chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
         texts = tuple(key.texts[chosen[key.key]] for key in varied)
         label = _label(experiment, varied, texts)
@@ -99,6 +101,14 @@ def plan_sweep(
             planned.append(SweepCell(cell, texts, values))
     log_notes(notes)
     return Sweep(tuple(varied), tuple(planned))
+
+
+def _check_rate(keys: Sequence[SweptKey], experiment: Experiment) -> None:
+    """Refuse a swept training.learning_rate that does not change the runs of an algorithm; one
+    value for all may be for the other algorithms of the sweep."""
+    several = any(key.key == "algorithm.name" and key.varies for key in keys)
+    if any(key.key == KEY and (key.varies or not several) for key in keys):
+        check_rate_has_effect(experiment)
 
 
 def _combination_name(keys: Sequence[SweptKey], overrides: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from fedhp import components
 from fedhp.algorithms.base import (
+    ADAMW_LEARNING_RATES,
     ALGORITHMS,
     LEARNING_RATES,
     Choices,
@@ -25,6 +26,7 @@ from fedhp.algorithms.base import (
     Space,
     load_algorithm,
 )
+from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
 from fedhp.config import Experiment, check_targets, parse, source_of, to_tables
 from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
@@ -291,11 +293,17 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
     default = parse(tables_of(variant, experiment), source=where)
     part = components.resolve(variant.name, ALGORITHMS, key="algorithm.name", source=where)
     space = _declared_space(part, variant.name, source=where)
+    if is_rate_overridden(variant.overrides.items()):
+        check_rate_has_effect(default, source=where)
     fixed = {*variant.settings, *variant.overrides}
     if default.training.local_epochs is not None:
         fixed.add("training.local_steps")  # the epochs of the experiment count
     if default.training.optimizer == "adamw":
         fixed.add("training.momentum")  # which AdamW does not have
+        space = {
+            key: ADAMW_LEARNING_RATES if option == LEARNING_RATES else option
+            for key, option in space.items()
+        }
     space = {
         key: option
         for key, option in space.items()
@@ -303,6 +311,8 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
     }
     of_experiment = {**flatten(default.model_dump()), **flatten(to_tables(default))}
     given = {**components.defaults(part), **default.algorithm.settings}
+    if default.training.optimizer != "sgd" and "learning_rate" not in default.algorithm.settings:
+        given["learning_rate"] = None  # the default of the class is a rate of SGD
 
     def value_of(key: str, option: Range | Choices | None) -> Any:
         value = of_experiment.get(key) if "." in key else given.get(key)
@@ -331,6 +341,8 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
             at_end = label_with(label, {key: end})
             tried = parse(tables_of(parse_variant(at_end), experiment), source=at_end)
             load_algorithm(tried.algorithm.name, tried.algorithm.settings, source=at_end)
+            if key == LEARNING_RATES.unset:
+                check_rate_has_effect(tried, source=at_end)
     return TunedAlgorithm(label, space, None if excluded else defaults)
 
 

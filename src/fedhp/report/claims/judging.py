@@ -365,7 +365,7 @@ def set_for(name: str) -> ChooseSet:
     def choose(suite: Suite) -> PaperSet:
         candidates = [each for each in suite.sets.values() if each.stands_for == name]
         if not candidates:
-            raise NoSample(f"no data set stands for {name} in the profile {suite.profile}")
+            raise NoSample(f"{name} is not among the data sets that were run")
         return min(
             candidates, key=lambda each: (each.key in suite.missing, not is_papers_own(each))
         )
