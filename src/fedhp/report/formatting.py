@@ -154,10 +154,14 @@ def _label_parts(label: str) -> tuple[str, list[str]]:
 
 
 def setting_words(setting: str) -> str:
-    """key=value as names have it: 12 steps, lr 0.4, deadline fill, overlap, no overlap."""
+    """key=value as names have it: 12 steps, lr 0.4, robust trimmed mean, overlap, no overlap."""
     key, _, value = setting.partition("=")
-    key = key.rpartition(".")[2].strip()
+    section, _, key = key.strip().rpartition(".")
     if key in ("steps", "local_steps"):
         return f"{value} steps"
+    if key in ("kind", "name") and section:  # attack.kind=noise: attack noise
+        key = section.rpartition(".")[2]
     words = "lr" if key == "learning_rate" else key.replace("_", " ")
-    return {"true": words, "false": f"no {words}"}.get(value, f"{words} {value}")
+    no = f"no {words}"
+    shown = value.replace("_", " ") if value.isidentifier() else value
+    return {"true": words, "false": no, "none": no}.get(value, f"{words} {shown}")

@@ -76,5 +76,10 @@ def test_variants_are_named_by_what_differs() -> None:
     assert (
         short_names(["my.module:Mine:x=1", "dpsgd"])["my.module:Mine:x=1"] == "my.module:Mine x 1"
     )
+    attacked = ["dpsgd:attack.kind=none", "dpsgd:attack.kind=noise:exchange.robust=trimmed_mean"]
+    assert list(short_names(attacked).values()) == [
+        "D-PSGD no attack",
+        "D-PSGD attack noise, robust trimmed mean",
+    ]
     alike = ["fedhp:a.x=1", "fedhp:b.x=1"]
     assert len(set(short_names(alike).values())) == 2
