@@ -66,13 +66,31 @@ def test_show_chooses_twenty_rounds_with_both_ends(call: Call, top: Path) -> Non
     assert "20 of 25 evaluated rounds" in text
 
 
-def test_show_json_is_the_summary(call: Call, top: Path) -> None:
+def test_show_json_is_the_summary(call: Call, top: Path, tmp_path: Path) -> None:
     folder = top / "fedhp" / "seed-0"
     with RunReader(folder) as run:
         assert json.loads(call("show", folder, "--json")) == run.summary().as_json()
+    for seed in (0, 1):
+        make_run(tmp_path / f"seed-{seed}", "dpsgd", seed=seed, rounds=2)
+    make_run(tmp_path / "fedhp", "fedhp", rounds=2)
+    several = json.loads(call("show", tmp_path, "--json"))
+    assert [run["algorithm"] for run in several["runs"]] == ["fedhp", "dpsgd", "dpsgd"]
+    assert set(several["summary"]) == {"dpsgd", "fedhp"}
+    assert several["summary"]["dpsgd"]["seeds"] == [0, 1]
+
+
+def test_only_runs_of_the_same_settings_are_averaged(call: Call, top: Path) -> None:
     both = json.loads(call("show", top, "--json"))
     assert [run["algorithm"] for run in both["runs"]] == ["dpsgd", "fedhp"]
-    assert set(both["summary"]) == {"dpsgd", "fedhp"}
+    assert "summary" not in both
+    names = [batch["settings"] for batch in both["batches"]]
+    assert names == [
+        "rounds = 25 and algorithm.name = dpsgd",
+        "rounds = 6 and algorithm.name = fedhp",
+    ]
+    assert [set(batch["summary"]) for batch in both["batches"]] == [{"dpsgd"}, {"fedhp"}]
+    text = call("show", top)
+    assert text.index("rounds = 25") < text.index("D-PSGD") < text.index("rounds = 6")
 
 
 def test_show_lists_every_run_below_a_folder(call: Call, top: Path) -> None:

@@ -23,6 +23,7 @@ from fedhp.report.formatting import (
     target_name,
     time_name,
 )
+from fedhp.report.groups import sort_runs
 from fedhp.report.labels import stored_names
 from fedhp.report.rounds import check_round
 from fedhp.report.tables import comparison_table, round_table, worker_table
@@ -87,7 +88,11 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
     if len(summaries) == 1:
         return summaries[0].as_json()
     runs = [summary.as_json() for summary in summaries]
-    return {"runs": runs, "summary": summarize_runs(summaries)}
+    batches, _ = _comparable(folders, summaries)
+    if len(batches) == 1:
+        return {"runs": runs, "summary": summarize_runs(batches[0][1])}
+    parts = [{"settings": name, "summary": summarize_runs(same)} for name, same in batches]
+    return {"runs": runs, "batches": parts}
 
 
 def print_parts(console: Console, parts: Iterable[Part]) -> None:
@@ -161,12 +166,38 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
             f"digest {summary.digest[:12]}"
         )
     names = stored_names(folders)
-    for metric in dict.fromkeys(summary.metric for summary in summaries):
-        same = [summary for summary in summaries if summary.metric == metric]
-        parts += ["", comparison_table(same, names=names)]
+    batches, notes = _comparable(folders, summaries)
+    for name, same in batches:
+        parts += ["", *([name] if name else []), comparison_table(same, names=names)]
+    parts += notes
     if (top / TUNING_TABLE).is_file():
         parts.append(f"the settings found, and how: {top / TUNING_TABLE}")
     return [*parts, Hint("show one of them:", f"fedhp show {shlex.quote(str(folders[0]))}")]
+
+
+def _comparable(
+    folders: Sequence[Path], summaries: Sequence[RunSummary]
+) -> tuple[list[tuple[str, list[RunSummary]]], tuple[str, ...]]:
+    """The runs that may be averaged and compared with each other, with what sets them apart from
+    the other runs (nothing, where algorithm and seed are all that differs); and notes on runs that
+    were left out."""
+    if not any(summary.rounds for summary in summaries):
+        return [("", list(summaries))], ()
+    sorted_runs = sort_runs(folders)
+    kept = [{run.folder for run in batch.runs} for batch in sorted_runs.batches]
+    if len(kept) == 1:  # those without a round yet are shown, too
+        kept[0] |= {
+            folder for folder, run in zip(folders, summaries, strict=True) if not run.rounds
+        }
+    batches = [
+        (
+            batch.name,
+            [run for folder, run in zip(folders, summaries, strict=True) if folder in members],
+        )
+        for batch, members in zip(sorted_runs.batches, kept, strict=True)
+    ]
+    left_out = sum(len(members) for members in kept) < len(folders)
+    return batches, sorted_runs.notes if left_out else ()
 
 
 def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[str, str]]:

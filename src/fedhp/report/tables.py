@@ -466,10 +466,7 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     tests = run.table("worker_evaluations", round_index=round_index)
     chosen = spread_evenly(len(devices), MOST_WORKERS)
     if len(chosen) < len(devices):
-        workers, tests = (
-            {name: [column[i] for i in chosen] if column else [] for name, column in table.items()}
-            for table in (workers, tests)
-        )
+        workers = {name: [column[i] for i in chosen] for name, column in workers.items()}
     away = [time is None for time in workers["worker_time"]]
     steps = column_texts(workers["local_steps"], 0)
     columns = {
@@ -484,16 +481,14 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
     }
-    if tests["worker"]:
-        unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
-        tested = [scale * value for value in tests["accuracy"]]
-        columns[f"test\n{unit}"] = column_texts(tested, 1 if metric == ACCURACY else None)
     own = run.table("own_test_metrics", round_index=round_index)
-    if own["worker"]:
-        unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
-        own_of_worker = {w: scale * v for w, v in zip(own["worker"], own["accuracy"], strict=True)}
-        results = [own_of_worker.get(worker) for worker in workers["worker"]]
-        columns[f"own\n{unit}"] = column_texts(results, 1 if metric == ACCURACY else None)
+    unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
+    for name, results in (("test", tests), ("own", own)):
+        if results["worker"]:  # workers that attack are not tested
+            of_worker = dict(zip(results["worker"], results["accuracy"], strict=True))
+            found = [of_worker.get(worker) for worker in workers["worker"]]
+            scaled = [None if value is None else scale * value for value in found]
+            columns[f"{name}\n{unit}"] = column_texts(scaled, 1 if metric == ACCURACY else None)
     metrics = run.table("worker_test_metrics", round_index=round_index)
     loss_of_worker = {
         worker: loss

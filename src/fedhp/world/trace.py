@@ -26,6 +26,8 @@ TRACE_COLUMNS = (
     *("uplink", "downlink", "available", "other_time"),
 )
 MOST_TIME = 1e12
+# A clock that repeats the recording adds up other roundings: it may be this early, relatively.
+ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class _Series:
     values: list[float] = field(default_factory=list)
 
     def at(self, time: float) -> float:
-        return self.values[max(0, bisect_right(self.times, time) - 1)]
+        return self.values[max(0, bisect_right(self.times, time * (1 + ROUNDING)) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,10 @@ class Trace:
 
     def within(self, time: float) -> float:
         """A virtual time as one of the recording."""
-        return time if self.length == inf else time % self.length
+        if self.length == inf:
+            return time
+        position = time % self.length
+        return 0.0 if self.length - position <= ROUNDING * time else position
 
     @property
     def has_links(self) -> bool:

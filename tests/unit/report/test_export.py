@@ -153,6 +153,16 @@ def test_the_printed_settings_replay_a_simulation(tmp_path: Path, algorithm: str
         same_times(folder, again)
 
 
+def test_a_replay_is_not_a_round_behind(tmp_path: Path) -> None:
+    """Its clock adds up other roundings than the recorded one, and would be just too early."""
+    for seed in range(4):
+        folder = make_run(tmp_path / f"{seed}", "dpsgd", world={"profile": "paper"}, seed=seed)
+        (tmp_path / f"again-{seed}").mkdir()
+        again = replayed_on_its_own_trace(folder, tmp_path / f"again-{seed}")
+        old, new = (query(place, "SELECT clock FROM rounds") for place in (folder, again))
+        np.testing.assert_allclose(new, old, rtol=1e-9)
+
+
 @pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
 def test_the_printed_settings_replay_fedscale_clients(tmp_path: Path, algorithm: str) -> None:
     devices = {str(i): {"computation": 10.0 + i, "communication": 900.0} for i in range(8)}

@@ -24,7 +24,7 @@ from fedhp.report.tables import (
     worker_table,
 )
 from unit.report.conftest import Runs
-from unit.report.runs import query
+from unit.report.runs import make_run, query
 
 
 def summary(algorithm: str, seed: int = 0, **changes: Any) -> RunSummary:
@@ -214,6 +214,20 @@ def test_worker_table_shows_steps_waiting_and_who_is_away(runs: Runs) -> None:
         if worker != 2:
             assert f" {steps} " in lines[worker]
             assert any(f" {waiting:.{digits}f} " in lines[worker] for digits in (2, 3))
+
+
+def test_worker_table_of_an_attacked_run(tmp_path: Path) -> None:
+    """Workers that attack are not tested."""
+    folder = make_run(tmp_path / "run", "dpsgd", rounds=2, attack={"kind": "label_flip"})
+    with RunReader(folder) as run:
+        shown = rendered(worker_table(run, 2)).splitlines()
+    tested = dict(query(folder, "SELECT worker, accuracy FROM worker_evaluations WHERE round=2"))
+    lines = [line.split() for line in shown if re.match(r"\s*\d+ ", line)]
+    assert len(lines) == 6
+    assert len(tested) == 5
+    for worker, *_, test, _ in lines:
+        value = tested.get(int(worker))
+        assert test == ("–" if value is None else f"{100 * value:.1f}")
 
 
 def test_the_caption_says_what_final_is() -> None:
