@@ -12,7 +12,7 @@ from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
-from fedhp.types import FloatArray, GroupAverage, IntArray, LinkVerdict
+from fedhp.types import FloatArray, GroupAverage, IntArray, LinkVerdict, WeightedMixing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class CommittedRound:
     communication_time: FloatArray  # [N] s
     round_time: float
     group: GroupAverage | None = None
+    weighted: WeightedMixing | None = None
+    rule: str = ""  # of the mixing weights; histories of earlier releases do not have it
     during_transfer: IntArray | None = None  # [N] steps before a group average was there
     consensus: dict[int, str] = field(default_factory=dict)  # digests by worker
     restarted: tuple[int, ...] = ()  # workers that began again with the initial model
@@ -106,6 +108,8 @@ def _read_round(
         communication_time=_as_array(workers["communication_time"]),
         round_time=rows["round_time"][0],
         group=_group_average(began["group"]) if "group" in began else None,
+        weighted=_weighted_mixing(began["weighted"]) if "weighted" in began else None,
+        rule=str(began.get("rule", "")),
         during_transfer=during,
         consensus={
             int(event["worker"]): str(event["consensus"])
@@ -127,6 +131,16 @@ def _group_average(facts: Event) -> GroupAverage:
         fragments=int(facts["fragments"]),
         momentum=float(facts["momentum"]),
         compression=str(facts["compression"]),
+    )
+
+
+def _weighted_mixing(facts: Event) -> WeightedMixing:
+    """As the coordinator wrote it down."""
+    return WeightedMixing(
+        links=np.array(facts["links"], dtype=np.int64).reshape(-1, 2),
+        weights=np.array(facts["weights"], dtype=np.float64),
+        own_weights=np.array(facts["own_weights"], dtype=np.float64),
+        push_sum=bool(facts["push_sum"]),
     )
 
 

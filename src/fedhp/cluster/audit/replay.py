@@ -20,7 +20,13 @@ from fedhp.cluster.worker.data import worker_experiment
 from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from fedhp.graph import directed_weights, mixing_weights, topology_from, with_weights_of
+from fedhp.graph import (
+    directed_weights,
+    link_weights,
+    mixing_weights,
+    topology_from,
+    with_weights_of,
+)
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
@@ -49,8 +55,10 @@ class RunReplayer:
     def prepare_round(self, done: CommittedRound) -> str:
         """Give every participant the model it began with; why that is impossible, or ""."""
         silent = [worker for worker in done.participants if worker not in done.digests]
-        if not done.has_all_links:
+        if not done.has_all_links and done.weighted is None:
             return "the record has only a selection of its links"
+        if done.scored and not isinstance(self._prepared.algorithm, PENS):
+            return "its peers were scored by an algorithm of your own"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
         if done.group is not None:
@@ -149,12 +157,13 @@ class RunReplayer:
 
     def _weights(self, done: CommittedRound) -> csr_array:
         """The weights by which every worker mixed, [N, N]; those of models that did not come
-        are added to the worker's own."""
+        are added to the worker's own, except with push-sum (worker/rounds.py)."""
         rows = self._planned_weights(done)
+        push_sum = done.weighted is not None and done.weighted.push_sum
         for worker, lost in done.lost.items():
             row = rows[worker]
             missing = sum(row.pop(peer) for peer in sorted(lost) if peer in row)
-            if lost:
+            if lost and not push_sum:
                 row[worker] = row.get(worker, 0.0) + missing if len(row) > 1 else 1.0
         for worker in set(range(self._workers)) - set(done.participants):
             rows[worker] = {worker: 1.0}
@@ -170,9 +179,12 @@ class RunReplayer:
     def _planned_weights(self, done: CommittedRound) -> list[dict[int, float]]:
         """The weights of the plan, by worker."""
         algorithm = self._prepared.algorithm
+        if done.weighted is not None:
+            plan = done.weighted
+            return _rows(link_weights(plan.links, plan.weights, plan.own_weights))
         lost = [(worker, peer) for worker, peers in done.lost.items() for peer in peers]
         if not done.directed:
-            rule = getattr(algorithm, "weights", "max_degree")
+            rule = done.rule or getattr(algorithm, "weights", "max_degree")
             pairs = [tuple(sorted(pair)) for pair in (*done.links.tolist(), *lost)]
             topology = topology_from(self._workers, sorted(set(pairs)))
             if getattr(algorithm, "changing_topology", False) and uses_topology(algorithm):

@@ -22,8 +22,6 @@ from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 from fedhp.types import FloatArray
 
-SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens", "fedhp_plus")
-
 
 @dataclass(frozen=True, slots=True)
 class RoundVerdict:
@@ -121,11 +119,11 @@ def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
         )
     with RunReader(term.folder) as reader:
         experiment = parse(reader.meta("experiment"))
-    name = experiment.algorithm.name
-    if name not in SYNCHRONOUS:
+        asynchronous = bool(reader.meta("asynchronous"))
+    if asynchronous:
         raise RunError(
-            f"{folder}: a run of {name} cannot be repeated from its record",
-            allowed=f"a run of {', '.join(SYNCHRONOUS)}",
+            f"{folder}: a run of {experiment.algorithm.name} cannot be repeated from its record",
+            allowed="a run of an algorithm with rounds",
             fix="nothing; an asynchronous run depends on when its swaps happened",
         )
     return tomli_w.dumps(to_tables(experiment))

@@ -51,7 +51,14 @@ from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
 from fedhp.engine.context import epoch_steps_of, planning_context
 from fedhp.engine.until import StopCondition
-from fedhp.types import FloatArray, GroupAverage, IntArray
+from fedhp.types import (
+    Exchange,
+    FloatArray,
+    GroupAverage,
+    IntArray,
+    NeighborMixing,
+    WeightedMixing,
+)
 
 LOG = logging.getLogger("fedhp.coordinator")
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
@@ -786,7 +793,9 @@ class CoordinatorState:
             )
             for worker, work in self.work_orders.items()
         }
-        about = {} if tree is None else {"group": _tree_facts(tree), "restarted": self.restarting()}
+        about = _exchange_facts(planned.plan.exchange)
+        if tree is not None:
+            about["restarted"] = self.restarting()
         self._note_attempt(attempt, participants, deadline, **about)
         return attempt
 
@@ -954,17 +963,28 @@ class CoordinatorState:
         return self._gone[1]
 
 
-def _tree_facts(tree: GroupAverage) -> dict[str, object]:
-    """A group average, for the history: enough to repeat it."""
-    return {
-        "participants": tree.participants.tolist(),
-        "parents": tree.parents.tolist(),
-        "returning": tree.participants[tree.returning].tolist(),
-        "fragment": tree.fragment,
-        "fragments": tree.fragments,
-        "momentum": tree.momentum,
-        "compression": tree.compression,
-    }
+def _exchange_facts(exchange: Exchange) -> dict[str, object]:
+    """What the record does not say of an exchange, for the history: enough to repeat it."""
+    if isinstance(exchange, GroupAverage):
+        tree = {
+            "participants": exchange.participants.tolist(),
+            "parents": exchange.parents.tolist(),
+            "returning": exchange.participants[exchange.returning].tolist(),
+            "fragment": exchange.fragment,
+            "fragments": exchange.fragments,
+            "momentum": exchange.momentum,
+            "compression": exchange.compression,
+        }
+        return {"group": tree}
+    if isinstance(exchange, WeightedMixing):
+        weighted = {
+            "links": exchange.links.tolist(),
+            "weights": exchange.weights.tolist(),
+            "own_weights": exchange.own_weights.tolist(),
+            "push_sum": exchange.push_sum,
+        }
+        return {"weighted": weighted}
+    return {"rule": exchange.weights} if isinstance(exchange, NeighborMixing) else {}
 
 
 def averages_in_groups(experiment: Experiment) -> bool:
