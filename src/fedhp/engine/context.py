@@ -183,14 +183,6 @@ def check_exchange(
             allowed="'none' with topk; any rule with none, fp16 and int8",
             fix="set exchange.compression = 'int8', or remove exchange.robust",
         )
-    if exchange.radius is not None and exchange.robust != "clip":
-        raise ConfigError(
-            f"the value {exchange.radius:g} has no effect: exchange.robust is {exchange.robust!r}",
-            key="exchange.radius",
-            source=source,
-            allowed="exchange.radius with exchange.robust = 'clip' only",
-            fix="remove exchange.radius, or set exchange.robust = 'clip'",
-        )
     attackers = attack.count(experiment.workers)
     if attackers >= experiment.workers:
         raise ConfigError(

@@ -56,7 +56,9 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
     outgoing = OutgoingModel(codec, compression=compression, share=0.05)
     incoming = IncomingModels(codec, compression=compression)
     arrivals = Arrivals(
-        ExchangeConfig.model_validate({"compression": compression, "topk_share": 0.05}),
+        ExchangeConfig.model_validate(
+            {"compression": compression, **({"topk_share": 0.05} if compression == "topk" else {})}
+        ),
         AttackConfig(),
         attackers=(),
         layout=LAYOUT,
