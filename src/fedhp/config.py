@@ -58,6 +58,7 @@ Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+MOST_WORKERS = 100_000
 MOST_ROUNDS = 10_000_000  # also of a run with a horizon, which has no number of rounds
 
 PARTITIONS = ("skew", "dirichlet", "shards", "quantity", "iid", "natural")
@@ -616,7 +617,7 @@ class CompareConfig(ConfigSection):
 class Experiment(ConfigSection):
     """A whole experiment; the same seed gives the same results."""
 
-    workers: Annotated[int, Field(ge=1, le=100_000)] = 30
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 30
     rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
     horizon: Annotated[float, Field(gt=0, le=1e9)] | None = None  # s of virtual time, not rounds
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -793,16 +794,25 @@ def load(
 
 
 def _weak_defence(experiment: Experiment) -> list[str]:
-    """A note where more workers attack than robust mixing is set to withstand: that may be what a
-    study wants to see."""
+    """Notes where more workers attack than robust mixing is set to withstand, or where there are
+    too few workers for that: it may be what a study wants to see."""
     exchange, attack, workers = experiment.exchange, experiment.attack, experiment.workers
     attackers, withstood = attack.count(workers), exchange.max_poisoned(workers)
-    if exchange.robust in ("none", "clip") or attackers <= withstood:
+    if exchange.robust in ("none", "clip"):
         return []
-    return [
-        f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
-        f"{exchange.trim:g} is set to withstand {withstood}"
-    ]
+    notes = []
+    if attackers > withstood:
+        notes.append(
+            f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
+            f"{exchange.trim:g} is set to withstand {withstood}"
+        )
+    needed = exchange.min_peers(workers, present=MOST_WORKERS) + 1
+    if workers < needed:
+        notes.append(
+            f"exchange.robust = {exchange.robust!r} with trim = {exchange.trim:g} needs {needed} "
+            f"models to withstand {withstood} poisoned ones, but workers = {workers}"
+        )
+    return notes
 
 
 def log_notes(notes: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
+from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
@@ -101,6 +102,7 @@ def planning_context(
     check_topology(
         algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
     )
+    check_enough_peers(algorithm, federation, experiment, source=source)
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
     if trains:
