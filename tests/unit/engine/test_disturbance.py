@@ -249,7 +249,12 @@ def test_sources_are_added_the_fastest_first() -> None:
     plan = Plan(
         exchange=DirectedMixing(sources),
         local_steps=np.ones(6, dtype=np.int64),
-        decision=Decision(np.empty((0, 2), dtype=np.int64), *[np.empty(0)] * 2, rule="own"),
+        decision=Decision(
+            links=np.empty((0, 2), dtype=np.int64),
+            verdicts=np.empty(0, dtype=np.int64),
+            link_time=np.empty(0),
+            rule="own",
+        ),
     )
     added = with_min_peers(plan, observation, least=3).exchange
     assert isinstance(added, DirectedMixing)
