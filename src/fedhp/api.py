@@ -260,7 +260,8 @@ def export(
 ) -> list[Path]:
     """Write tables, a trace or models as `fedhp export` does; returns the files.
 
-    `to` names sinks, such as ["mlflow"], that get the log of the run or runs in the folder.
+    `to` names sinks, such as ["mlflow"], that get the log of the run or runs in the folder. If a
+    record cannot be read, the others are still logged; then the first error is raised.
 
     With `latex`, the comparison of the run or runs in the folder goes to that file.
     All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`; the
@@ -268,7 +269,9 @@ def export(
     """
     nothing_else = out is None and table is None and trace is None and models is None
     if to:
-        write_logs(Path(run), _targets(to, "to"), per_worker=per_worker)
+        _, errors = write_logs(Path(run), _targets(to, "to"), per_worker=per_worker)
+        if errors:
+            raise errors[0]
         if nothing_else and latex is None:
             return []
     if latex is not None:

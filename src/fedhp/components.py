@@ -222,10 +222,21 @@ def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
     )
 
 
-def wrong_setting(key: str, problem: str, *, allowed: str, fix: str) -> PydanticCustomError:
-    """The error that the validator of a section raises, with the key that is wrong."""
+def wrong_setting(
+    key: str, problem: str, *, allowed: str, fix: str, has_effect: bool = True
+) -> PydanticCustomError:
+    """The error that the validator of a section raises, with the key that is wrong.
+
+    has_effect: false for a setting without which the experiment is the same.
+    """
     details: dict[str, Any] = {"key": key, "problem": problem, "allowed": allowed, "fix": fix}
-    return PydanticCustomError("setting", "{problem}", details)
+    return PydanticCustomError("setting", "{problem}", {**details, "has_effect": has_effect})
+
+
+def has_no_effect(error: ValidationError) -> bool:
+    """Whether the first of pydantic's errors is about a setting that changes nothing."""
+    context = error.errors(include_url=False)[0].get("ctx", {})
+    return context.get("has_effect") is False
 
 
 def from_validation(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedhp.components import from_validation, is_dotted, resolve, wrong_setting
+from fedhp.components import from_validation, has_no_effect, is_dotted, resolve, wrong_setting
 from fedhp.errors import ConfigError
 from fedhp.tables import (
     COMMAND_LINE,
@@ -58,6 +58,7 @@ Measure = Annotated[float, Field(ge=1e-6, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+MOST_WORKERS = 100_000
 MOST_ROUNDS = 10_000_000  # also of a run with a horizon, which has no number of rounds
 
 PARTITIONS = ("skew", "dirichlet", "shards", "quantity", "iid", "natural")
@@ -99,22 +100,32 @@ class DataConfig(ConfigSection):
                 f"has no effect: data.partition is {self.partition!r}",
                 allowed="data.partition_options with your own partition (module:function) only",
                 fix="remove data.partition_options",
+                has_effect=False,
             )
         return self
 
     @model_validator(mode="after")
     def _settings_of_the_partition(self) -> DataConfig:
-        for key, kinds in _OF_PARTITIONS.items():
-            name = key.removeprefix("data.")
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default and self.partition not in kinds:
-                raise wrong_setting(
-                    name,
-                    f"the value {value} has no effect: data.partition is {self.partition!r}",
-                    allowed=f"{key} with data.partition = {' or '.join(map(repr, kinds))} only",
-                    fix=f"remove {key} or set data.partition = {kinds[0]!r}",
-                )
+        _refuse_settings_of_other_kinds(self, "data.partition", _OF_PARTITIONS)
         return self
+
+
+def _refuse_settings_of_other_kinds(
+    section: ConfigSection, kind: str, settings: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Refuse settings that only other kinds have; at their defaults nobody has set them."""
+    chosen = getattr(section, kind.partition(".")[2])
+    for key, kinds in settings.items():
+        name = key.partition(".")[2]
+        value = getattr(section, name)
+        if chosen not in kinds and value != type(section).model_fields[name].default:
+            raise wrong_setting(
+                name,
+                f"the value {value} has no effect: {kind} is {chosen!r}",
+                allowed=f"{key} with {kind} = {' or '.join(map(repr, kinds))} only",
+                fix=f"remove {key}, or set {kind} = {kinds[0]!r}",
+                has_effect=False,
+            )
 
 
 # Settings that only some partitions have.
@@ -122,6 +133,18 @@ _OF_PARTITIONS: dict[str, tuple[str, ...]] = {
     "data.skew": ("skew",),
     "data.alpha": ("dirichlet", "quantity"),
     "data.shards_per_worker": ("shards",),
+}
+
+# Settings that only some ways of sending, of combining and of attacking models have.
+_OF_COMPRESSIONS: dict[str, tuple[str, ...]] = {"exchange.topk_share": ("topk",)}
+_OF_ROBUST_RULES: dict[str, tuple[str, ...]] = {
+    "exchange.trim": ("trimmed_mean", "median", "krum"),
+    "exchange.clip": ("clip",),
+    "exchange.radius": ("clip",),
+}
+_OF_ATTACKS: dict[str, tuple[str, ...]] = {
+    "attack.share": ("sign_flip", "noise", "label_flip"),
+    "attack.scale": ("sign_flip", "noise"),
 }
 
 # Settings that only some schedules of the learning rate have.
@@ -182,6 +205,7 @@ class TrainingConfig(ConfigSection):
                     f"the value {shown} has no effect: training.optimizer is {self.optimizer!r}",
                     allowed=f"training.{name} with training.optimizer = {owner!r} only",
                     fix=f"remove training.{name}, or set training.optimizer = {owner!r}",
+                    has_effect=False,
                 )
         return self
 
@@ -197,6 +221,7 @@ class TrainingConfig(ConfigSection):
                     f"has no effect: training.schedule is {self.schedule!r}",
                     allowed=f"{key} with training.schedule = {kinds[0]!r} only",
                     fix=f"remove {key}, or set training.schedule = {kinds[0]!r}",
+                    has_effect=False,
                 )
         if self.schedule == "step" and self.milestones is None:
             raise wrong_setting(
@@ -216,6 +241,7 @@ class TrainingConfig(ConfigSection):
                 f"the value {self.decay_seconds:g} has no effect: training.decay_by is 'round'",
                 allowed="training.decay_seconds with training.decay_by = 'time' only",
                 fix="remove training.decay_seconds, or set training.decay_by = 'time'",
+                has_effect=False,
             )
         return self
 
@@ -396,8 +422,8 @@ class WorldConfig(ConfigSection):
 
     def without_files(self) -> WorldConfig:
         """The same world without its recordings, which are files of one machine."""
-        files = dict.fromkeys(("trace", "device_trace", "availability_trace"))
-        return self.model_copy(update={**files, "trace_repeat": False})
+        names = ("trace", "device_trace", "availability_trace", *_OF_RECORDINGS)
+        return self.model_copy(update={name: _default_in_world(name) for name in names})
 
     @model_validator(mode="after")
     def _one_source_of_speeds(self) -> WorldConfig:
@@ -407,13 +433,6 @@ class WorldConfig(ConfigSection):
                 "is set, and so is world.trace: both say how fast devices and links are",
                 allowed="one of world.trace and world.device_trace",
                 fix="remove one of the two",
-            )
-        if self.trace_repeat and self.trace is None:
-            raise wrong_setting(
-                "trace_repeat",
-                "has no effect: world.trace is not set",
-                allowed="world.trace_repeat with world.trace only",
-                fix="remove world.trace_repeat, or set world.trace",
             )
         given = self.bandwidth.uplink != 1.0 or self.bandwidth.downlink != 1.0
         if self.device_trace is not None and self.bandwidth.per == "link":
@@ -432,6 +451,39 @@ class WorldConfig(ConfigSection):
             )
         return self
 
+    @model_validator(mode="after")
+    def _settings_of_recordings(self) -> WorldConfig:
+        for name, files in _OF_RECORDINGS.items():
+            if any(getattr(self, file) is not None for file in files):
+                continue
+            if getattr(self, name) != _default_in_world(name):
+                keys = [f"world.{file}" for file in files]
+                verb = "is" if len(keys) == 1 else "are"
+                raise wrong_setting(
+                    name,
+                    f"{_shown(getattr(self, name))} has no effect: {' and '.join(keys)} {verb} not "
+                    "set",
+                    allowed=f"world.{name} with {' or '.join(keys)} only",
+                    fix=f"remove world.{name}, or set world.{files[-1]}",
+                    has_effect=False,
+                )
+        if self.device_trace is None:
+            return self
+        for name in _DRAWN:
+            value: Any = self
+            for part in name.split("."):
+                value = getattr(value, part)
+            if value not in (_default_in_world(name), _default_in_world(name, self.profile)):
+                raise wrong_setting(
+                    name,
+                    f"{_shown(value)} has no effect: world.device_trace has the speeds of devices "
+                    "and links",
+                    allowed=f"one of world.{name} and world.device_trace",
+                    fix="remove one of the two",
+                    has_effect=False,
+                )
+        return self
+
 
 PROFILES: dict[str, dict[str, Any]] = {
     "paper": {"bandwidth": {"low": 1.0, "high": 10.0, "unit": "MB/s"}},
@@ -442,6 +494,28 @@ PROFILES: dict[str, dict[str, Any]] = {
         "bandwidth": {"low": 5.0, "high": 5.0, "unit": "MB/s"},
     },
 }
+
+# Settings of [world] that act on recordings only, and the files of these.
+_OF_RECORDINGS: dict[str, tuple[str, ...]] = {
+    "trace_repeat": ("trace",),
+    "availability_speed": ("availability_trace",),
+    "trace_clients": ("device_trace", "availability_trace"),
+}
+# Settings of [world] by which speeds are drawn: with world.device_trace they are constant.
+_DRAWN = (
+    *("devices", "shuffle_devices", "device", "drift", "floor"),
+    *(f"bandwidth.{name}" for name in ("low", "high", "correlation", "interval")),
+)
+
+
+def _default_in_world(name: str, profile: str = "") -> Any:
+    """The value of a setting of [world] that nobody sets: that of the profile, if it has one."""
+    default = default_at(WorldConfig, name.split("."))
+    return flatten(PROFILES.get(profile, {})).get(name, default)
+
+
+def _shown(value: Any) -> str:
+    return f"the value {str(value).lower() if isinstance(value, bool) else value}"
 
 
 class RayConfig(ConfigSection):
@@ -476,6 +550,20 @@ class ExchangeConfig(ConfigSection):
     clip: Annotated[float, Field(gt=0)] = 2.0  # multiple of the median distance of the peers
     radius: Positive | None = None  # with clip: a fixed distance instead, as in ClippedGossip
 
+    @model_validator(mode="after")
+    def _settings_of_the_kinds(self) -> ExchangeConfig:
+        _refuse_settings_of_other_kinds(self, "exchange.compression", _OF_COMPRESSIONS)
+        _refuse_settings_of_other_kinds(self, "exchange.robust", _OF_ROBUST_RULES)
+        if self.radius is not None and self.clip != type(self).model_fields["clip"].default:
+            raise wrong_setting(
+                "clip",
+                f"the value {self.clip:g} has no effect: exchange.radius is {self.radius:g}",
+                allowed="one of exchange.clip (in median distances) and exchange.radius",
+                fix="remove one of the two",
+                has_effect=False,
+            )
+        return self
+
     def max_poisoned(self, workers: int) -> int:
         """How many of so many workers may send poisoned models; at least one."""
         return max(1, int(self.trim * workers + 1e-9))
@@ -494,6 +582,11 @@ class AttackConfig(ConfigSection):
     kind: Literal["none", "sign_flip", "noise", "label_flip"] = "none"
     share: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of the workers, drawn by the seed
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # of the flipped model, or sd of the noise
+
+    @model_validator(mode="after")
+    def _settings_of_the_kind(self) -> AttackConfig:
+        _refuse_settings_of_other_kinds(self, "attack.kind", _OF_ATTACKS)
+        return self
 
     def count(self, workers: int) -> int:
         """How many of so many workers attack: the share rounded down, but at least one."""
@@ -524,7 +617,7 @@ class CompareConfig(ConfigSection):
 class Experiment(ConfigSection):
     """A whole experiment; the same seed gives the same results."""
 
-    workers: Annotated[int, Field(ge=1, le=100_000)] = 30
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 30
     rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
     horizon: Annotated[float, Field(gt=0, le=1e9)] | None = None  # s of virtual time, not rounds
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -701,16 +794,25 @@ def load(
 
 
 def _weak_defence(experiment: Experiment) -> list[str]:
-    """A note where more workers attack than robust mixing is set to withstand: that may be what a
-    study wants to see."""
+    """Notes where more workers attack than robust mixing is set to withstand, or where there are
+    too few workers for that: it may be what a study wants to see."""
     exchange, attack, workers = experiment.exchange, experiment.attack, experiment.workers
     attackers, withstood = attack.count(workers), exchange.max_poisoned(workers)
-    if exchange.robust in ("none", "clip") or attackers <= withstood:
+    if exchange.robust in ("none", "clip"):
         return []
-    return [
-        f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
-        f"{exchange.trim:g} is set to withstand {withstood}"
-    ]
+    notes = []
+    if attackers > withstood:
+        notes.append(
+            f"{attackers} workers attack, but exchange.robust = {exchange.robust!r} with trim = "
+            f"{exchange.trim:g} is set to withstand {withstood}"
+        )
+    needed = exchange.min_peers(workers, present=MOST_WORKERS) + 1
+    if workers < needed:
+        notes.append(
+            f"exchange.robust = {exchange.robust!r} with trim = {exchange.trim:g} needs {needed} "
+            f"models to withstand {withstood} poisoned ones, but workers = {workers}"
+        )
+    return notes
 
 
 def log_notes(notes: Iterable[str]) -> None:
@@ -769,10 +871,13 @@ def parse(
     source: str = "",
     folder: Path | None = None,
     notes: list[str] | None = None,
+    stored: bool = False,
 ) -> Experiment:
     """Validate raw tables and overrides; notes gets a line for settings that were dropped.
 
-    `key=none` unsets a key, unless none is one of its values.
+    `key=none` unsets a key, unless none is one of its values. stored: the tables are those of a
+    record or of another process, which nobody can correct. An earlier version may have accepted
+    settings without effect: they are left out.
     """
     tree = merge_tables({}, tables)
     renamed = _rename(tree, source=source)
@@ -787,7 +892,7 @@ def parse(
         notes.extend([*renamed, *dropped])
     resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
     try:
-        return _validated(tree)
+        return _validated_stored(tree) if stored else _validated(tree)
     except ValidationError as error:
         wrong = from_validation(error, Experiment, source=source)
         overridden = any(f"{wrong.key}.".startswith(f"{key}.") for key, _ in changes)
@@ -854,6 +959,17 @@ def _validated(tree: dict[str, Any]) -> Experiment:
     _apply_profile(tree)
     _add_default_names(tree)
     return Experiment.model_validate(tree)
+
+
+def _validated_stored(tree: dict[str, Any]) -> Experiment:
+    """The experiment without the settings that have no effect."""
+    while True:
+        try:
+            return _validated(tree)
+        except ValidationError as error:
+            key = from_validation(error, Experiment).key
+            if not (has_no_effect(error) and pop_key(tree, key)[0]):
+                raise
 
 
 def _is_valid(tree: dict[str, Any]) -> bool:
@@ -967,14 +1083,13 @@ _SETTINGS_OF_KINDS: dict[str, dict[str, tuple[str, ...]]] = {
         "training.beta2": ("adamw",),
         "training.epsilon": ("adamw",),
     },
-    "exchange.compression": {"exchange.topk_share": ("topk",)},
-    "exchange.robust": {"exchange.clip": ("clip",), "exchange.radius": ("clip",)},
-    "attack.kind": {
-        "attack.share": ("sign_flip", "noise", "label_flip"),
-        "attack.scale": ("sign_flip", "noise"),
-    },
+    "exchange.compression": _OF_COMPRESSIONS,
+    "exchange.robust": _OF_ROBUST_RULES,
+    "attack.kind": _OF_ATTACKS,
 }
 
+
+_RECORDINGS = ("world.trace", "world.device_trace", "world.availability_trace")
 
 # Settings of which an experiment has one or the other: an override replaces the other one.
 _INSTEAD_OF = {
@@ -984,6 +1099,8 @@ _INSTEAD_OF = {
     "evaluation.every": "evaluation.seconds",
     "training.local_epochs": "training.local_steps",
     "training.local_steps": "training.local_epochs",
+    "exchange.radius": "exchange.clip",
+    "exchange.clip": "exchange.radius",
 }
 
 
@@ -1009,33 +1126,50 @@ def _drop_settings_of_other_kinds(
             continue
         if isinstance(value, Mapping):
             names, what = _settings_replaced(tree, key, value), "the other settings"
+        elif key in _RECORDINGS:
+            names, what = _settings_without(tree, key, changes, new=new), "settings without effect"
         else:
             names, what = (
                 _settings_of_other_kinds(tree, key, old=old, new=new),
                 f"settings of {old!r}",
             )
+        profile = old if key == "world.profile" else flatten(tree).get("world.profile", "paper")
         dropped = {
             name: content for name in names for there, content in [pop_key(tree, name)] if there
         }
         changed = {
             name: content
             for name, content in dropped.items()
-            if content != _value_without(name, key, old)
+            if content != _value_without(name, profile)
         }
         if changed:
             settings = ", ".join(f"{name} = {content!r}" for name, content in changed.items())
             where = source or "the experiment"
-            shown = "{...}" if isinstance(value, Mapping) else new
+            shown = "{...}" if isinstance(value, Mapping) else "none" if new is None else new
             notes.append(f"{key}={shown} drops {what} in {where}: {settings}")
     return notes
 
 
-def _value_without(name: str, kind: str, old: Any) -> Any:
-    """The value that a setting has if nobody sets it: that of the old profile, or the default."""
-    default = default_at(Experiment, name.split("."))
-    if kind == "world.profile" and old in PROFILES:
-        return flatten({"world": PROFILES[old]}).get(name, default)
-    return default
+def _value_without(name: str, profile: Any) -> Any:
+    """The value that a setting has if nobody sets it: that of the profile, or the default."""
+    section, _, rest = name.partition(".")
+    if section == "world" and isinstance(profile, str):
+        return _default_in_world(rest, profile)
+    return default_at(Experiment, name.split("."))
+
+
+def _settings_without(
+    tree: Mapping[str, Any], key: str, changes: Sequence[tuple[str, Any]], *, new: Any
+) -> list[str]:
+    """The settings of [world] that have no effect with this recording, or without it."""
+    if new is not None:
+        return [f"world.{name}" for name in _DRAWN] if key == "world.device_trace" else []
+    left = {**flatten(tree), **dict(changes)}
+    return [
+        f"world.{name}"
+        for name, files in _OF_RECORDINGS.items()
+        if all(left.get(f"world.{file}", UNSET) in (None, UNSET) for file in files)
+    ]
 
 
 def _settings_replaced(tree: Mapping[str, Any], key: str, value: Mapping[str, Any]) -> list[str]:

@@ -188,11 +188,11 @@ def service_exit_codes() -> Iterator[None]:
         raise
 
 
-def combine_errors(errors: Sequence[FedhpError]) -> FedhpError:
+def combine_errors(errors: Sequence[FedhpError], *, outcome: str = "failed") -> FedhpError:
     """One error for several failed runs; its text names each of them."""
     count = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
     text = "\n".join(str(error) for error in errors)
-    combined = FedhpError(f"{count} failed:\n{text}")
+    combined = FedhpError(f"{count} {outcome}:\n{text}")
     combined.exit_code = max(error.exit_code for error in errors)
     return combined
 

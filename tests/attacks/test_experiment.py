@@ -158,6 +158,13 @@ def test_the_recorded_world_of_the_coordinator_is_never_opened(tmp_path: Path) -
     own = LocalMeans(trace=tmp_path / "own.csv")
     received = received_experiment(text + "[cluster]\nemulate = true\n", own)
     assert received.world.trace == str(tmp_path / "own.csv")
+    clients = (
+        '[world]\ndevice_trace = "/d.json"\navailability_trace = "/a.json"\n'
+        'availability_speed = 2.0\ntrace_clients = "first"\n'
+    )
+    repeated = f"{text}trace_repeat = true\n"
+    for recorded in (clients, repeated):  # their settings go with the files
+        assert received_experiment(recorded, LocalMeans()).world == Experiment().world
 
 
 @pytest.mark.parametrize(

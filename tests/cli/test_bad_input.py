@@ -100,6 +100,15 @@ def test_files_that_cannot_be_read(command: Command, tmp_path: Path, what: str) 
         (["--algorithms", "dpsgd:steps=0"], "dpsgd:steps=0: algorithm.steps: invalid value 0"),
         (["--algorithms", "dpsgd:data.skew=7"], "dpsgd:data.skew=7: data.skew: invalid value 7"),
         (["--algorithms", "dpsgd:workers.x=7"], "workers.x: 'workers' is a value"),
+        (
+            ["--algorithms", "dpsgd:exchange.compression=int8:exchange.topk_share=0.2"],
+            "exchange.topk_share: the value 0.2 has no effect: exchange.compression is 'int8'",
+        ),
+        (["attack.scale=2"], "command line: attack.scale: the value 2.0 has no effect"),
+        (
+            ["--algorithms", "pens", "exchange.robust=krum", "workers=10"],
+            "exchange.robust: is 'krum', which needs the models of 6 peers",
+        ),
         (["--algorithms", "no_such_module:Alg"], "cannot import 'no_such_module:Alg'"),
         (["--algorithms", ".."], "algorithm.name"),
         (["--seeds", ""], "'' is not a list of seeds"),

@@ -19,6 +19,7 @@ import fedhp
 from cli.support import Command, digest_of, ended, interrupt, rounds_in, write
 from disks import mounted
 from fedhp.errors import RunError
+from fedhp.record.store import RECORD_FILE
 from log_readers import (
     SINKS,
     ReadLog,
@@ -401,6 +402,31 @@ def test_a_missing_library(
     assert result.code == 2
     assert f"pip install 'fedhp[{sink}]'" in result.err
     assert not (out / "tables").exists()
+
+
+def test_damaged_runs_are_named_after_the_others_were_logged(
+    command: Command, tmp_path: Path
+) -> None:
+    require("tensorboard")
+    out = tmp_path / "out"
+    for name in ("a", "b", "c"):
+        with fedhp.run(write(tmp_path, rounds=1, algorithm={"name": "dpsgd"}), out / name):
+            pass
+    for name in ("a", "b"):
+        (out / name / RECORD_FILE).write_bytes(b"no record at all")
+    result = command("export", out, "--to", "tensorboard")
+    assert result.code == 2
+    assert "logged 1 run: tensorboard" in result.out
+    assert "2 runs could not be logged:" in result.err
+    for name in ("a", "b"):
+        assert f"{out / name / RECORD_FILE}: the record is damaged: " in result.err
+    assert [path.parent.name for path in out.glob("*/tensorboard")] == ["c"]
+    with pytest.raises(RunError, match="the record is damaged"):
+        fedhp.export(out, to="tensorboard")
+    result = command("export", out / "a", "--to", "tensorboard")
+    assert result.code == 2
+    assert "logged" not in result.out
+    assert "1 run could not be logged:" in result.err
 
 
 def test_a_library_that_fails_is_reported_once(

@@ -144,7 +144,7 @@ def test_how_many_workers_may_be_poisoned(
     median = ExchangeConfig(robust="median", trim=share)
     assert median.max_poisoned(workers) == poisoned
     assert median.min_peers(workers, present=workers) == peers
-    assert ExchangeConfig(robust="clip", trim=share).min_peers(workers, present=workers) == 0
+    assert ExchangeConfig(robust="clip").min_peers(workers, present=workers) == 0
 
 
 def test_mixing_testing_and_saving_is_not_waiting() -> None:

@@ -308,6 +308,38 @@ def test_another_component_on_the_command_line_drops_the_settings_of_the_files()
             ["training.milestones = [3]", "training.factor = 0.5"],
         ),
         ({"training": {"decay": 0.9}}, "training.schedule=constant", ["training.decay = 0.9"]),
+        (
+            {"exchange": {"compression": "topk", "topk_share": 0.05}},
+            "exchange.compression=int8",
+            ["exchange.topk_share = 0.05"],
+        ),
+        (
+            {"exchange": {"robust": "median", "trim": 0.3}},
+            "exchange.robust=clip",
+            ["exchange.trim = 0.3"],
+        ),
+        ({"exchange": {"robust": "median", "trim": 0.3}}, "exchange.robust=krum", []),
+        (
+            {"exchange": {"robust": "clip", "radius": 0.3}},
+            "exchange.robust=none",
+            ["exchange.radius = 0.3"],
+        ),
+        (
+            {"attack": {"kind": "noise", "share": 0.3, "scale": 2.0}},
+            "attack.kind=label_flip",
+            ["attack.scale = 2.0"],
+        ),
+        (
+            {"attack": {"kind": "noise", "share": 0.3, "scale": 2.0}},
+            "attack.kind=none",
+            ["attack.share = 0.3", "attack.scale = 2.0"],
+        ),
+        (
+            {"world": {"devices": {"phone": 30}, "device": {"phone": {"step_time": 1.0}}}},
+            "world.device_trace=/d.json",
+            ["world.devices = {'phone': 30}", "world.device = "],
+        ),
+        (to_tables(parse({"world": {"profile": "uniform"}})), "world.device_trace=/d.json", []),
         (to_tables(parse({})), "training.schedule=constant", []),
         (to_tables(parse({"data": {"skew": 0.8}})), "data.partition=iid", ["data.skew = 0.8"]),
         (to_tables(Experiment()), "world.profile=uniform", []),
@@ -350,6 +382,123 @@ def test_a_setting_of_another_partition_is_refused(
         assert f"data.partition = {kinds[0]!r}" in caught.value.fix
         kept = to_tables(parse({"data": {"partition": kind}}))  # with the defaults
         assert parse(kept).data.partition == kind
+
+
+RULES = ["none", "clip", "trimmed_mean", "median", "krum"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "setting", "kinds"),
+    [
+        ("exchange.compression", ["none", "fp16", "int8", "topk"], {"topk_share": 0.05}, ["topk"]),
+        ("exchange.robust", RULES, {"trim": 0.3}, ["trimmed_mean", "median", "krum"]),
+        ("exchange.robust", RULES, {"clip": 3.0}, ["clip"]),
+        ("exchange.robust", RULES, {"radius": 0.5}, ["clip"]),
+        (
+            "attack.kind",
+            ["none", "sign_flip", "noise", "label_flip"],
+            {"share": 0.3},
+            ["sign_flip", "noise", "label_flip"],
+        ),
+        (
+            "attack.kind",
+            ["none", "sign_flip", "noise", "label_flip"],
+            {"scale": 2.0},
+            ["sign_flip", "noise"],
+        ),
+    ],
+)
+def test_a_setting_of_another_way_to_exchange_or_attack_is_refused(
+    kind: str, values: list[str], setting: dict[str, Any], kinds: list[str]
+) -> None:
+    section, _, name = kind.partition(".")
+    ((key, value),) = setting.items()
+    for chosen in values:
+        tables = {section: {name: chosen, **setting}}
+        if chosen in kinds:
+            assert getattr(getattr(parse(tables), section), key) == value
+            continue
+        with pytest.raises(ConfigError, match=f"the value {value} has no effect") as caught:
+            parse(tables)
+        assert caught.value.key == f"{section}.{key}"
+        assert f"{kind} is {chosen!r}" in caught.value.detail
+        assert f"{kind} = {kinds[0]!r}" in caught.value.fix
+        kept = parse({section: {name: chosen}})
+        assert parse({section: getattr(kept, section).model_dump()}) == kept, "all at defaults"
+        assert parse(tables, stored=True) == kept, "a record is still read"
+        with pytest.raises(ConfigError, match=rf"^command line: {section}\.{key}: "):
+            parse({section: {name: chosen}}, [f"{section}.{key}={value}"])
+
+
+def test_a_fixed_radius_replaces_the_clipping_by_median_distances() -> None:
+    file = {"exchange": {"robust": "clip", "clip": 3.0}}
+    notes: list[str] = []
+    exchange = parse(file, ["exchange.radius=0.5"], source="e.toml", notes=notes).exchange
+    assert (exchange.clip, exchange.radius) == (2.0, 0.5)
+    assert notes == ["exchange.radius=0.5 replaces exchange.clip = 3.0 in e.toml"]
+    with pytest.raises(
+        ConfigError, match=r"clip: the value 3 has no effect: exchange\.radius is 0"
+    ):
+        parse({"exchange": {"robust": "clip", "clip": 3.0, "radius": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("world", "key"),
+    [
+        ({"availability_speed": 2.0}, "availability_speed"),
+        ({"availability_speed": 2.0, "device_trace": "d.json"}, "availability_speed"),
+        ({"trace_clients": "first"}, "trace_clients"),
+        ({"trace_clients": "first", "trace": "w.csv"}, "trace_clients"),
+        ({"trace_repeat": True}, "trace_repeat"),
+        ({"device_trace": "d.json", "devices": ["laptop"]}, "devices"),
+        ({"device_trace": "d.json", "shuffle_devices": False}, "shuffle_devices"),
+        ({"device_trace": "d.json", "device": {"a": {"step_time": 1.0}}}, "device"),
+        ({"device_trace": "d.json", "drift": 0.1}, "drift"),
+        ({"device_trace": "d.json", "floor": 0.1}, "floor"),
+        ({"device_trace": "d.json", "bandwidth": {"low": 2.0}}, "bandwidth.low"),
+        ({"device_trace": "d.json", "bandwidth": {"high": 20.0}}, "bandwidth.high"),
+        ({"device_trace": "d.json", "bandwidth": {"interval": 5.0}}, "bandwidth.interval"),
+        ({"device_trace": "d.json", "bandwidth": {"correlation": 0.5}}, "bandwidth.correlation"),
+    ],
+)
+def test_a_setting_of_the_world_without_effect_is_refused(world: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match="has no effect") as caught:
+        parse({"world": world})
+    assert caught.value.key == f"world.{key}"
+    assert caught.value.allowed
+    assert caught.value.fix
+    stored = parse({"world": world}, stored=True)
+    without = {name: value for name, value in world.items() if name != key.split(".")[0]}
+    assert stored == parse({"world": without}), "a record is still read"
+    for profile in PROFILES:
+        clients = {"profile": profile, "device_trace": "d.json", "trace_clients": "first"}
+        experiment = parse({"world": clients})
+        assert parse(to_tables(experiment)) == experiment, "what a profile sets is not refused"
+
+
+def test_settings_of_recordings_go_with_their_files() -> None:
+    file = {
+        "world": {
+            "device_trace": "/d.json",
+            "availability_trace": "/a.json",
+            "availability_speed": 3.0,
+            "trace_clients": "first",
+        }
+    }
+    off = ["world.availability_trace=none", "world.device_trace=none"]
+    notes: list[str] = []
+    world = parse(file, off[:1], source="e.toml", notes=notes).world
+    assert (world.availability_speed, world.trace_clients) == (1.0, "first")
+    assert notes == [
+        "world.availability_trace=none drops settings without effect in e.toml: "
+        "world.availability_speed = 3.0"
+    ]
+    world = parse(file, off).world
+    assert (world.availability_speed, world.trace_clients) == (1.0, "random")
+    repeated = {"world": {"trace": "/w.csv", "trace_repeat": True}}
+    assert not parse(repeated, ["world.trace=none"]).world.trace_repeat
+    everything = parse({"world": {**file["world"]}}).world.without_files()
+    assert everything == Experiment().world, "what is left can be validated again"
 
 
 def test_a_profile_on_the_command_line_is_the_whole_profile() -> None:

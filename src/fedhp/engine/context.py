@@ -11,6 +11,7 @@ import numpy as np
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
+from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
@@ -101,6 +102,7 @@ def planning_context(
     check_topology(
         algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
     )
+    check_enough_peers(algorithm, federation, experiment, source=source)
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
     if trains:
@@ -182,14 +184,6 @@ def check_exchange(
             source=source,
             allowed="'none' with topk; any rule with none, fp16 and int8",
             fix="set exchange.compression = 'int8', or remove exchange.robust",
-        )
-    if exchange.radius is not None and exchange.robust != "clip":
-        raise ConfigError(
-            f"the value {exchange.radius:g} has no effect: exchange.robust is {exchange.robust!r}",
-            key="exchange.radius",
-            source=source,
-            allowed="exchange.radius with exchange.robust = 'clip' only",
-            fix="remove exchange.radius, or set exchange.robust = 'clip'",
         )
     attackers = attack.count(experiment.workers)
     if attackers >= experiment.workers:

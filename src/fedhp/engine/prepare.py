@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
+from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import AttackConfig, AugmentationConfig, ExchangeConfig, Experiment
 from fedhp.data import load_data, partition
@@ -183,6 +184,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     check_topology(
         algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
     )
+    check_enough_peers(algorithm, federation, experiment, source=source)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,

@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
+from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_action, next_plan
 from fedhp.engine.accounting import calibration, rate_at
 from fedhp.engine.context import PlanningContext
@@ -74,7 +75,10 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     state = algorithm.start(context.federation)
     if isinstance(algorithm, Algorithm):
         reports = calibration(world)
-        following, _ = next_plan(algorithm, state, observation=observation, reports=reports)
+        following, plan = next_plan(algorithm, state, observation=observation, reports=reports)
+        workers, present = context.experiment.workers, int(observation.available.sum())
+        least = context.experiment.exchange.min_peers(workers, present=present)
+        with_min_peers(plan, observation, least=least)
         return [(state, "start"), (following, "plan")]
     assert isinstance(algorithm, AsyncAlgorithm)
     following, _ = next_action(algorithm, state, 0, observation=observation, turn=0)

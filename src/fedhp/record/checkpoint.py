@@ -21,6 +21,8 @@ from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_part
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CHECKPOINT_VERSION = 1
 STATE_COLUMNS = "state_columns"  # a scalar: which columns of the models the optimizer keeps
+# A scalar: [start, stop] of columns that push-sum and tracking add to the models.
+CARRIED_COLUMNS = "carried_columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +102,14 @@ def served_models(saved: Checkpoint) -> NDArray[np.float32]:
     if consensus is None:  # AD-PSGD may serve another model than its current one
         return saved.arrays.get("served", models)
     return np.concatenate([consensus, models[:, consensus.shape[1] :]], axis=1)
+
+
+def own_parameters(saved: Checkpoint) -> NDArray[np.float32]:
+    """The models that are tested, [N, D], without the weight of push-sum and the side vectors of
+    tracking, which are no part of them: a copy. Push-sum's models are divided by the weight
+    already when a round ends."""
+    models = served_models(saved)
+    kept = np.ones(models.shape[1], dtype=np.bool_)
+    for start, stop in saved.scalars.get(CARRIED_COLUMNS, ()):
+        kept[start:stop] = False
+    return np.array(models) if kept.all() else models[:, kept]

@@ -31,7 +31,7 @@ class RunModels:
         self._folder = folder
         source = str(folder)
         components.make_importable(os.getcwd())
-        self._experiment = parse(tables, source=source)
+        self._experiment = parse(tables, source=source, stored=True)
         self._task = make_task(
             self._experiment.task,
             self._experiment.model,

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
-from fedhp.record.checkpoint import current_models, read_checkpoint, served_models
+from fedhp.record.checkpoint import current_models, own_parameters, read_checkpoint
 from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
 from fedhp.types import FloatArray, LinkVerdict
@@ -155,13 +156,15 @@ class RunReader:
             return values.reshape(-1, int(self.meta("workers")))
         return values
 
-    def models(self) -> FloatArray | None:
+    def models(self) -> NDArray[np.float32] | None:
         """Every worker's model as of the last checkpoint, [N, parameters]; None before it.
 
-        With group averages (FedHP+) it is the consensus that the worker holds, which is tested.
+        It is the model that is tested: with group averages (FedHP+) the consensus that the worker
+        holds, with push-sum the model divided by its weight. Running statistics (BatchNorm) come
+        after the parameters. What travels along, or belongs to the optimizer, is left out.
         """
         saved = read_checkpoint(self.folder, mapped=True)
-        return None if saved is None else np.array(served_models(saved))
+        return None if saved is None else own_parameters(saved)
 
     def model(self, worker: int) -> nn.Module:
         """A worker's model as of the last checkpoint: a new torch module with its weights."""

@@ -360,7 +360,7 @@ def trace_csv(run: RunReader) -> str:
 def _presence(run: RunReader, replayed: Trace | None) -> list[int] | None:
     """Who took part, row by row of the workers' table; None where nobody can be away. Turns of an
     asynchronous algorithm have no rounds of their own: the starts of the rounds count."""
-    experiment = parse(run.meta("experiment"))
+    experiment = parse(run.meta("experiment"), stored=True)
     world, workers = experiment.world, experiment.workers
     recorded: RecordedPresence | None = replayed if replayed and replayed.presence else None
     if not (world.away or world.away_probability or world.availability_trace or recorded):
@@ -399,7 +399,7 @@ def _lines(
             return up / min(up, down), down / min(up, down)
 
         return of_trace
-    experiment = parse(run.meta("experiment"))
+    experiment = parse(run.meta("experiment"), stored=True)
     built = build_lines(
         experiment.world.bandwidth, workers=experiment.workers, seed=experiment.seed
     )

@@ -1,7 +1,7 @@
 """Keeps the logs of runs equal to their records: live in a thread, or once for finished runs.
 
 Only records are read, so a run does not know whether it is logged. A sink that fails is given up
-with one warning; the runs continue.
+with one warning; the runs continue. A record that cannot be read concerns its own log only.
 """
 
 from __future__ import annotations
@@ -76,24 +76,38 @@ class LogFollower:
             logs.look(last=True)
 
 
-def write_logs(folder: Path, targets: Sequence[LogTarget], *, per_worker: bool) -> int:
-    """Log the runs at or below a folder as they are now; how many there are."""
+def write_logs(
+    folder: Path, targets: Sequence[LogTarget], *, per_worker: bool
+) -> tuple[int, list[FedhpError]]:
+    """Log the runs at or below a folder as they are now; how many were logged, and an error for
+    each of the others, whose record cannot be read. An error of a sink is raised at once."""
     top = folder.resolve()
     runs = _runs_in(top) or find_runs(folder)  # which says that there is none
-    for target in targets:
-        logs = _TargetLogs(top, target, per_worker=per_worker)
+    sinks = [_TargetLogs(top, target, per_worker=per_worker) for target in targets]
+    errors: dict[Path, FedhpError] = {}
+    for run in runs:
+        try:
+            with RunReader(run) as reader:
+                reader.check()  # so that no log ends where the record is damaged
+        except FedhpError as error:
+            errors[run] = error
+    for logs in sinks:
+        target = logs.target
         for run in runs:
+            if run in errors:
+                continue
             try:
                 logs.update(run, last=True)
-            except FedhpError:
-                raise
+            except FedhpError as error:
+                errors[run] = error
+                logs.abandon(run)
             except Exception as error:  # a library may fail in any way
                 raise RunError(
                     f"{run}: the log for {target.sink} could not be written: {_words(error)}",
                     allowed="a path that can be written, and a log that fedhp wrote",
                     fix=f"free some space, or choose another path with --to {target.sink}:PATH",
                 ) from error
-    return len(runs)
+    return len(runs) - len(errors), list(errors.values())
 
 
 @dataclass(slots=True)
@@ -125,9 +139,13 @@ class _TargetLogs:
             for run in _runs_in(self._top):
                 try:
                     self.update(run, last=last)
-                except FedhpError:  # of a record that is just being made
+                except FedhpError as error:  # before the end: of a record that is just being made
                     if last:
-                        raise
+                        self.abandon(run)
+                        LOG.warning(
+                            "warning: the log of %s for %s is not complete: %s",
+                            *(run, self.target.sink, error.problem),
+                        )
         except Exception as error:  # a library may fail in any way; the runs must not
             self.failed = True
             self._give_up()
@@ -205,10 +223,15 @@ class _TargetLogs:
         return session
 
     def _give_up(self) -> None:
-        for session in self._open.values():
+        for run in list(self._open):
+            self.abandon(run)
+
+    def abandon(self, run: Path) -> None:
+        """Close the log of a run that cannot be continued."""
+        session = self._open.pop(run, None)
+        if session is not None:
             with contextlib.suppress(Exception):  # the first failure is the one to report
                 session.log.close("interrupted")
-        self._open.clear()
 
 
 def _runs_in(top: Path) -> list[Path]:

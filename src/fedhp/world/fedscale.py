@@ -155,11 +155,7 @@ def _availability(
         at = f"{where}, client {name}"
         period = _number(facts, "finish_time", at, least=1e-3, most=1e12)
         active, inactive = (_times(facts, field, at, period) for field in ("active", "inactive"))
-        # A phone that is already active when the recording begins has one more end than starts.
-        if len(inactive) == len(active) + 1:
-            active = np.concatenate([[0.0], active])
-        elif len(active) == len(inactive) + 1:
-            inactive = np.concatenate([inactive, [period]])
+        active, inactive = _whole_intervals(active, inactive, period)
         if len(active) != len(inactive) or not (active <= inactive).all():
             raise DataError(
                 f"{at}: {len(active)} active and {len(inactive)} inactive times do not alternate",
@@ -176,6 +172,24 @@ def _availability(
         ends.append(inactive)
         periods.append(period)
     return ClientAvailability(tuple(starts), tuple(ends), np.array(periods), speed)
+
+
+def _whole_intervals(
+    active: FloatArray, inactive: FloatArray, period: float
+) -> tuple[FloatArray, FloatArray]:
+    """The starts and ends of a client that may be active when its recording begins or ends.
+
+    The first end then has no start before it, or the last start no end after it.
+    """
+    if len(active) == len(inactive) > 1 and inactive[-1] < min(active[0], inactive[0]):
+        inactive = np.roll(inactive, 1)  # a row of a CSV file that goes over the end: 90 to 10
+    if len(inactive) == len(active) + 1:
+        return np.concatenate([[0.0], active]), inactive
+    if len(active) == len(inactive) + 1:
+        return active, np.concatenate([inactive, [period]])
+    if len(active) == len(inactive) > 0 and inactive[0] < active[0]:
+        return np.concatenate([[0.0], active]), np.concatenate([inactive, [period]])
+    return active, inactive
 
 
 def _times(facts: Mapping[str, Any], field: str, where: str, period: float) -> FloatArray:
@@ -252,13 +266,31 @@ def _read(
     try:
         text = content.decode("utf-8-sig")
         if text.lstrip().startswith(("{", "[")):
-            return _json_clients(json.loads(text), where)
+            return _json_clients(json.loads(text, object_pairs_hook=_once(where)), where)
         table = list(csv.DictReader(io.StringIO(text), strict=True))
     except (ValueError, RecursionError, csv.Error) as error:
         raise DataError(f"{where}: cannot be read: {error}", allowed=allowed, fix=CONVERT) from None
     if not table:
         raise DataError(f"{where}: the file has no clients", allowed=allowed, fix=CONVERT)
     return rows(table, where)
+
+
+def _once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """A reader of JSON objects that refuses a name which is there twice: json takes the last."""
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for i, name in enumerate(names) if name in names[:i])
+            raise DataError(
+                f"{where}: {_short(repeated)} is listed twice",
+                allowed="each client once, and each field of a client once",
+                fix="remove one of the two",
+            )
+        return table
+
+    return read
 
 
 def _json_clients(content: Any, where: str) -> Clients:
@@ -277,13 +309,19 @@ def _json_clients(content: Any, where: str) -> Clients:
 
 def _device_rows(table: list[dict[str, str]], where: str) -> Clients:
     _check_columns(table, ("client", "computation", "communication"), where)
-    return {
-        row["client"]: {
-            name: _value(row[name], name, f"{where}, line {line}")
-            for name in ("computation", "communication")
+    clients: Clients = {}
+    for line, row in enumerate(table, start=2):
+        at = f"{where}, line {line}"
+        if row["client"] in clients:
+            raise DataError(
+                f"{at}: client {row['client']} is listed twice",
+                allowed="one line for each client",
+                fix="remove one of the two",
+            )
+        clients[row["client"]] = {
+            name: _value(row[name], name, at) for name in ("computation", "communication")
         }
-        for line, row in enumerate(table, start=2)
-    }
+    return clients
 
 
 def _interval_rows(table: list[dict[str, str]], where: str) -> Clients:
@@ -296,6 +334,13 @@ def _interval_rows(table: list[dict[str, str]], where: str) -> Clients:
         facts = clients.setdefault(
             row["client"], {"active": [], "inactive": [], "finish_time": period}
         )
+        if period != facts["finish_time"]:
+            raise DataError(
+                f"{at}: finish_time is {period:g}, but {facts['finish_time']:g} in an earlier line "
+                f"of client {row['client']}",
+                allowed="one finish_time for each client",
+                fix="correct that line; two clients need two names",
+            )
         for name in ("active", "inactive"):
             facts[name].append(_value(row[name], name, at))
     return clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedhp.algorithms.base import Observation
+from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
@@ -21,6 +24,8 @@ from fedhp.errors import ConfigError
 from fedhp.learn.attack import attackers_of, poisoned
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.topk import COPY_ROUNDS
+from fedhp.timing import Network
+from fedhp.types import Decision, DirectedMixing, Plan, WeightedMixing
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 SIZE: dict[str, Any] = {
@@ -30,6 +35,7 @@ SIZE: dict[str, Any] = {
     "evaluation": {"every": 2, "images": 60},
     "world": {"model_megabits": 12.0},
 }
+MANY: dict[str, Any] = {"workers": 10}
 FLIP: dict[str, Any] = {"attack": {"kind": "sign_flip", "share": 0.3}}
 LAYOUT = Layout((Slot("a", (20, 30), 0, 600), Slot("b", (200,), 600, 800)), (), 700, 800, 800, 0)
 
@@ -56,7 +62,9 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
     outgoing = OutgoingModel(codec, compression=compression, share=0.05)
     incoming = IncomingModels(codec, compression=compression)
     arrivals = Arrivals(
-        ExchangeConfig.model_validate({"compression": compression, "topk_share": 0.05}),
+        ExchangeConfig.model_validate(
+            {"compression": compression, **({"topk_share": 0.05} if compression == "topk" else {})}
+        ),
         AttackConfig(),
         attackers=(),
         layout=LAYOUT,
@@ -215,6 +223,56 @@ def test_robust_rules_get_enough_peers() -> None:
     assert np.bincount(guarded.links.ravel()).min() >= 4
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_pens_has_enough_peers_in_both_stages(symmetric: bool) -> None:
+    """Of the peers that were kept often there may be fewer in the second stage: others are added,
+    the fastest first."""
+    changes = {"exchange": {"robust": "median", "trim": 0.3}, "rounds": 8}
+    for absent in ({}, {"world": {"away": [{"worker": 3, "first": 5, "last": 8}]}}):
+        prepared = prepared_of(
+            "pens", SIZE, EXACT, changes, absent, keep=4, peers=5, symmetric=symmetric
+        )
+        records, _ = carry_out(LocalExecutor(prepared))
+        for record in records:
+            present = np.flatnonzero(record.local_steps > 0)
+            drawn = record.round_index > 4
+            ends = record.links.ravel() if symmetric and drawn else record.links[:, 0]
+            assert np.bincount(ends, minlength=7)[present].min() >= 4
+            assert np.isin(record.links, present).all()
+
+
+def test_sources_are_added_the_fastest_first() -> None:
+    network = Network(np.array([1e6, 9e6, 8e6, 5e6, 7e6, 6e6]), 1e6)
+    here = np.array([True, True, True, True, True, False])
+    observation = Observation(1, 0.0, 0.1, here, network)
+    sources = np.array([[1, -1], [0, 3], [-1, -1], [4, 1], [-1, 0], [-1, -1]])
+    plan = Plan(
+        exchange=DirectedMixing(sources),
+        local_steps=np.ones(6, dtype=np.int64),
+        decision=Decision(
+            links=np.empty((0, 2), dtype=np.int64),
+            verdicts=np.empty(0, dtype=np.int64),
+            link_time=np.empty(0),
+            rule="own",
+        ),
+    )
+    added = with_min_peers(plan, observation, least=3).exchange
+    assert isinstance(added, DirectedMixing)
+    chosen = [set(row[row >= 0].tolist()) for row in added.sources]
+    # Worker 2 gets the fastest three; worker 5 is away; the slow worker 0 only where it was.
+    assert chosen == [{1, 2, 3}, {0, 3, 2}, {1, 4, 3}, {4, 1, 2}, {0, 1, 2}, set()]
+    assert with_min_peers(plan, observation, least=0) is plan
+    nothing = replace(plan, exchange=DirectedMixing(np.full((6, 0), -1)))
+    kept = with_min_peers(nothing, observation, least=3).exchange
+    assert isinstance(kept, DirectedMixing)
+    assert kept.sources.shape == (6, 0), "nothing is mixed in this round"
+    ring = np.array([[i, (i + 1) % 5] for i in range(5)])
+    weighted = replace(plan, exchange=WeightedMixing(ring, np.full(5, 0.5), np.full(6, 0.5)))
+    assert with_min_peers(weighted, observation, least=1) is weighted
+    with pytest.raises(ConfigError, match="gives worker 0 1: poisoned models"):
+        with_min_peers(weighted, observation, least=2)
+
+
 @pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
 @pytest.mark.parametrize("model", [{}, NORMED], ids=["plain", "normed"])
 def test_a_resumed_run_has_the_same_bits(algorithm: str, model: dict[str, Any]) -> None:
@@ -253,6 +311,25 @@ def test_a_resumed_run_has_the_same_bits(algorithm: str, model: dict[str, Any]) 
             "late part",
         ),
         ("dpsgd", {"exchange": {"radius": 1.0}}, "exchange.radius", "no effect"),
+        ("pens", {"exchange": {"robust": "krum"}, **MANY}, "exchange.robust", r"algorithm\.keep"),
+        ("pens", {"exchange": {"robust": "median"}, **MANY}, "exchange.robust", "4 peers"),
+        (
+            "pens",
+            {"exchange": {"robust": "trimmed_mean"}, **MANY, "algorithm": {"keep": 4, "peers": 3}},
+            "exchange.robust",
+            r"but algorithm\.peers is 3",
+        ),
+        (
+            "pens",
+            {
+                "exchange": {"robust": "median"},
+                **MANY,
+                "algorithm": {"keep": 4},
+                "topology": {"name": "ring"},
+            },
+            "exchange.robust",
+            "only 2 neighbors",
+        ),
         ("dpsgd", {"workers": 1, **FLIP}, "attack.share", "nobody is left"),
         ("adpsgd", {"exchange": {"compression": "int8"}}, "exchange.compression", "in pairs"),
         ("adpsgd", {"exchange": {"robust": "clip"}}, "exchange.robust", "in pairs"),
@@ -291,6 +368,11 @@ def test_a_weak_defence_is_allowed_and_noted(tmp_path: Path) -> None:
     ]
     load(file, ["exchange.robust=median", "exchange.trim=0.4"], notes=notes)
     assert len(notes) == 1
+    load(file, ["exchange.robust=krum", "exchange.trim=0.4"], notes=notes)
+    assert notes[1:] == [
+        "exchange.robust = 'krum' with trim = 0.4 needs 11 models to withstand 4 poisoned ones, "
+        "but workers = 10"
+    ]
 
 
 def test_settings_that_are_not_used_are_not_in_the_tables() -> None:

@@ -13,11 +13,13 @@ import torch
 import fedhp
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
+from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.coordinator.leadership import check_network
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.data import load_data
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
@@ -188,6 +190,36 @@ def test_what_travels_along_is_on_the_clock(algorithm: str) -> None:
         np.testing.assert_allclose(records[0].link_bytes, expected, atol=1)
 
 
+@ALGORITHMS
+@pytest.mark.parametrize(
+    "changes", [{}, NORMED, {"training": {"momentum": 0.9}}], ids=["plain", "normed", "momentum"]
+)
+def test_rows_of_models_are_their_own_values_alone(
+    algorithm: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Neither the weight of push-sum nor side vectors nor the optimizer's state: the tensors of
+    the model that was tested."""
+    experiment = settings(algorithm, changes, {"evaluation": {"images": None}})
+    for _ in start_run(experiment, tmp_path / "run", source=SOURCE).rounds():
+        pass
+    layout = prepare(experiment, source=SOURCE).layout
+    with RunReader(tmp_path / "run") as run:
+        models = run.models()
+        assert models is not None
+        assert models.shape == (7, layout.width - sum(s.stop - s.start for s in layout.carried))
+        for worker in range(7):
+            module = run.model(worker)
+            tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+            values = [tensors[slot.name].detach().numpy().ravel() for slot in layout.slots]
+            assert np.array_equal(models[worker], np.concatenate(values))
+        dataset = load_data(experiment.data)
+        with torch.no_grad():
+            outputs = run.model(3)(torch.tensor(dataset.test_inputs))
+        accuracy = float((outputs.argmax(1).numpy() == dataset.test_targets).mean())
+        tested = run.table("worker_evaluations", round_index=5)["accuracy"]
+        assert accuracy == pytest.approx(tested[3])
+
+
 def test_the_models_of_a_run_can_be_read(tmp_path: Path) -> None:
     for _ in start_run(settings("Tracking"), tmp_path / "run", source=SOURCE).rounds():
         pass
@@ -243,3 +275,6 @@ def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Pa
             if event["event"] == "mixed":
                 digests.setdefault(int(event["round"]), set()).add(str(event["digest"]))
     assert digests == dict(enumerate(expected, start=1))
+    verification = verify(folder)
+    assert [verdict.compared for verdict in verification.rounds] == [4] * 5
+    assert verification.equal

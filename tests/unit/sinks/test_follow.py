@@ -13,7 +13,7 @@ import pytest
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.reader import RunReader
-from fedhp.record.store import Store, description
+from fedhp.record.store import RECORD_FILE, Store, description
 from fedhp.sinks.follow import LogFollower, _TargetLogs, write_logs
 from fedhp.sinks.points import RoundPoints, metric_word, read_description, read_points
 from fedhp.sinks.targets import LogTarget
@@ -139,6 +139,48 @@ def test_a_store_that_cannot_be_opened_is_reported_at_once(tmp_path: Path) -> No
     (tmp_path / "folder.db" / "mlflow.db").mkdir(parents=True)
     with pytest.raises(RunError, match="OperationalError: unable to open"):
         write_logs(folder, [LogTarget("mlflow", tmp_path / "folder.db")], per_worker=False)
+
+
+def damage(folder: Path) -> None:
+    """Zeros in the middle of a record."""
+    record = folder / RECORD_FILE
+    content = bytearray(record.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8192] = bytes(8192)
+    record.write_bytes(content)
+
+
+def test_a_damaged_record_does_not_stop_the_logs_of_the_others(tmp_path: Path) -> None:
+    require("tensorboard")
+    for name in ("a", "b", "c", "d"):
+        new_record(tmp_path / name, rounds=30)
+    damage(tmp_path / "a")
+    (tmp_path / "c" / RECORD_FILE).write_bytes(b"no record at all")
+    logged, errors = write_logs(tmp_path, [LogTarget("tensorboard")], per_worker=False)
+    assert logged == 2
+    assert [error.problem.partition(": ")[0] for error in errors] == [
+        str(tmp_path / name / RECORD_FILE) for name in ("a", "c")
+    ]
+    assert all("the record is damaged: " in error.problem for error in errors)
+    for name in ("b", "d"):
+        assert len(read_log("tensorboard", tmp_path / name).scalars["time/clock"]) == 30
+    assert sorted(path.parent.name for path in tmp_path.glob("*/tensorboard")) == ["b", "d"]
+
+
+def test_a_live_log_of_several_runs_survives_a_damaged_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("tensorboard")
+    for name in ("a", "b"):
+        new_record(tmp_path / name, rounds=30)
+    (tmp_path / "a" / RECORD_FILE).write_bytes(b"no record at all")
+    logs = _TargetLogs(tmp_path, LogTarget("tensorboard"), per_worker=False)
+    logs.look(last=True)
+    assert not logs.failed
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert f"the log of {tmp_path / 'a'} for tensorboard is not complete: " in message
+    assert "the record is damaged" in message
+    assert len(read_log("tensorboard", tmp_path / "b").scalars["time/clock"]) == 30
 
 
 @pytest.mark.parametrize("name", ["what?", "a%20b"])

@@ -145,6 +145,45 @@ def test_a_phone_that_was_active_from_the_start_or_to_the_end(tmp_path: Path) ->
     assert world.available(1, 50.0).tolist() == [True, True]
 
 
+def test_a_phone_that_was_active_at_both_ends(tmp_path: Path) -> None:
+    """The recording begins within a time of activity and ends within another: each list has as
+    many times as the other, and the first time is an end."""
+    times = {
+        "a": {"active": [40, 90], "inactive": [10, 60], "finish_time": 100},
+        "b": {"active": [90], "inactive": [10], "finish_time": 100},
+        "c": {"active": [0, 90], "inactive": [10, 100], "finish_time": 100},
+        "d": {"active": [0], "inactive": [100], "finish_time": 100},
+    }
+    rows = [
+        "a,40,60,100",
+        "a,90,10,100",
+        "b,90,10,100",
+        "c,0,10,100",
+        "c,90,100,100",
+        "d,0,100,100",
+    ]
+    table = "\n".join(["client,active,inactive,finish_time", *rows])
+    for name, content in (("a.json", times), ("a.csv", table)):
+        file = str(save(tmp_path, name, content))
+        world = world_of(availability_trace=file, trace_clients="first", workers=4)
+        expected = {
+            0.0: [True, True, True, True],
+            9.9: [True, True, True, True],
+            10.0: [False, False, False, True],
+            50.0: [True, False, False, True],
+            60.0: [False, False, False, True],
+            90.0: [True, True, True, True],
+            99.9: [True, True, True, True],
+            105.0: [True, True, True, True],
+            120.0: [False, False, False, True],
+        }
+        for time, here in expected.items():
+            assert world.available(1, time).tolist() == here, (name, time)
+        recorded = world.availability.recorded
+        assert recorded is not None
+        assert recorded.seconds_away(70.0).tolist() == [20.0, 20.0, 20.0, 0.0]
+
+
 @pytest.mark.parametrize("algorithm", ["fedhp", "fedhp_plus", "dpsgd", "ldsgd", "pens", "adpsgd"])
 def test_every_algorithm_runs_on_the_recorded_clients(algorithm: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
@@ -219,6 +258,36 @@ BAD: list[tuple[str, Any, str]] = [
         "availability",
         {"1": {"active": [1, 3, 5], "inactive": [2], "finish_time": 9}},
         "do not alternate",
+    ),
+    (
+        "availability",
+        {"1": {"active": [4, 5], "inactive": [2, 3], "finish_time": 9}},
+        "do not alternate",
+    ),
+    (
+        "device",
+        '{"7": {"computation": 5, "communication": 5}, "7": {"computation": 6}}',
+        "'7' is listed twice",
+    ),
+    (
+        "device",
+        "client,computation,communication\n7,5,5\n8,5,5\n7,6,6\n",
+        "line 4: client 7 is listed twice",
+    ),
+    (
+        "availability",
+        '{"7": {"active": [1], "inactive": [2], "finish_time": 9, "active": [3]}}',
+        "'active' is listed twice",
+    ),
+    (
+        "availability",
+        "client,active,inactive,finish_time\n7,1,2,9\n7,3,4,8\n",
+        "line 3: finish_time is 8, but 9 in an earlier line of client 7",
+    ),
+    (
+        "availability",
+        "client,active,inactive,finish_time\n7,1,4,9\n7,3,5,9\n",
+        "client 7: a time of activity begins before",
     ),
 ]
 

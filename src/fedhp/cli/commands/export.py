@@ -10,6 +10,7 @@ import typer
 
 from fedhp.cli.logs import parse_log, suggest_viewing
 from fedhp.cli.parameters import say
+from fedhp.errors import combine_errors
 
 
 def export(
@@ -87,9 +88,13 @@ def export(
         from fedhp.sinks.follow import write_logs
 
         with Activity("writing the logs"):
-            number_of_runs = count(write_logs(run, targets, per_worker=per_worker), "run")
-        say(f"logged {number_of_runs}: {', '.join(target.sink for target in targets)}")
-        suggest_viewing(run, targets)
+            logged, errors = write_logs(run, targets, per_worker=per_worker)
+        if logged:
+            sinks = ", ".join(target.sink for target in targets)
+            say(f"logged {count(logged, 'run')}: {sinks}")
+            suggest_viewing(run, targets)
+        if errors:
+            raise combine_errors(errors, outcome="could not be logged")
         if all(value is None for value in (table, out, trace, models, latex)):
             return
     if latex is not None:

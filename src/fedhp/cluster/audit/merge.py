@@ -219,7 +219,7 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE)))
+        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE), stored=True))
         changed = differences(previous[1], experiment) if previous else []
         if previous and changed:
             key, old, new = changed[0]

@@ -118,7 +118,7 @@ def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
             fix="copy the folder again with all its files",
         )
     with RunReader(term.folder) as reader:
-        experiment = parse(reader.meta("experiment"))
+        experiment = parse(reader.meta("experiment"), stored=True)
         asynchronous = bool(reader.meta("asynchronous"))
     if asynchronous:
         raise RunError(

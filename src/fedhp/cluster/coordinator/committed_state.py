@@ -67,7 +67,7 @@ class CommittedState:
         head = json.loads(line)
         return cls(
             run=head["run"],
-            experiment=parse(head["experiment"]),
+            experiment=parse(head["experiment"], stored=True),
             attempt=Attempt.from_list(head["committed"]),
             members=tuple((worker, name) for worker, name in head["members"]),
             model_bytes=head["model_bytes"],

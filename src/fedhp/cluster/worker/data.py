@@ -81,9 +81,7 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
                 allowed="the file of this machine, given with --trace",
                 fix="start this worker with --trace FILE",
             )
-    if means.trace is None and isinstance(tables["world"], dict):
-        tables["world"].pop("trace_repeat", None)
-    experiment = _as_worker(parse(tables, source=SOURCE))
+    experiment = _as_worker(parse(tables, source=SOURCE, stored=True))
     check_trusted(experiment, means.trust, source=SOURCE)
     return experiment
 
@@ -95,7 +93,7 @@ def _emulates(tables: dict[str, Any]) -> bool:
 
 def worker_experiment(text: str) -> Experiment:
     """The experiment as one worker carries it out, for the operator who wrote it."""
-    return _as_worker(parse(_tables(text), source=SOURCE))
+    return _as_worker(parse(_tables(text), source=SOURCE, stored=True))
 
 
 def _tables(text: str) -> dict[str, Any]:

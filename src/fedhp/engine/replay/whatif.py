@@ -201,7 +201,7 @@ def whatif(
     components.make_importable(os.getcwd())
     with RunReader(folder) as run:
         source = str(run.folder / "experiment.toml")
-        own = parse(_tables(run), source=source)
+        own = parse(_tables(run), source=source, stored=True)
         base = _changed(own, overrides, source=source)
         variants = _variants(planners, base, overrides)
         measured = Measured(run)

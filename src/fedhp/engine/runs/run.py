@@ -45,7 +45,9 @@ from fedhp.engine.until import StopCondition, is_due
 from fedhp.errors import Diverged, Interrupted, RunError
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.learn.group_state import GROUP_STATE
+from fedhp.learn.params import OPTIMIZER_STATE
 from fedhp.record.checkpoint import (
+    CARRIED_COLUMNS,
     STATE_COLUMNS,
     Checkpoint,
     read_checkpoint,
@@ -252,10 +254,13 @@ def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
 
 def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Checkpoint:
     """The state of the last round's end, models included."""
-    state, kept = loop.checkpoint(), executor.prepared.layout.state
-    scalars = dict(state.scalars)
+    state, layout = loop.checkpoint(), executor.prepared.layout
+    scalars, kept = dict(state.scalars), layout.state
     if kept.start < kept.stop:
         scalars[STATE_COLUMNS] = [kept.start, kept.stop]
+    others = [slot for slot in layout.carried if slot.name not in OPTIMIZER_STATE]
+    if others:
+        scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)
 
 
