@@ -292,8 +292,8 @@ def from_validation(
 
 
 def _fix(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
-    names = names_at(schema, path)
-    if names and not isinstance(value, Mapping):
+    names, example = names_at(schema, path), _example(schema, path)
+    if names and not isinstance(value, Mapping) and not example:  # a table and nothing else
         if "name" in names and isinstance(value, str):
             return f"write {key}.name = {_short(value)}"
         return f"write it as a table: a line [{key}] with its settings below"
@@ -303,7 +303,6 @@ def _fix(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
         close = difflib.get_close_matches(value, choices_at(schema, path), n=1)
         if close:
             return f"did you mean {close[0]!r}? set {key} to an allowed value"
-    example = _example(schema, path)
     return f"set {key} to an allowed value" + (f", for example {example}" if example else "")
 
 

@@ -94,7 +94,12 @@ def ring_over(order: IntArray) -> IntArray:
 def star(workers: int, seed: int, *, center: Annotated[int, Field(ge=0)] = 0) -> IntArray:
     """One worker in the center, linked to all others."""
     if center >= workers:
-        raise ValueError(f"center = {center}, but workers = {workers}")
+        raise ConfigError(
+            f"is {center}, but workers = {workers}",
+            key="topology.center",
+            allowed=f"0 to {workers - 1}",
+            fix=f"set topology.center to one of the {workers} workers",
+        )
     return np.array([(center, i) for i in range(workers) if i != center], dtype=np.int64)
 
 

@@ -215,7 +215,7 @@ def test_without_redraw_random_graphs_are_as_they_always_were() -> None:
         ("torus", 12, {"rows": 5}, "do not fill 5 rows", "topology.rows"),
         ("small_world", 12, {"neighbors": 3}, "as many on one side", "neighbors = 4"),
         ("small_world", 4, {"neighbors": 4}, "workers = 4", "neighbors = 2"),
-        ("star", 4, {"center": 4}, "workers = 4", ""),
+        ("star", 4, {"center": 4}, "workers = 4", "topology.center"),
         ("random_regular", 5, {"degree": 3, "redraw": True}, "must be even", "degree = 4"),
     ],
 )
