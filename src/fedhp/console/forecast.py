@@ -27,7 +27,9 @@ class Forecast:
         self._clock = clock
         self._jobs = jobs
         self._left = {cell.folder: _rounds_left(cell, 0, clock=0.0) for cell in cells}
-        self._cells = {cell.folder: cell for cell in cells}
+        # Of every cell once: a campaign of a hundred runs asks after every round.
+        self._kinds = {cell.folder: cost_kind(cell) for cell in cells}
+        self._work = {cell.folder: round_work(cell) for cell in cells}
         self._measured: dict[str, tuple[float, float]] = {}  # kind -> seconds, work
         self._last: dict[Path, tuple[float, int]] = {}  # run -> its last round, and when it ended
 
@@ -36,9 +38,10 @@ class Forecast:
         now = self._clock()
         if cell.folder in self._last:
             before, last_index = self._last[cell.folder]
-            seconds, work = self._measured.get(cost_kind(cell), (0.0, 0.0))
-            done = (index - last_index) * round_work(cell)
-            self._measured[cost_kind(cell)] = (seconds + now - before, work + done)
+            kind = self._kinds[cell.folder]
+            seconds, work = self._measured.get(kind, (0.0, 0.0))
+            done = (index - last_index) * self._work[cell.folder]
+            self._measured[kind] = (seconds + now - before, work + done)
         self._last[cell.folder] = (now, index)
         self._left[cell.folder] = _rounds_left(cell, index, clock=clock)
 
@@ -54,10 +57,9 @@ class Forecast:
         mean_rate = seconds / work
         total = 0.0
         for folder, rounds in self._left.items():
-            cell = self._cells[folder]
-            measured = self._measured.get(cost_kind(cell))
+            measured = self._measured.get(self._kinds[folder])
             rate = mean_rate if measured is None else measured[0] / measured[1]
-            total += rounds * round_work(cell) * rate
+            total += rounds * self._work[folder] * rate
         busy = sum(rounds > 0 for rounds in self._left.values())
         return total / max(1, min(self._jobs, busy))
 
