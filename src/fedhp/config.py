@@ -793,6 +793,9 @@ def load(
     return experiment
 
 
+PENS_KEEPS = 3  # peers, unless algorithm.keep is set
+
+
 def _weak_defence(experiment: Experiment) -> list[str]:
     """Notes where more workers attack than robust mixing is set to withstand, or where there are
     too few workers for that: it may be what a study wants to see."""
@@ -811,6 +814,14 @@ def _weak_defence(experiment: Experiment) -> list[str]:
         notes.append(
             f"exchange.robust = {exchange.robust!r} with trim = {exchange.trim:g} needs {needed} "
             f"models to withstand {withstood} poisoned ones, but workers = {workers}"
+        )
+    algorithm, least = experiment.algorithm, exchange.min_peers(workers, present=workers)
+    kept = algorithm.settings.get("keep", PENS_KEEPS)
+    if algorithm.name == "pens" and isinstance(kept, int) and kept < least:
+        notes.append(
+            f"in its first stage PENS averages {kept} peers, but exchange.robust = "
+            f"{exchange.robust!r} needs {least} to withstand {withstood} poisoned ones: set "
+            f"algorithm.keep = {least}"
         )
     return notes
 

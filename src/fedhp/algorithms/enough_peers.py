@@ -1,8 +1,8 @@
 """Links added to a plan so that robust mixing can withstand poisoned models.
 
 A rule that drops the extremes needs enough models to drop some: a planner that cuts links does not
-know that. PENS keeps few peers by itself, and is refused where they are too few. The simulator and
-a coordinator use this alike.
+know that. PENS keeps few peers by itself, and is refused where they are too few for Krum. The
+simulator and a coordinator use this alike.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def check_enough_peers(
     *,
     source: str = "",
 ) -> None:
-    """Refuse robust mixing of the few peers that PENS scores and keeps, also in its first stage."""
+    """Refuse Krum of the few peers that PENS scores and keeps in its first stage: it would choose
+    among too few. The other rules withstand fewer poisoned models then, and a note says so."""
     exchange, workers = experiment.exchange, experiment.workers
-    least = exchange.min_peers(workers, present=workers)
-    if not isinstance(algorithm, PENS) or not least:
+    if not isinstance(algorithm, PENS) or exchange.robust != "krum":
         return
+    least = exchange.min_peers(workers, present=workers)
     fewest = int(federation.base_topology.degrees.min())
     counts = {"algorithm.keep": algorithm.keep, "algorithm.peers": algorithm.peers}
     short = [f"{key} is {count}" for key, count in counts.items() if count < least]
@@ -40,12 +41,12 @@ def check_enough_peers(
         fix = "set topology.name = 'full'"
     if short:
         raise ConfigError(
-            f"is {exchange.robust!r}, which needs the models of {least} peers to withstand "
+            f"is 'krum', which needs the models of {least} peers to withstand "
             f"{exchange.max_poisoned(workers)} poisoned ones, but {' and '.join(short)}",
             key="exchange.robust",
             source=source,
-            allowed=f"'none' or 'clip', or at least {least} peers that PENS scores and keeps",
-            fix=f"{fix}, lower exchange.trim, or set exchange.robust = 'clip'",
+            allowed=f"another rule, or at least {least} peers that PENS scores and keeps",
+            fix=f"{fix}, lower exchange.trim, or set exchange.robust = 'trimmed_mean'",
         )
 
 

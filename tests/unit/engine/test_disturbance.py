@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhp.algorithms.base import Observation
 from fedhp.algorithms.enough_peers import with_min_peers
+from fedhp.algorithms.pens import PENS
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
@@ -312,19 +313,18 @@ def test_a_resumed_run_has_the_same_bits(algorithm: str, model: dict[str, Any]) 
         ),
         ("dpsgd", {"exchange": {"radius": 1.0}}, "exchange.radius", "no effect"),
         ("pens", {"exchange": {"robust": "krum"}, **MANY}, "exchange.robust", r"algorithm\.keep"),
-        ("pens", {"exchange": {"robust": "median"}, **MANY}, "exchange.robust", "4 peers"),
         (
             "pens",
-            {"exchange": {"robust": "trimmed_mean"}, **MANY, "algorithm": {"keep": 4, "peers": 3}},
+            {"exchange": {"robust": "krum"}, **MANY, "algorithm": {"keep": 6, "peers": 5}},
             "exchange.robust",
-            r"but algorithm\.peers is 3",
+            r"but algorithm\.peers is 5",
         ),
         (
             "pens",
             {
-                "exchange": {"robust": "median"},
+                "exchange": {"robust": "krum"},
                 **MANY,
-                "algorithm": {"keep": 4},
+                "algorithm": {"keep": 6},
                 "topology": {"name": "ring"},
             },
             "exchange.robust",
@@ -373,6 +373,15 @@ def test_a_weak_defence_is_allowed_and_noted(tmp_path: Path) -> None:
         "exchange.robust = 'krum' with trim = 0.4 needs 11 models to withstand 4 poisoned ones, "
         "but workers = 10"
     ]
+    pens = ["exchange.robust=median", "exchange.trim=0.4", "algorithm.name=pens"]
+    load(file, pens, notes=notes)
+    assert PENS().keep == 3
+    assert notes[2:] == [
+        "in its first stage PENS averages 3 peers, but exchange.robust = 'median' needs 8 to "
+        "withstand 4 poisoned ones: set algorithm.keep = 8"
+    ]
+    load(file, [*pens, "algorithm.keep=8"], notes=notes)
+    assert len(notes) == 3
 
 
 def test_settings_that_are_not_used_are_not_in_the_tables() -> None:
