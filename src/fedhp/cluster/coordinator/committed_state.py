@@ -34,6 +34,8 @@ class CommittedState:
     removed: tuple[str, ...] = ()  # names that the operator removed
     # Group averages: the last committed attempt in which each worker was counted, by worker.
     versions: dict[int, Attempt] = field(default_factory=dict)
+    # Group averages: how large what each worker brings next is, by worker and fragment.
+    norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -56,6 +58,7 @@ class CommittedState:
             "removed": self.removed,
             "certificates": self.certificates,
             "versions": {worker: version.to_list() for worker, version in self.versions.items()},
+            "norms": self.norms,
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
         }
         return json.dumps(head).encode() + b"\n" + self.planner
@@ -84,6 +87,7 @@ class CommittedState:
                 int(worker): Attempt.from_list(version)
                 for worker, version in head.get("versions", {}).items()
             },
+            norms={int(worker): tuple(norms) for worker, norms in head.get("norms", {}).items()},
             certificates=dict(head.get("certificates", {})),
             digests={
                 int(worker): bytes.fromhex(digest)

@@ -356,6 +356,16 @@ class Conductor(Generic[T]):
         running.failed[worker] = failure
         running.awaited.discard(worker)
 
+    def dispute(self, above: int, below: int) -> None:
+        """Two neighbors in the tree of a group average do not have the same result: there is
+        none, and each of them says that it is the other."""
+        running = self.running
+        assert running is not None
+        for worker, other in ((above, below), (below, above)):
+            before = running.failed.get(worker, Failure((), late=False))
+            running.failed[worker] = Failure((*before.lost, other), late=False)
+            running.reports.pop(worker, None)
+
     def _check_report(self, worker: int, attempt: Attempt) -> RunningAttempt[T]:
         running = self.running
         if running is None or attempt != running.attempt:

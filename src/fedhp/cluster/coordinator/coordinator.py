@@ -214,6 +214,7 @@ class Coordinator:
             leaders=extended(committed.leaders, epoch, start=committed.attempt),
             place=self.ledger.place(),
             versions=committed.versions,
+            norms=committed.norms,
             upgrading=self.settings.upgrading,
         )
         self.history.note(
@@ -477,6 +478,8 @@ class CoordinatorRoundLoop:
             verdict = state.conductor.verdict(now)
             if verdict is AttemptVerdict.COMMIT and hurried and state.conductor.overdue(now):
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
+            if verdict is AttemptVerdict.COMMIT and state.dispute_results():
+                verdict = AttemptVerdict.GIVE_UP
             if verdict is not AttemptVerdict.WAIT:
                 break
             gone = state.gone(now)

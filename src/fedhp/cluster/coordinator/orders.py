@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedhp.cluster.coordinator.conductor import Member
+from fedhp.cluster.coordinator.group_checks import PartSizes
 from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS, LinkSurvey
 from fedhp.cluster.coordinator.round_planner import PlannedRound, all_sources
 from fedhp.cluster.coordinator.turn_planner import TurnOrder
@@ -69,8 +70,10 @@ def work_orders(
     evaluation: EvaluationPlan,
     probes: Iterable[tuple[int, int]],
     deadline: float,
+    parts: PartSizes | None = None,
 ) -> dict[int, wire.Work]:
-    """The orders of all participants, by worker."""
+    """The orders of all participants, by worker. parts: how large those of a group average can
+    be."""
     plan, exchange = planned.plan, planned.plan.exchange
     tree = exchange if isinstance(exchange, GroupAverage) else None
     participants = np.flatnonzero(planned.observation.available).tolist()
@@ -116,6 +119,9 @@ def work_orders(
             work.group.CopyFrom(
                 _group_work(planned, tree, caller, members, addresses=addresses, attempt=attempt)
             )
+            parts = parts or PartSizes.unknown(tree)
+            work.group.largest_sums.extend(parts.sums[peer.worker] for peer in work.group.children)
+            work.group.largest_mean = parts.mean
         if isinstance(exchange, PeerScoring):
             work.keep = min(exchange.keep, len(work.peers))
             work.samples = exchange.samples

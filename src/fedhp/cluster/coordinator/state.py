@@ -29,6 +29,7 @@ from fedhp.cluster.coordinator.deadlines import (
     withholding_members,
 )
 from fedhp.cluster.coordinator.dial_back import DialBacks
+from fedhp.cluster.coordinator.group_checks import Norms, PartSizes, disputed_links
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.outliers import usual_count
 from fedhp.cluster.coordinator.planner import Planner
@@ -107,6 +108,7 @@ class CoordinatorState:
         leaders: Line = (),
         place: str = "",
         versions: Mapping[int, Attempt] | None = None,
+        norms: Norms | None = None,
         upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
@@ -143,6 +145,8 @@ class CoordinatorState:
         self.digests: dict[int, bytes] = dict(digests or {})
         # Group averages: what each worker continues from, by worker; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(versions or {})
+        self.norms: Norms = dict(norms or {})  # of what each brings into the next averages
+        self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
         # Workers that lost a group average: in which round, by which process, and when.
         self._left_aside: dict[int, tuple[int, int, float]] = {}
@@ -208,6 +212,7 @@ class CoordinatorState:
             informed=tuple(sorted(self.informed)),
             digests=self.digests if attempt is None else self._reported_digests(),
             versions=self.versions if attempt is None else self._versions_after(attempt),
+            norms=self.norms if attempt is None else self._norms_after(),
             certificates=self.bindings.pack(),
             leaders=self.leaders,
             place=self.place,
@@ -251,6 +256,28 @@ class CoordinatorState:
         if running is None or not self.conductor.settings.groups:
             return self.versions
         return {**self.versions, **self._own, **dict.fromkeys(running.reports, attempt)}
+
+    def _norms_after(self) -> Norms:
+        """What everyone brings into the next averages once the running attempt is committed."""
+        running = self.conductor.running
+        reports = {} if running is None else running.reports
+        return {
+            **self.norms,
+            **{worker: tuple(each.change_norms) for worker, each in reports.items()},
+        }
+
+    def dispute_results(self) -> bool:
+        """Whether the members of the group do not have the same result: then there is no average,
+        and each end of a link where the difference begins blames the other."""
+        running, tree = self.conductor.running, self._tree
+        if running is None or tree is None or not running.required <= running.reports.keys():
+            return False
+        disputed = disputed_links(tree, running.reports)
+        for above, below in disputed:
+            self.conductor.dispute(above, below)
+            facts = {**running.attempt.to_facts(), "above": above, "below": below}
+            self.history.note("disputed", facts)
+        return bool(disputed)
 
     def _leave_aside(self) -> None:
         """The round is tried again without those whose part of the average did not come: of those
@@ -777,6 +804,7 @@ class CoordinatorState:
             started=started,
             required=() if tree is None else tree.participants.tolist(),
         )
+        self._tree = tree
         self._ordered.clear()
         self.work_orders = orders.work_orders(
             planned,
@@ -786,6 +814,9 @@ class CoordinatorState:
             evaluation=self.evaluation_plan(attempt.round_index),
             probes=self.planner.probes(planned),
             deadline=deadline,
+            parts=None
+            if tree is None
+            else PartSizes.of(tree, self.norms, self.step_times(), participants),
         )
         self.named_peers = {
             worker: frozenset(
@@ -876,6 +907,8 @@ class CoordinatorState:
         if running is not None and not self.asynchronous:
             self._took_part = running.participants
         self.digests = self._reported_digests()
+        if self.conductor.settings.groups:
+            self.norms = self._norms_after()
         self.versions, self._own = self._versions_after(attempt), {}
         self.conductor.commit()
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})

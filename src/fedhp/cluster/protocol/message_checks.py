@@ -125,6 +125,11 @@ def check_report(
     check_count(report.steps, "steps", most=MAX_LOCAL_STEPS)
     check_count(report.steps_during, "the steps during the transfer", most=report.steps)
     check_digest(report.consensus, "the digest of the consensus")
+    check_digest(report.result, "the digest of the average")
+    check_digest(report.whole, "the digest of the consensus that was sent")
+    check_length(len(report.change_norms), "norms of changes", most=MAX_FRAGMENTS)
+    for norm in report.change_norms:
+        check_number(norm, "the norm of a change", least=0.0, most=MAX_MEASURE)
     check_number(report.update_norm, "update_norm", least=0.0, most=MAX_MEASURE)
     for name in ("smoothness", "gradient_variance"):
         check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
@@ -499,6 +504,10 @@ def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[in
         raise Refused("range", f"a group of {group.members} has fewer partners than are named")
     if group.members > 1 and not above and not below:
         raise Refused("missing", "a member of a group has no partner")
+    for norm in (*group.largest_sums, group.largest_mean):
+        check_number(norm, "the largest norm of a sum", least=0.0)
+    if len(group.largest_sums) != len(below):
+        raise Refused("size", f"{len(group.largest_sums)} largest sums for {len(below)} children")
     if group.returning and (below or not above):
         raise Refused("kind", "a worker that returns has no children, and is not the root")
     _check_workers(group.returning_children, "returning", workers=workers, own=worker, asked=below)

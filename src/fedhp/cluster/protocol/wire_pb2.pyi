@@ -129,7 +129,7 @@ class PeerAddress(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token", "receipt", "own")
+    __slots__ = ("epoch", "committed", "wait", "work", "act", "catch_up", "finished", "survey", "token", "receipt", "own", "keep")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class Order(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     committed: Stand
     wait: Wait
@@ -152,7 +153,8 @@ class Order(_message.Message):
     token: bytes
     receipt: Receipt
     own: Stand
-    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., own: _Optional[_Union[Stand, _Mapping]] = ...) -> None: ...
+    keep: _containers.RepeatedCompositeFieldContainer[Stand]
+    def __init__(self, epoch: _Optional[int] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., survey: _Optional[_Union[Survey, _Mapping]] = ..., token: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., own: _Optional[_Union[Stand, _Mapping]] = ..., keep: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("why",)
@@ -225,7 +227,7 @@ class Work(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: _Optional[bool] = ..., evaluate: _Optional[bool] = ..., whole_test: _Optional[bool] = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: _Optional[bool] = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
 
 class GroupWork(_message.Message):
-    __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap")
+    __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap", "largest_sums", "largest_mean")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     MOMENTUM_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +240,8 @@ class GroupWork(_message.Message):
     TRANSFER_TIME_FIELD_NUMBER: _ClassVar[int]
     TRAIN_TIME_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_SUMS_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_MEAN_FIELD_NUMBER: _ClassVar[int]
     fragment: int
     fragments: int
     momentum: float
@@ -250,7 +254,9 @@ class GroupWork(_message.Message):
     transfer_time: float
     train_time: float
     overlap: bool
-    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: _Optional[bool] = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: _Optional[bool] = ...) -> None: ...
+    largest_sums: _containers.RepeatedScalarFieldContainer[float]
+    largest_mean: float
+    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: _Optional[bool] = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: _Optional[bool] = ..., largest_sums: _Optional[_Iterable[float]] = ..., largest_mean: _Optional[float] = ...) -> None: ...
 
 class Act(_message.Message):
     __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
@@ -295,7 +301,7 @@ class LinkReport(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed")
+    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed", "change_norms", "result", "whole", "diverged")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +323,10 @@ class RoundReport(_message.Message):
     STEPS_DURING_FIELD_NUMBER: _ClassVar[int]
     CONSENSUS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_NORMS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     step_time: float
     compute_seconds: float
@@ -338,7 +348,11 @@ class RoundReport(_message.Message):
     steps_during: int
     consensus: bytes
     failed: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ...) -> None: ...
+    change_norms: _containers.RepeatedScalarFieldContainer[float]
+    result: bytes
+    whole: bytes
+    diverged: bool
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ..., change_norms: _Optional[_Iterable[float]] = ..., result: _Optional[bytes] = ..., whole: _Optional[bytes] = ..., diverged: _Optional[bool] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("accepted", "why")

@@ -29,8 +29,10 @@ from fedhp.engine.executor import LocalTraining, check_finite
 from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard import Shard
 from fedhp.graph import directed_weights
+from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
 from fedhp.learn.local import Estimate
+from fedhp.learn.params import Layout
 from fedhp.types import IntArray
 
 P = ParamSpec("P")
@@ -67,6 +69,33 @@ class RoundResult:
     mixed: MixedModel
     accuracy: float
     whole_accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoundResult:
+    """What a round of group averages ends with."""
+
+    tested: RoundResult
+    consensus: bytes  # its digest
+    change_norms: list[float]  # of what the worker brings into the next average, by fragment
+
+
+def change_norms(model: StoredModel, layout: Layout, fragments: int) -> list[float]:
+    """What a worker brings into the next average of each fragment: how large it is; 0 where it
+    has learned nothing since the last one, whatever rounding has left."""
+    norms = []
+    for fragment in range(fragments):
+        columns = fragment_of(layout, fragment, fragments).trained
+        change = model.row[columns] - model.group["consensus"][columns]
+        sent = change.astype(np.float64) + model.group["residual"][columns]
+        norms.append(float(np.linalg.norm(sent)) if change.any() else 0.0)
+    return norms
+
+
+def fragment_of(layout: Layout, fragment: int, fragments: int) -> Columns:
+    """The columns of a fragment of the part that travels."""
+    start, stop = fragment_columns(layout.mixed, fragment, fragments)
+    return Columns.of(start, stop, trainable=layout.trainable)
 
 
 def served(model: StoredModel) -> StoredModel:
@@ -291,9 +320,9 @@ class Learner:
         return TrainingResult(mean, norm, float("nan"), np.empty(0, np.float32), first + steps)
 
     def end_group_round(
-        self, *, attempt: Attempt, on_part: bool, on_whole: bool
-    ) -> tuple[RoundResult, bytes]:
-        """Test the consensus, and store everything durably; returns its digest, too."""
+        self, *, attempt: Attempt, fragments: int, on_part: bool, on_whole: bool
+    ) -> GroupRoundResult:
+        """Test the consensus, and store everything durably."""
         shard = self._shard
         assert shard.group is not None
         model = StoredModel(
@@ -307,7 +336,11 @@ class Learner:
         whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
         if not self.stopped():
             self.write(attempt, model)
-        return RoundResult(mixed, accuracy, whole_accuracy), row_digest(model.group["consensus"])
+        return GroupRoundResult(
+            RoundResult(mixed, accuracy, whole_accuracy),
+            row_digest(model.group["consensus"]),
+            change_norms(model, self.layout, fragments),
+        )
 
     # --- what changes the current model, on the event loop ---------------------------------
 

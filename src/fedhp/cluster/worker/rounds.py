@@ -21,7 +21,7 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.group_codec import FragmentCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
-from fedhp.cluster.worker.learner import ONLY, Learner, TrainingResult, run_codec
+from fedhp.cluster.worker.learner import ONLY, Learner, TrainingResult, fragment_of, run_codec
 from fedhp.cluster.worker.pace import StepPace
 from fedhp.cluster.worker.peer_client import LATE, PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
@@ -29,10 +29,9 @@ from fedhp.cluster.worker.session import WorkerSession, log
 from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode
 from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged, FedhpError
-from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.local import Estimate
-from fedhp.learn.params import PUSH_WEIGHT, Layout
+from fedhp.learn.params import PUSH_WEIGHT
 from fedhp.learn.quantize import Row
 from fedhp.types import FloatArray
 
@@ -258,13 +257,15 @@ class OrderExecutor:
             session.note("trained", {**attempt.to_facts(), **facts})
 
             session.enter("mixing")
-            ended, consensus = await learner.run(
+            done = await learner.run(
                 learner.end_group_round,
                 attempt=attempt,
+                fragments=group.fragments,
                 on_part=work.evaluate,
                 on_whole=work.whole_test,
             )
-            digests = {"digest": ended.mixed.digest.hex(), "consensus": consensus.hex()}
+            ended = done.tested
+            digests = {"digest": ended.mixed.digest.hex(), "consensus": done.consensus.hex()}
             session.note("mixed", {**attempt.to_facts(), **digests})
             seconds = time.monotonic() - received
             self.last_round = RoundProgress(
@@ -293,9 +294,12 @@ class OrderExecutor:
             whole_accuracy=ended.whole_accuracy,
             images=learner.prepared.test_images if work.evaluate else 0,
             digest=ended.mixed.digest,
-            consensus=consensus,
+            consensus=done.consensus,
             steps=trained.steps,
             steps_during=during,
+            change_norms=done.change_norms,
+            result=b"" if result is None else result.digest,
+            whole=b"" if result is None else result.whole_digest,
         )
 
     async def _join_tree(
@@ -689,12 +693,6 @@ async def _in_background(job: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.T
         yield task
     finally:
         task.cancel()
-
-
-def fragment_of(layout: Layout, fragment: int, fragments: int) -> Columns:
-    """The columns of a fragment of the part that travels."""
-    start, stop = fragment_columns(layout.mixed, fragment, fragments)
-    return Columns.of(start, stop, trainable=layout.trainable)
 
 
 def _update(group: wire.GroupWork, result: NodeResult) -> GroupUpdate:

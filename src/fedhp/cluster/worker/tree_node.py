@@ -8,6 +8,8 @@ are busy at once. Nothing takes effect before the whole fragment is there.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,13 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel, GroupStream
-from fedhp.cluster.protocol.group_codec import FragmentCodec, Piece, PieceReader, Values
+from fedhp.cluster.protocol.group_codec import (
+    LARGEST_RATIO,
+    FragmentCodec,
+    Piece,
+    PieceReader,
+    Values,
+)
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.learn.group import node_sum, plain_mean, plain_sum, root_change
 from fedhp.learn.quantize import Row
@@ -64,6 +72,23 @@ class NodeResult:
     residual: Row  # [D] what its message left out
     root_residual: Row  # [D] of the root: what its message left out
     plain: Row  # [R]
+    digest: bytes  # of the result, as this worker made or received it
+    whole_digest: bytes  # of what it sent to workers that return; empty: there are none
+
+
+class SizeLimit:
+    """How large the values of one stream can be, all together: a norm that grows piece by piece."""
+
+    def __init__(self, *, trained: float, plain: float) -> None:
+        self._most = {False: trained, True: plain}  # by whether the columns are plain
+        self._squares = {False: 0.0, True: 0.0}
+
+    def add(self, piece: Piece, values: Values) -> None:
+        """The next piece, or BadModel: no honest member sends so much."""
+        self._squares[piece.plain] += float(np.square(values, dtype=np.float64).sum())
+        norm, most = math.sqrt(self._squares[piece.plain]), self._most[piece.plain]
+        if norm > most:
+            raise BadModel("range", f"the norm of the values is {norm:.3g}, at most {most:.3g}")
 
 
 class TreeNode:
@@ -80,6 +105,8 @@ class TreeNode:
         self.readers: dict[int, PieceReader] = {}  # by worker, of the streams that have begun
         self._group = group
         self._rows = rows
+        self._limits = self._size_limits()
+        self._result_digest, self._whole_digest = hashlib.sha256(), hashlib.sha256()
         count = len(codec.pieces)
         self._arrived: list[dict[int, Values]] = [{} for _ in range(count)]
         self._residual = np.zeros_like(rows.residual)
@@ -114,8 +141,15 @@ class TreeNode:
                 await asyncio.shield(self._done)
         except TimeoutError:
             raise AverageLost(self._waited_for(), late=True) from None
+        returning = bool(self._group.returning_children)
         return NodeResult(
-            self._change, self._whole, self._residual, self._root_residual, self._plain
+            self._change,
+            self._whole,
+            self._residual,
+            self._root_residual,
+            self._plain,
+            self._result_digest.digest(),
+            self._whole_digest.digest() if returning else b"",
         )
 
     async def ended(self) -> None:
@@ -170,6 +204,7 @@ class TreeNode:
     def take(self, worker: int, chunk: wire.Chunk) -> None:
         """The next piece from a neighbor."""
         number, values = self.readers[worker].push(chunk)
+        self._limits[worker].add(self.codec.pieces[number], values)
         if worker == self.parent:
             self._take_result(number, values, chunk.data)
             return
@@ -203,6 +238,23 @@ class TreeNode:
         return "whole" if worker in self._group.returning_children else "change"
 
     # --- inside ----------------------------------------------------------------------------
+
+    def _size_limits(self) -> dict[int, SizeLimit]:
+        """What each neighbor can send at most, by worker. A child: as much as the members below
+        it together. The parent: the step that the root makes of such a mean. The consensus of one
+        that returns has no limit: it may have been away for long."""
+        group, factor = self._group, self._group.momentum
+        plain = LARGEST_RATIO * max(1.0, _norm(self._rows.plain))
+        limits = {
+            child.worker: SizeLimit(trained=most or math.inf, plain=group.members * plain)
+            for child, most in zip(group.children, group.largest_sums, strict=True)
+        }
+        mean = group.largest_mean or math.inf
+        # What a momentum comes to where every mean was so large.
+        steady = mean / (1.0 - factor) if factor < 1.0 else math.inf
+        step = (1.0 + factor) * mean + factor**2 * max(steady, _norm(self._rows.momentum))
+        trained = math.inf if group.returning else step
+        return {**limits, self.parent: SizeLimit(trained=trained, plain=plain)}
 
     def _sum(self, number: int) -> None:
         """Own values, then the children's by rising worker; then up, or back down."""
@@ -256,12 +308,13 @@ class TreeNode:
             self._whole[columns] = values
         else:
             self._change[columns] = values
+        self._result_digest.update(data)
+        whole = data
+        if self._group.returning_children and not piece.plain:
+            whole = self.codec.encode("whole", piece, self._rows.consensus[columns] + values)
+        self._whole_digest.update(whole)
         for worker, queue in self._down.items():
-            if self.kind_for(worker) == "change" or piece.plain:
-                queue.put_nowait(data)
-            else:
-                whole = self._rows.consensus[columns] + values
-                queue.put_nowait(self.codec.encode("whole", piece, whole))
+            queue.put_nowait(data if self.kind_for(worker) == "change" else whole)
         self._received += 1
         self._progress.set()
         if self._received == len(self.codec.pieces):
@@ -271,6 +324,10 @@ class TreeNode:
     def _finish(self) -> None:
         if not self._done.done():
             self._done.set_result(None)
+
+
+def _norm(values: Row) -> float:
+    return float(np.linalg.norm(values.astype(np.float64)))
 
 
 class OpenAverage:

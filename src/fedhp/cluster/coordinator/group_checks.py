@@ -1,0 +1,74 @@
+"""What the coordinator checks of group averages: how large a part can be, who has which result.
+
+It sees no model. Norms and digests are what the workers report; none of them counts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
+from fedhp.learn.group import tree_order
+from fedhp.types import FloatArray, GroupAverage
+
+Norms = dict[int, tuple[float, ...]]  # by worker, and by fragment
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """How large the parts of a group average can be, as norms; 0: nothing is known."""
+
+    sums: dict[int, float]  # by participant: what it sends to the worker above it
+    mean: float  # of the parts of all
+
+    @classmethod
+    def unknown(cls, tree: GroupAverage) -> PartSizes:
+        """Where too few have learned anything to tell."""
+        return cls(dict.fromkeys(tree.participants.tolist(), 0.0), 0.0)
+
+    @classmethod
+    def of(
+        cls, tree: GroupAverage, norms: Norms, step_time: FloatArray, workers: Sequence[int]
+    ) -> PartSizes:
+        """From what all that are there say they bring: the middle of many cannot be moved by one.
+        A fast worker brings more, as the square root of its speed (it takes more steps, in
+        different directions). step_time: [N]."""
+        fragment = tree.fragment
+        named = [norms[each][fragment] for each in workers if fragment < len(norms.get(each, ()))]
+        changed = [norm for norm in named if norm > 0]
+        if len(changed) < LEAST_VALUES or not len(tree.participants):
+            return cls.unknown(tree)
+        one = LARGEST_RATIO * float(np.median(changed))
+        speed = np.nan_to_num(np.nanmedian(step_time[workers]) / step_time, nan=1.0)
+        members = tree.participants.tolist()
+        sums = dict(zip(members, (one * _weights(speed))[members].tolist(), strict=True))
+        for index in tree_order(tree):
+            above = int(tree.parents[index])
+            if above >= 0:
+                sums[above] += sums[members[index]]
+        return cls(sums, sums[tree.root] / len(members))
+
+
+def _weights(speed: FloatArray) -> FloatArray:
+    weights: FloatArray = np.sqrt(np.clip(speed, 1.0, STEP_TIME_FACTOR))
+    return weights
+
+
+def disputed_links(
+    tree: GroupAverage, reports: Mapping[int, wire.RoundReport]
+) -> list[tuple[int, int]]:
+    """Links of the tree whose ends do not have the same result: (above, below). One of the two
+    does not tell the truth; where all say the same there are none."""
+    return [
+        (above, below)
+        for below, above, returning in zip(
+            tree.participants.tolist(), tree.parents.tolist(), tree.returning, strict=True
+        )
+        if above >= 0
+        and reports[below].result != (reports[above].whole if returning else reports[above].result)
+    ]
