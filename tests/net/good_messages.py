@@ -156,8 +156,11 @@ def _group(scene: Scene) -> wire.Order:
             transfer_time=2.0,
             train_time=0.5,
             overlap=True,
+            largest_sums=[5.0, 0.0],
+            largest_mean=2.5,
         )
     )
+    order.keep.add(round=1, epoch=1, attempt=2)
     (parent,) = some_peers(scene, 3)
     work.group.parent.CopyFrom(parent)
     return order
@@ -166,6 +169,8 @@ def _group(scene: Scene) -> wire.Order:
 def _group_report(scene: Scene) -> wire.RoundReport:
     report = _report(scene)
     report.steps, report.steps_during, report.consensus = 9, 7, bytes(32)
+    report.result, report.whole = bytes(32), bytes(32)
+    report.change_norms.extend([0.0, 0.25])
     report.links[0].timed_bytes, report.links[0].timed_seconds = 900, 0.09
     return report
 

@@ -69,6 +69,7 @@ def order_of(worker: int, compression: str) -> wire.GroupWork:
     for child in TREE.participants[below].tolist():
         group.children.add(worker=child, name=f"w{child}")
     group.returning_children.extend(TREE.participants[below & TREE.returning].tolist())
+    group.largest_sums.extend(0.0 for _ in group.children)
     return group
 
 

@@ -287,7 +287,9 @@ def gather(
     for piece in whole.pieces:
         say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
     say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
-    if whole.status != "finished":
+    if whole.stopped and whole.status != "finished":
+        say(f"the run was {whole.stopped}; `fedhp coordinator --resume` continues it")
+    elif whole.status != "finished":
         say("the run is not over in these folders; did another coordinator lead afterwards?")
     path = shlex.quote(str(out))
     commands = ("show", "report", "cluster verify")

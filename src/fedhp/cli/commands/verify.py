@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,32 +66,27 @@ def _print(verification: Verification, violations: list[Violation], pauses: list
 
 
 def _round_lines(verification: Verification) -> list[str]:
-    """One line for consecutive equal rounds, one for every other round."""
+    """One line for consecutive rounds of which the same is to be said, one for every round in
+    which models differ."""
     lines: list[str] = []
-    equal: list[int] = []  # consecutive rounds
-    models = 0
-
-    def end_equal() -> None:
-        nonlocal models
-        if equal:
-            rounds = f"rounds {equal[0]} to {equal[-1]}" if len(equal) > 1 else f"round {equal[0]}"
+    for (why_not, different), group in groupby(
+        verification.rounds, key=lambda verdict: (verdict.why_not, verdict.different)
+    ):
+        verdicts = list(group)
+        first, last = verdicts[0].round_index, verdicts[-1].round_index
+        rounds = f"rounds {first} to {last}" if last > first else f"round {first}"
+        models = sum(verdict.compared for verdict in verdicts)
+        if different:
+            workers = ", ".join(map(str, different))
+            lines.append(f"{rounds}: the models of workers {workers} differ")
+        elif not why_not:
             lines.append(f"{rounds}: all {models} models are bit-identical")
-        equal.clear()
-        models = 0
-
-    for verdict in verification.rounds:
-        if verdict.why_not:
-            end_equal()
-            lines.append(f"from round {verdict.round_index} on: not compared: {verdict.why_not}")
-            break
-        if verdict.different:
-            end_equal()
-            workers = ", ".join(map(str, verdict.different))
-            lines.append(f"round {verdict.round_index}: the models of workers {workers} differ")
+        elif models:
+            lines.append(
+                f"{rounds}: {models} models are bit-identical, others not compared: {why_not}"
+            )
         else:
-            equal.append(verdict.round_index)
-            models += verdict.compared
-    end_equal()
+            lines.append(f"{rounds}: not compared: {why_not}")
     return lines
 
 

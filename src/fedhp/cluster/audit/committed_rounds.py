@@ -39,6 +39,7 @@ class CommittedRound:
     during_transfer: IntArray | None = None  # [N] steps before a group average was there
     consensus: dict[int, str] = field(default_factory=dict)  # digests by worker
     restarted: tuple[int, ...] = ()  # workers that began again with the initial model
+    back_to: Attempt | None = None  # everyone began with its model of that round
 
 
 def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
@@ -117,6 +118,7 @@ def _read_round(
             if "consensus" in event
         },
         restarted=tuple(began.get("restarted", ())),
+        back_to=Attempt.from_list(began["back_to"]) if "back_to" in began else None,
     )
 
 

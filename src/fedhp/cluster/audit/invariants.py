@@ -7,7 +7,7 @@ that planted faults (events "fault"). It shares no code with the processes that 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -156,6 +156,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
     expected = {1: INITIAL} | {attempt.round_index + 1: attempt for attempt in timeline.committed}
     groups = any("group" in event for term in timeline.terms for event in term.events_of("attempt"))
     counted = _counted_attempts(timeline) if groups else {}
+    returns = _returns(timeline)
     for name, events in timeline.worker_events.items():
         current, process = INITIAL, None
         for event in events:
@@ -172,7 +173,8 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
             if event["event"] == "trained" and "turn" not in event:
                 attempt = Attempt.from_facts(event)
                 if groups:
-                    last = _last_before(counted.get(name, ()), attempt)
+                    undone = _undone_rounds(timeline, returns, attempt)
+                    last = _last_before(counted.get(name, ()), attempt, undone)
                     wrong = current not in (INITIAL, last)
                 else:
                     wrong = current != expected.get(attempt.round_index)
@@ -196,10 +198,36 @@ def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
     return counted
 
 
-def _last_before(counted: Sequence[Attempt], attempt: Attempt) -> Attempt:
-    """The last of these attempts, which rise, that is of an earlier round."""
+def _returns(timeline: RunTimeline) -> dict[Attempt, int]:
+    """The attempts before which everyone went back to an earlier round, and to which."""
+    return {
+        Attempt.from_facts(event): int(Attempt.from_list(event["back_to"]).round_index)
+        for term in timeline.terms
+        for event in term.events_of("attempt")
+        if "back_to" in event
+    }
+
+
+def _undone_rounds(
+    timeline: RunTimeline, returns: Mapping[Attempt, int], attempt: Attempt
+) -> list[range]:
+    """The rounds whose models nobody continues from in this attempt: everyone went back, before
+    it or before an earlier one that was committed."""
+    return [
+        range(to + 1, each.round_index)
+        for each, to in returns.items()
+        if each == attempt
+        or (each in timeline.committed and each.round_index < attempt.round_index)
+    ]
+
+
+def _last_before(counted: Sequence[Attempt], attempt: Attempt, undone: Sequence[range]) -> Attempt:
+    """The last of these attempts, which rise, that is of an earlier round and still counts."""
     place = bisect_left(counted, attempt.round_index, key=lambda version: version.round_index)
-    return counted[place - 1] if place else INITIAL
+    for version in reversed(counted[:place]):
+        if not any(version.round_index in rounds for rounds in undone):
+            return version
+    return INITIAL
 
 
 def averages_have_all_participants(timeline: RunTimeline) -> Iterator[Violation]:

@@ -17,7 +17,7 @@ from typing import Any
 import tomli_w
 
 from fedhp.cluster.audit.timeline import HISTORIES, Event, LeadershipTerm, build_timeline
-from fedhp.cluster.coordinator.run_record import EXPERIMENT
+from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.history import events_in
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
@@ -57,6 +57,7 @@ class GatheredRun:
     rounds: int  # in the record
     planned: int  # in the experiment
     pieces: tuple[RecordPiece, ...]
+    stopped: str = ""  # why an operator ended the run; empty: nobody did
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +428,7 @@ def _gather(
         rounds=pieces[-1].last if pieces else 0,
         planned=planned,
         pieces=pieces,
+        stopped=str(meta.get(OPERATOR_STOP) or ""),
     )
 
 

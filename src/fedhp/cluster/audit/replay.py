@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,16 @@ from fedhp.graph import (
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
+MOST_UNKNOWN = 6  # links of which every selection is tried
+
 
 class RunReplayer:
     """The models of all workers, round by round."""
 
-    def __init__(self, experiment: str, timeline: RunTimeline) -> None:
+    def __init__(
+        self, experiment: str, timeline: RunTimeline, *, returns: Collection[Attempt] = ()
+    ) -> None:
+        """returns: the rounds to which the run went back later."""
         self._prepared = prepare(worker_experiment(experiment))
         self._timeline = timeline
         self.algorithm = self._prepared.experiment.algorithm.name
@@ -46,6 +52,9 @@ class RunReplayer:
         self._last = INITIAL  # the attempt that was repeated last
         self._versions = [INITIAL] * self._workers  # the attempt that made each worker's model
         self._unreported: dict[int, Arrays] = {}  # mixed by workers whose report was not counted
+        self._unknown: dict[int, str] = {}  # why the model of a worker is not known
+        self._returns = frozenset(returns)
+        self._kept: dict[Attempt, Arrays] = {}  # all models, after each round of `returns`
 
     def close(self) -> None:
         """Release the engine."""
@@ -53,8 +62,36 @@ class RunReplayer:
         torch.set_num_threads(self._threads)
 
     def prepare_round(self, done: CommittedRound) -> str:
-        """Give every participant the model it began with; why that is impossible, or ""."""
+        """Give every participant the model it began with; why the round cannot be repeated, or
+        "". Workers whose model is not known are remembered: the others are compared."""
+        obstacle = self._obstacle(done)
+        if obstacle:
+            self._unknown = dict.fromkeys(range(self._workers), obstacle)
+            self._versions, self._last = [done.attempt] * self._workers, done.attempt
+            return obstacle
+        if done.group is not None:
+            return ""
+        for worker, source, position in self._catch_ups():
+            self._versions[worker] = self._last
+            if self._versions[source] != self._last or source in self._unknown:
+                self._unknown[worker] = (
+                    f"worker {worker} took the model of worker {source}, which is unknown"
+                )
+            else:
+                self._copy_model(worker, source, position)
+        for worker in done.participants:
+            if self._versions[worker] != self._last and not self._take_unreported(worker):
+                self._unknown[worker] = f"the model that worker {worker} began with is unknown"
+        return ""
+
+    def unknown_inputs(self, done: CommittedRound) -> str:
+        """Why some models of a round that was repeated are not known, or ""."""
+        return next((self._unknown[each] for each in done.digests if each in self._unknown), "")
+
+    def _obstacle(self, done: CommittedRound) -> str:
         silent = [worker for worker in done.participants if worker not in done.digests]
+        if len(self._unknown) == self._workers:
+            return next(iter(self._unknown.values()))
         if not done.has_all_links and done.weighted is None:
             return "the record has only a selection of its links"
         if done.scored and not isinstance(self._prepared.algorithm, PENS):
@@ -63,20 +100,12 @@ class RunReplayer:
             return f"there is no record of round {self._last.round_index + 1}"
         if done.group is not None:
             missing = sorted(set(done.group.participants.tolist()) - done.digests.keys())
-            return f"participants {missing} of its average did not report" if missing else ""
-        copies = self._unknown_copies(done, silent)
-        if copies:
-            return copies
-        if len(silent) > 1:
-            return f"the links between workers {silent} are unknown: none of them reported"
-        for worker, source, position in self._catch_ups():
-            if self._versions[source] != self._last:
-                return f"worker {worker} took the model of worker {source}, which is unknown"
-            self._copy_model(worker, source, position)
-        for worker in done.participants:
-            if self._versions[worker] != self._last and not self._take_unreported(worker):
-                return f"the model that worker {worker} began with is unknown"
-        return ""
+            if missing:
+                return f"participants {missing} of its average did not report"
+            if done.back_to is not None and done.back_to not in self._kept:
+                return f"the models of round {done.back_to.round_index} are unknown"
+            return "" if not self._unknown else next(iter(self._unknown.values()))
+        return self._unknown_copies(done, silent)
 
     def _unknown_copies(self, done: CommittedRound, silent: list[int]) -> str:
         """With topk a model depends on the copies that readers have: why these are unknown, or ""
@@ -103,6 +132,8 @@ class RunReplayer:
         assert done.group is not None
         assert done.during_transfer is not None
         engine, index, rate = self._engine, done.attempt.round_index, done.learning_rate
+        if done.back_to is not None:
+            engine.load(_copied(self._kept[done.back_to]))
         if done.restarted:
             state = _copied(engine.state())
             for name, rows in state.items():
@@ -122,22 +153,22 @@ class RunReplayer:
             rows[~counted] = before[name][~counted]
         engine.load(after)
         self._last = done.attempt
+        if done.attempt in self._returns:
+            self._kept[done.attempt] = _copied(after)
         return (
             {worker: self._digest(after["models"][worker]) for worker in done.digests},
             {worker: row_digest(after["consensus"][worker]).hex() for worker in done.digests},
         )
 
     def replay_round(self, done: CommittedRound) -> dict[int, str]:
-        """Train, exchange and mix; the digests of the models by worker."""
+        """Train, exchange and mix; the digests of the models that are known, by worker."""
         engine, index = self._engine, done.attempt.round_index
         before = _copied(engine.state())
         engine.train(done.local_steps, round_index=index, learning_rate=done.learning_rate)
-        engine.shard.exchange(
-            np.empty((0, 2), dtype=np.int64), self._weights(done), kernel="ordered"
-        )
+        known = self._mix(done)
         engine.advance()
         after = _copied(engine.state())
-        digests = {worker: self._digest(after["models"][worker]) for worker in done.digests}
+        digests = {worker: self._digest(after["models"][worker]) for worker in sorted(known)}
         by_worker = {name: rows for name, rows in after.items() if name not in PAIR_STATE}
         self._unreported = {
             worker: {name: rows[worker].copy() for name, rows in by_worker.items()}
@@ -153,12 +184,63 @@ class RunReplayer:
             self._versions[worker] = done.attempt
         return digests
 
+    def _mix(self, done: CommittedRound) -> set[int]:
+        """Exchange and mix; the workers whose result is known: they and all that they heard began
+        with a model that is. Links between workers that did not report are on no record: what
+        the others reported shows which of them there were."""
+        engine, nothing = self._engine, np.empty((0, 2), dtype=np.int64)
+        silent = sorted(set(done.participants) - done.digests.keys())
+        guesses = self._possible_links(done, silent)
+        for guess in guesses:
+            rows = self._planned_rows(done, guess)
+            engine.shard.exchange(nothing, self._weights(done, rows), kernel="ordered")
+            heard = self._heard(done, rows)
+            known = {
+                worker for worker in done.digests if self._unknown.keys().isdisjoint(heard[worker])
+            }
+            mixed = engine.shard.mixed
+            if len(guesses) == 1 or all(
+                self._digest(mixed[worker].cpu().numpy()) == done.digests[worker]
+                for worker in known
+            ):
+                break
+        else:
+            why = f"the links between workers {silent} are unknown: none of them reported"
+            self._unknown = dict.fromkeys(range(self._workers), why)
+            return set()
+        for worker in done.digests.keys() - known:
+            whose = min(self._unknown.keys() & heard[worker])
+            self._unknown.setdefault(worker, self._unknown[whose])
+        for worker in known:
+            self._unknown.pop(worker, None)
+        return known
+
+    def _possible_links(
+        self, done: CommittedRound, silent: Sequence[int]
+    ) -> list[tuple[tuple[int, int], ...]]:
+        """Which links there may have been between workers that did not report, all of them first.
+        They matter where a link concerns both ends."""
+        if done.directed or done.weighted is not None or len(silent) < 2:
+            return [()]
+        planned = self._prepared.federation.topology_at(done.attempt.round_index)
+        ends = set(silent)
+        between = [(int(a), int(b)) for a, b in planned.links if a in ends and b in ends]
+        sizes = range(len(between), -1, -1) if len(between) <= MOST_UNKNOWN else (len(between), 0)
+        return [guess for size in sizes for guess in combinations(between, size)]
+
+    def _heard(self, done: CommittedRound, rows: list[dict[int, float]]) -> list[set[int]]:
+        """By worker: itself, and those whose models decided what it has now."""
+        heard = [{worker, *row} - set(done.lost.get(worker, ())) for worker, row in enumerate(rows)]
+        for receiver, sender in done.links.tolist() if done.scored else ():
+            heard[receiver].add(sender)
+        return heard
+
     # --- weights ---------------------------------------------------------------------------
 
-    def _weights(self, done: CommittedRound) -> csr_array:
+    def _weights(self, done: CommittedRound, planned: list[dict[int, float]]) -> csr_array:
         """The weights by which every worker mixed, [N, N]; those of models that did not come
         are added to the worker's own, except with push-sum (worker/rounds.py)."""
-        rows = self._planned_weights(done)
+        rows = [dict(row) for row in planned]
         push_sum = done.weighted is not None and done.weighted.push_sum
         for worker, lost in done.lost.items():
             row = rows[worker]
@@ -176,7 +258,9 @@ class RunReplayer:
         shape = (self._workers, self._workers)
         return csr_array((np.array(weights), (np.array(owners), np.array(columns))), shape=shape)
 
-    def _planned_weights(self, done: CommittedRound) -> list[dict[int, float]]:
+    def _planned_rows(
+        self, done: CommittedRound, silent_links: Sequence[tuple[int, int]]
+    ) -> list[dict[int, float]]:
         """The weights of the plan, by worker."""
         algorithm = self._prepared.algorithm
         if done.weighted is not None:
@@ -185,7 +269,8 @@ class RunReplayer:
         lost = [(worker, peer) for worker, peers in done.lost.items() for peer in peers]
         if not done.directed:
             rule = done.rule or getattr(algorithm, "weights", "max_degree")
-            pairs = [tuple(sorted(pair)) for pair in (*done.links.tolist(), *lost)]
+            links = (*done.links.tolist(), *lost, *silent_links)
+            pairs = [tuple(sorted(pair)) for pair in links]
             topology = topology_from(self._workers, sorted(set(pairs)))
             if getattr(algorithm, "changing_topology", False) and uses_topology(algorithm):
                 planned = self._prepared.federation.topology_at(done.attempt.round_index)
@@ -236,7 +321,7 @@ class RunReplayer:
         state["models"][worker, layout.state] = 0.0
         state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
         self._engine.load(state)
-        self._versions[worker] = self._last
+        self._unknown.pop(worker, None)
 
     def _take_unreported(self, worker: int) -> bool:
         """A worker that died between mixing and reporting still has the model."""
@@ -248,6 +333,7 @@ class RunReplayer:
             state[name][worker] = row
         self._engine.load(state)
         self._versions[worker] = self._last
+        self._unknown.pop(worker, None)
         return True
 
     def _digest(self, row: NDArray[Any]) -> str:

@@ -30,7 +30,7 @@ class RoundVerdict:
     round_index: int
     compared: int  # models
     different: tuple[int, ...]  # workers whose model differs
-    why_not: str = ""  # why nothing was compared
+    why_not: str = ""  # why some or all were not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ def verify(folder: Path) -> Verification:
     timeline = read_timeline(folder)
     experiment = _repeatable_experiment(timeline, folder)
     rounds = list(read_committed_rounds(timeline))
-    replayer = RunReplayer(experiment, timeline)
+    returns = [done.back_to for done in rounds if done.back_to is not None]
+    replayer = RunReplayer(experiment, timeline, returns=returns)
     verdicts: list[RoundVerdict] = []
-    obstacle = ""  # once a round cannot be repeated, no later one can
     try:
         for done in rounds:
             index = done.attempt.round_index
-            obstacle = obstacle or replayer.prepare_round(done)
+            obstacle = replayer.prepare_round(done)
             if obstacle:
                 verdicts.append(RoundVerdict(index, 0, (), obstacle))
                 continue
@@ -89,11 +89,12 @@ def verify(folder: Path) -> Verification:
                 digests, consensus = replayer.replay_group_round(done)
             different = tuple(
                 worker
-                for worker, reported in sorted(done.digests.items())
-                if digests[worker] != reported
+                for worker, digest in sorted(digests.items())
+                if digest != done.digests[worker]
                 or consensus.get(worker, "") != done.consensus.get(worker, "")
             )
-            verdicts.append(RoundVerdict(index, len(done.digests), different))
+            why_not = replayer.unknown_inputs(done)
+            verdicts.append(RoundVerdict(index, len(digests), different, why_not))
     finally:
         replayer.close()
     return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm)

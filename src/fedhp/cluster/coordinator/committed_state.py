@@ -36,6 +36,7 @@ class CommittedState:
     versions: dict[int, Attempt] = field(default_factory=dict)
     # Group averages: how large what each worker brings next is, by worker and fragment.
     norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)  # Checkpoints.pack()
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -59,6 +60,7 @@ class CommittedState:
             "certificates": self.certificates,
             "versions": {worker: version.to_list() for worker, version in self.versions.items()},
             "norms": self.norms,
+            "checkpoints": self.checkpoints,
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
         }
         return json.dumps(head).encode() + b"\n" + self.planner
@@ -88,6 +90,7 @@ class CommittedState:
                 for worker, version in head.get("versions", {}).items()
             },
             norms={int(worker): tuple(norms) for worker, norms in head.get("norms", {}).items()},
+            checkpoints=dict(head.get("checkpoints", {})),
             certificates=dict(head.get("certificates", {})),
             digests={
                 int(worker): bytes.fromhex(digest)

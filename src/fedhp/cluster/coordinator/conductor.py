@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Refused
 
@@ -83,6 +84,7 @@ class Failure:
 
     lost: tuple[int, ...]  # the neighbors in the tree whose part is missing
     late: bool  # it waited for them until the end; else the link broke
+    diverged: bool = False  # there was an average, and its model is not finite any more
 
 
 @dataclass(slots=True)
@@ -422,7 +424,7 @@ class Conductor(Generic[T]):
         attempt = self.committed = self.running.attempt
         for worker in self.running.reports:
             member = self.members[worker]
-            member.models = (*member.models[-1:], attempt)
+            member.models = (*member.models[-limits.MODEL_VERSIONS + 1 :], attempt)
         self.running, self._tries = None, 0
         return attempt
 

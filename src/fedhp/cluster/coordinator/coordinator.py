@@ -215,6 +215,7 @@ class Coordinator:
             place=self.ledger.place(),
             versions=committed.versions,
             norms=committed.norms,
+            checkpoints=committed.checkpoints,
             upgrading=self.settings.upgrading,
         )
         self.history.note(
@@ -343,6 +344,7 @@ class CoordinatorRoundLoop:
         if reports is None:
             return
         record = planner.finish(planned, reports, seconds=self.state.round_seconds)
+        self.state.judge_losses(attempt, reports)
         await self._commit_round(record, attempt, reported=sorted(reports))
 
     async def _round_of_turns(self) -> None:
@@ -488,7 +490,8 @@ class CoordinatorRoundLoop:
                 state.history.note("gone", {"workers": gone})
             await self._wait()
         if verdict is AttemptVerdict.GIVE_UP:
-            state.give_up_attempt(attempt)
+            if state.give_up_attempt(attempt):
+                await self.commit()  # whoever takes over goes back, too
             return None
         return state.seal_attempt(seconds=time.monotonic() - started)
 

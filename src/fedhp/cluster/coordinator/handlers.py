@@ -93,6 +93,8 @@ class CoordinatorHandlers:
         )
         if conductor.settings.groups:
             order.own.CopyFrom(state.own_version(member).to_wire())
+            kept = state.checkpoints.versions_of(member.worker)
+            order.keep.extend(version.to_wire() for version in kept)
         if not state.leads():
             order.wait.why = "this coordinator does not lead any more"
             return order

@@ -36,7 +36,7 @@ from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import travelled
 from fedhp.graph import components_of, neighbor_lists, topology_from
 from fedhp.learn.attack import attackers_of
-from fedhp.record.tensors import pack, unpack
+from fedhp.record.tensors import Arrays, pack, unpack
 from fedhp.types import (
     BoolArray,
     FloatArray,
@@ -257,10 +257,7 @@ class RoundPlanner:
 
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""
-        algorithm, state = self.algorithm, self.state
-        if isinstance(algorithm, Condensable):
-            state = algorithm.condense(state)
-        arrays, scalars = pack("state", state)
+        arrays, scalars = pack("state", self._condensed())
         if self.reports is not None:
             report_arrays, report_scalars = pack("reports", self.reports)
             arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
@@ -272,16 +269,31 @@ class RoundPlanner:
     def unpack(self, content: bytes) -> None:
         """Continue from what another planner packed."""
         arrays, scalars = from_bytes(content)
-        self.state = unpack("state", type(self.state), arrays, scalars)
-        if isinstance(self.algorithm, Condensable):
-            self.state = self.algorithm.expand(self.state)
+        self._expand(arrays, scalars)
         if "reports.round_index" in scalars:
             self.reports = unpack("reports", Reports, arrays, scalars)
         self.links = LinkEstimates.unpack(arrays)
         self.step_time = arrays["step_time"]
         self.clock = float(scalars["clock"])
 
+    def pack_state(self) -> bytes:
+        """What the algorithm keeps between rounds."""
+        return to_bytes(*pack("state", self._condensed()))
+
+    def go_back(self, content: bytes) -> None:
+        """Plan on from what pack_state() gave; what was measured stays."""
+        self._expand(*from_bytes(content))
+
     # --- inside ----------------------------------------------------------------------------
+
+    def _condensed(self) -> Any:
+        algorithm = self.algorithm
+        return algorithm.condense(self.state) if isinstance(algorithm, Condensable) else self.state
+
+    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
+        self.state = unpack("state", type(self.state), arrays, scalars)
+        if isinstance(self.algorithm, Condensable):
+            self.state = self.algorithm.expand(self.state)
 
     def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
         """A worker that has just joined did not report: its own last step time counts."""

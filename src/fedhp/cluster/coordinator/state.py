@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from fedhp import __version__
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
 from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.checkpoints import Checkpoint, Checkpoints
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
 from fedhp.cluster.coordinator.deadlines import (
@@ -109,6 +111,7 @@ class CoordinatorState:
         place: str = "",
         versions: Mapping[int, Attempt] | None = None,
         norms: Norms | None = None,
+        checkpoints: Mapping[str, Any] | None = None,
         upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
@@ -146,6 +149,8 @@ class CoordinatorState:
         # Group averages: what each worker continues from, by worker; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(versions or {})
         self.norms: Norms = dict(norms or {})  # of what each brings into the next averages
+        self.checkpoints = Checkpoints(checkpoints)
+        self._return: Checkpoint | None = None  # to which everyone goes back with the next commit
         self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
         # Workers that lost a group average: in which round, by which process, and when.
@@ -213,6 +218,7 @@ class CoordinatorState:
             digests=self.digests if attempt is None else self._reported_digests(),
             versions=self.versions if attempt is None else self._versions_after(attempt),
             norms=self.norms if attempt is None else self._norms_after(),
+            checkpoints=self.checkpoints.pack(),
             certificates=self.bindings.pack(),
             leaders=self.leaders,
             place=self.place,
@@ -253,6 +259,8 @@ class CoordinatorState:
     def _versions_after(self, attempt: Attempt) -> dict[int, Attempt]:
         """What everyone continues from once the running attempt is committed."""
         running = self.conductor.running
+        if self._return is not None:
+            return self._return.versions
         if running is None or not self.conductor.settings.groups:
             return self.versions
         return {**self.versions, **self._own, **dict.fromkeys(running.reports, attempt)}
@@ -260,11 +268,48 @@ class CoordinatorState:
     def _norms_after(self) -> Norms:
         """What everyone brings into the next averages once the running attempt is committed."""
         running = self.conductor.running
+        if self._return is not None:
+            return self._return.norms
         reports = {} if running is None else running.reports
         return {
             **self.norms,
             **{worker: tuple(each.change_norms) for worker, each in reports.items()},
         }
+
+    def judge_losses(self, attempt: Attempt, reports: Mapping[int, wire.RoundReport]) -> None:
+        """Before a round is committed: everyone goes back if most losses explode."""
+        if not self.conductor.settings.groups:
+            return
+        if self.checkpoints.explode(reports):
+            self._go_back(attempt, "the losses of most workers exploded")
+            return
+        assert isinstance(self.planner, RoundPlanner)
+        versions, norms = self._versions_after(attempt), self._norms_after()
+        checkpoint = Checkpoint(attempt, versions, norms, self.planner.pack_state())
+        self.checkpoints.round_ended(reports, checkpoint)
+
+    def _go_back(self, attempt: Attempt, why: str) -> None:
+        """Everyone continues from a checkpoint, with the next commit."""
+        self._return = self.checkpoints.go_back()
+        if self._return is None:
+            return
+        assert isinstance(self.planner, RoundPlanner)
+        self.planner.go_back(self._return.plan)
+        to = self._return.attempt
+        self.history.note("went_back", {**attempt.to_facts(), "to": to.to_list(), "why": why})
+        self.warnings.set(
+            "went_back",
+            value=self.checkpoints.returns,
+            text=f"in round {attempt.round_index} {why}: everyone went back to the models of round "
+            f"{to.round_index}. Either a member poisons the averages, or the learning rate is too "
+            "high",
+        )
+
+    def _returned(self) -> None:
+        """The return is committed."""
+        if self._return is not None:
+            self.versions, self.norms = self._return.versions, self._return.norms
+            self._return = None
 
     def dispute_results(self) -> bool:
         """Whether the members of the group do not have the same result: then there is no average,
@@ -567,7 +612,7 @@ class CoordinatorState:
         lost = {link.worker: link.lost for link in report.links if link.lost}
         late = all(why == "deadline" for why in lost.values())
         named = tuple(worker for worker, why in lost.items() if why != "refused: attempt")
-        self.conductor.fail(member.worker, attempt, Failure(named, late))
+        self._fail(member, attempt, Failure(named, late, diverged=report.diverged))
         facts = {**attempt.to_facts(), "worker": member.worker, "lost": sorted(lost)}
         self.history.note("failed", {**facts, "why": report.failed})
         if isinstance(self.planner, RoundPlanner):
@@ -575,6 +620,14 @@ class CoordinatorState:
             self.planner.learn_failed(timed, round_index=attempt.round_index)
         self._links_tried(member, report.links, round_index=attempt.round_index)
         self.notify()
+
+    def _fail(self, member: Member, attempt: Attempt, failure: Failure) -> None:
+        """Count it. One that is not in the group and whose model diverged has no report."""
+        running = self.conductor.running
+        if failure.diverged and running is not None and member.worker not in running.required:
+            self.conductor.release(member)
+        else:
+            self.conductor.fail(member.worker, attempt, failure)
 
     def _links_tried(
         self, member: Member, links: Sequence[wire.LinkReport], *, round_index: int
@@ -829,6 +882,8 @@ class CoordinatorState:
         about = _exchange_facts(planned.plan.exchange)
         if tree is not None:
             about["restarted"] = self.restarting()
+            if self.checkpoints.returned is not None:
+                about["back_to"] = self.checkpoints.returned.to_list()
         self._note_attempt(attempt, participants, deadline, **about)
         return attempt
 
@@ -838,11 +893,17 @@ class CoordinatorState:
         self._note_attempt(attempt, sorted(self.conductor.members), 0.0)
         return attempt
 
-    def give_up_attempt(self, attempt: Attempt) -> None:
-        """Too few reported in time, or the run is to stop and not all did."""
-        running = self.conductor.running
+    def give_up_attempt(self, attempt: Attempt) -> bool:
+        """Too few reported in time, or the run is to stop and not all did. Returns whether
+        everyone goes back to an earlier round, which has to be committed."""
+        running, returns = self.conductor.running, self.checkpoints.returns
         if running is not None and running.required:
-            self._leave_aside()
+            diverged = [each for each in running.failed.values() if each.diverged]
+            if 2 * len(diverged) > len(running.required):
+                self._go_back(attempt, "the models of most workers diverged")
+                self._returned()
+            else:
+                self._leave_aside()
         else:
             self._judge_members({})
         self.work_orders, self._own = {}, {}
@@ -854,6 +915,7 @@ class CoordinatorState:
             why = "a group average did not come" if lost else "too few reports"
             LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self.conductor.give_up()
+        return self.checkpoints.returns > returns
 
     def seal_attempt(self, *, seconds: float) -> dict[int, wire.RoundReport]:
         """No further report counts; returns those that are going to be committed."""
@@ -910,6 +972,7 @@ class CoordinatorState:
         if self.conductor.settings.groups:
             self.norms = self._norms_after()
         self.versions, self._own = self._versions_after(attempt), {}
+        self._return = None
         self.conductor.commit()
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
 

@@ -227,6 +227,7 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
             raise Refused(
                 "future", "the worker's own model version is later than the committed one"
             )
+    _check_versions(order.keep)
     what = order.WhichOneof("what")
     if what == "work":
         _check_work(order.work, committed=order.committed.round, workers=workers, worker=worker)

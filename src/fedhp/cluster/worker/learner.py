@@ -129,6 +129,7 @@ class Learner:
         # Whether the algorithm averages models in pairs, without rounds.
         self.asynchronous = isinstance(prepared.algorithm, AsyncAlgorithm)
         self.committed = INITIAL  # the attempt that made the current model
+        self.kept: tuple[Attempt, ...] = ()  # versions to which the run may go back
         self.swapping = False  # the current model was sent to a peer and must not change
         self._stop = threading.Event()
         # Torch counts threads per calling thread; with more than one, sums have other bits.
@@ -264,7 +265,7 @@ class Learner:
 
     def write(self, attempt: Attempt, model: StoredModel) -> None:
         """Store a model durably, in addition to the current one."""
-        self.store.write(attempt, model, keeping=self.committed)
+        self.store.write(attempt, model, keeping=self.committed, on_disk=self.kept)
 
     # --- one round with a group average, in the thread -------------------------------------
 

@@ -1,4 +1,5 @@
-"""The models that a worker keeps on disk: the last two of a run, and the final one.
+"""The models that a worker keeps on disk: the last two of a run, those to which the coordinator may
+go back, and the final one.
 
 A stored model is named by the attempt that made it; INITIAL is the initial model. A file is
 written under a temporary name, synced and renamed, so it is complete or missing. Its checksum
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,14 @@ class ModelStore:
         self.folder = folder
         self._run_folder = folder / run
         self._models: dict[Attempt, StoredModel] = {}
+        self._files: set[Attempt] = set()  # of models that are on the disk alone
+        self._like: StoredModel | None = None
         make_folder(self._run_folder, option="--state", private=True)
 
     def load(self, like: StoredModel) -> None:
         """Read the files of an earlier process; damaged ones, and those with other shapes than
         `like`, are left alone."""
+        self._like = like
         for attempt, file in _files(self._run_folder):
             try:
                 self._models[attempt] = _read(file, self.run, like)
@@ -61,19 +65,33 @@ class ModelStore:
 
     def attempts(self) -> list[Attempt]:
         """The attempts whose models are stored, oldest first."""
-        stored = list(self._models)  # copied at once: the learner's thread may write meanwhile
-        return sorted(stored)
+        # Copied at once: the learner's thread may write meanwhile.
+        return sorted({*list(self._models), *self._files.copy()})
 
     def get(self, attempt: Attempt) -> StoredModel | None:
         """The model that an attempt made."""
+        if attempt in self._files and self._like is not None:
+            try:
+                return _read(self._run_folder / _file_name(attempt), self.run, self._like)
+            except (OSError, ValueError) as error:
+                log.warning("stored model ignored", extra={"why": str(error)})
+                self._files.discard(attempt)
         return self._models.get(attempt)
 
     def hold(self, attempt: Attempt, model: StoredModel) -> None:
         """Keep a model in memory only: the initial one, which every process can make again."""
         self._models[attempt] = model
 
-    def write(self, attempt: Attempt, model: StoredModel, *, keeping: Attempt) -> None:
-        """Store a model durably; of all others only that of the attempt `keeping` stays."""
+    def write(
+        self,
+        attempt: Attempt,
+        model: StoredModel,
+        *,
+        keeping: Attempt,
+        on_disk: Collection[Attempt] = (),
+    ) -> None:
+        """Store a model durably; of all others only that of the attempt `keeping` stays, and the
+        files of those in `on_disk`."""
         metadata = {
             "version": FILE_VERSION,
             "run": self.run,
@@ -83,7 +101,7 @@ class ModelStore:
         arrays: Arrays = {"model": model.row, "counters": model.counters, **model.group}
         _write(self._run_folder / _file_name(attempt), arrays, metadata)
         self._models[attempt] = model
-        self._delete_others({attempt, keeping})
+        self._delete_others({attempt, keeping}, set(on_disk))
 
     def write_final(self, attempt: Attempt, tensors: Mapping[str, NDArray[np.generic]]) -> Path:
         """Write the final model, tensor by tensor under the names of the module."""
@@ -92,12 +110,13 @@ class ModelStore:
         _write(path, dict(tensors), metadata)
         return path
 
-    def _delete_others(self, wanted: set[Attempt]) -> None:
+    def _delete_others(self, wanted: set[Attempt], on_disk: set[Attempt]) -> None:
         for attempt in set(self._models) - wanted:
             del self._models[attempt]
-        for attempt, file in _files(self._run_folder):
-            if attempt not in wanted:
-                file.unlink(missing_ok=True)
+        files = dict(_files(self._run_folder))
+        for attempt in files.keys() - wanted - on_disk:
+            files[attempt].unlink(missing_ok=True)
+        self._files = (files.keys() & on_disk) - wanted
 
 
 def stored_attempts(folder: Path) -> list[Attempt]:

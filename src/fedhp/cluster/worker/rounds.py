@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.group_codec import FragmentCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
@@ -233,6 +233,8 @@ class OrderExecutor:
                         result = await self._result(node, work, first, received=received)
                     except AverageLost as error:
                         return self._without_average(node, error, received=received)
+                    except BadModel:  # of finite parts that are not too large
+                        return self._without_model(node, attempt, received=received)
                     finally:
                         pace.arrived.set()
                     arrival = time.monotonic()
@@ -241,15 +243,20 @@ class OrderExecutor:
                     await asyncio.sleep(max(0.0, arrival - time.monotonic()))
                 during, loss = await first
             exchange_seconds = arrival - received if node is not None else 0.0
-            trained = await learner.run(
-                learner.train_on,
-                average,
-                columns,
-                partial(pace.until, arrival + group.train_time),
-                round_index=work.round,
-                learning_rate=work.learning_rate,
-                before=(during, loss),
-            )
+            try:
+                trained = await learner.run(
+                    learner.train_on,
+                    average,
+                    columns,
+                    partial(pace.until, arrival + group.train_time),
+                    round_index=work.round,
+                    learning_rate=work.learning_rate,
+                    before=(during, loss),
+                )
+            except Diverged:
+                if node is None and learner.committed == INITIAL:
+                    raise  # nobody else had a part in this model
+                return self._without_model(node, attempt, received=received)
             self._carried = pace.carried
             if pace.steps:
                 self.step_time = max(pace.seconds / pace.steps, SHORTEST_STEP)
@@ -343,11 +350,6 @@ class OrderExecutor:
             if training.done():
                 training.result()  # or its error
             return await waiting
-        except BadModel:
-            raise Diverged(
-                f"round {work.round}: the sum of this worker's group is no longer finite",
-                fix=f"lower the learning rate (it was {work.learning_rate:g} in this round)",
-            ) from None
         finally:
             waiting.cancel()
 
@@ -361,6 +363,25 @@ class OrderExecutor:
             failed=why,
             step_time=self.step_time,
             links=self._tree_links(node, error.lost, received=received),
+        )
+
+    def _without_model(
+        self, node: TreeNode | None, attempt: Attempt, *, received: float
+    ) -> wire.RoundReport:
+        """The report of an attempt after which the model would not be finite any more. It was
+        before: a part of a peer may be the cause, and the coordinator knows how the others are."""
+        self._session.note("diverged", attempt.to_facts())
+        log.warning(
+            "the model is not finite any more after an average with peers; this round does not "
+            "count for this worker. A peer may have sent a wrong part; if it happens to most "
+            "workers again and again, lower the learning rate",
+            extra=attempt.to_facts(),
+        )
+        return wire.RoundReport(
+            failed="its model diverged after an average",
+            diverged=True,
+            step_time=max(self.step_time, SHORTEST_STEP),
+            links=self._tree_links(node, {}, received=received),
         )
 
     def _tree_links(

@@ -421,6 +421,7 @@ class Worker:
         if not learner.asynchronous:
             if learner.averages_groups and order.HasField("own"):
                 committed = Attempt.from_wire(order.own)
+                learner.kept = tuple(map(Attempt.from_wire, order.keep))
             up_to_date = learner.advance(committed)
             if learner.committed != before:
                 self._session.note("advanced", committed.to_facts())
@@ -502,8 +503,8 @@ class Worker:
 
 
 def _needed_bytes(learner: Learner) -> int:
-    """On the disk, for a round: two models, and some more."""
-    rows = 1 + len(GROUP_STATE) if learner.averages_groups else 1
+    """On the disk, for a round: two models, with group averages four, and some more."""
+    rows = 2 * (1 + len(GROUP_STATE)) if learner.averages_groups else 1
     return 8 * rows * learner.layout.width + SPARE_BYTES
 
 
