@@ -75,6 +75,7 @@ def test_every_other_event_has_words() -> None:
         ("frozen", {"seconds": 4.0}, "pause"),
         ("gave_up", {"round": 3, "attempt": 1}, "retry"),
         ("left_aside", {"workers": [1]}, "retry"),
+        ("warning", {"key": "attempts", "members": [], "text": "10 attempts"}, "warning"),
         ("survey", {"seconds": 0.1}, "survey"),
         ("certificate", {"name": "w1"}, "certificate"),
         ("drain", {"worker": 1}, "drain"),

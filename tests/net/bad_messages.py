@@ -12,7 +12,7 @@ from typing import Any
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS
+from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_WARNINGS
 from net.good_messages import Scene, address_of, other
 
 Spoil = Callable[[Any, Scene], None]
@@ -210,6 +210,14 @@ def target(name: str, address: str, *, times: int = 1) -> Spoil:
 
 def crowd_of_broken_links(message: Any, scene: Scene) -> None:
     message.broken.extend(wire.BrokenLink(worker=1) for _ in range(MAX_BROKEN_LINKS + 1))
+
+
+def crowd_of_warnings(message: Any, scene: Scene) -> None:
+    message.warnings.extend(wire.Warning(key="attempts") for _ in range(MAX_WARNINGS + 1))
+
+
+def warning_about_no_name(message: Any, scene: Scene) -> None:
+    message.warnings[0].members.append("a b")
 
 
 def crowd_of_members(message: Any, scene: Scene) -> None:
@@ -533,6 +541,10 @@ REPLIES = [
     Bad("a member twice", "StatusReply", "duplicate", member_twice),
     Bad("a certificate of no name", "StatusReply", "name", put("expiring[0].name", "a b")),
     Bad("it never expires", "StatusReply", "infinite", put("expiring[0].seconds", math.inf)),
+    Bad("a warning in colour", "StatusReply", "text", put("warnings[0].text", "\x1b[31m")),
+    Bad("a warning of no name", "StatusReply", "name", warning_about_no_name),
+    Bad("an endless warning", "StatusReply", "infinite", put("warnings[0].value", math.inf)),
+    Bad("a crowd of warnings", "StatusReply", "size", crowd_of_warnings),
     Bad("a member of no name", "StatusReply", "name", put("members[0].name", "a b")),
     Bad("a member nowhere", "StatusReply", "address", put("members[0].address", ":1")),
     Bad("a phase in colour", "StatusReply", "text", put("members[0].phase", "\x1b[31m")),

@@ -233,6 +233,7 @@ def _status_reply(scene: Scene) -> wire.StatusReply:
         broken=[wire.BrokenLink(worker=1, peer=4, why="unreachable", since=2, last=5, failures=4)],
         broken_links=1,
         expiring=[wire.ExpiringCertificate(name="worker-4", seconds=-5.0)],
+        warnings=[wire.Warning(key="attempts", members=["worker-4"], value=10, text="10 attempts")],
     )
 
 

@@ -95,12 +95,14 @@ def status_line(status: wire.StatusReply) -> str:
 
 
 def trouble_lines(status: wire.StatusReply) -> list[str]:
-    """Silent workers, broken links and certificates to renew, with names; none: no lines."""
+    """Warnings, silent workers, broken links and certificates to renew; none: no lines."""
     members = {member.worker: member for member in status.members}
     silent = [_silent_line(member) for member in unreachable(status)]
     broken = [_broken_line(link, members) for link in status.broken]
     expiring = [_expiring_line(certificate) for certificate in status.expiring]
+    warnings = [_clean(warning.text) for warning in status.warnings]
     return [
+        *_section("warnings:", warnings, count=len(warnings)),
         *_section("no heartbeat:", silent, count=len(silent)),
         *_section("broken links:", broken, count=max(status.broken_links, len(broken))),
         *_section("certificates to renew:", expiring, count=len(expiring)),

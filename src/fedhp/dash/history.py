@@ -187,6 +187,8 @@ class Membership:
             case "left_aside":
                 who = listed([self.name_of(each) for each in line["workers"]], most=5)
                 yield "retry", f"the round is tried again without {who}"
+            case "warning":
+                yield "warning", str(line["text"])
             case "survey":
                 yield "survey", f"links were timed for {seconds(line['seconds'])}"
             case "certificate":

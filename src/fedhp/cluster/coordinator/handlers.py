@@ -271,6 +271,7 @@ class CoordinatorHandlers:
         broken = state.reachability.broken(round_index=state.round_index)
         reply.broken.extend(broken_links_on_wire(broken))
         reply.broken_links = len(broken)
+        reply.warnings.extend(state.warnings.on_wire())
         for worker in sorted(state.conductor.members):
             member = state.conductor.members[worker]
             status = state.status_of(member)

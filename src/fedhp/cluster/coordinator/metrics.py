@@ -48,6 +48,7 @@ class Snapshot:
     up: Mapping[str, bool] = field(default_factory=dict)  # whether it takes part or soon will
     broken: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # see broken_by_name
     broken_links: int = 0  # also those that `broken` leaves out
+    warnings: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by key and member
     disk_free: float = math.nan  # bytes, where the record is
 
 
@@ -78,6 +79,11 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
         up={member.name: member.status in UP for member in status.members},
         broken=broken_by_name(status),
         broken_links=status.broken_links,
+        warnings={
+            (warning.key, name): warning.value
+            for warning in status.warnings
+            for name in warning.members or [""]
+        },
         disk_free=_free_bytes(state.record.folder),
     )
 
@@ -212,6 +218,14 @@ class Metrics:
         for labels, failures in sorted(now.broken.items()):
             broken.add_metric(labels, failures)
         yield broken
+        warnings = GaugeMetricFamily(
+            "fedhp_warning",
+            "Something unusual that lasts, as in the status.",
+            labels=("key", "member"),
+        )
+        for subject, value in sorted(now.warnings.items()):
+            warnings.add_metric(subject, value)
+        yield warnings
 
     def _link(self, a: str, b: str) -> tuple[str, str]:
         if (a, b) not in self._links:

@@ -37,6 +37,7 @@ from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner
 from fedhp.cluster.coordinator.waiting import WaitingMembers
+from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -163,6 +164,7 @@ class CoordinatorState:
         self._interrupted_phase: Phase | None = None
         self.waiting = WaitingMembers()
         self.reachability = Reachability()
+        self.warnings = Warnings(history)
         self.dial_backs = DialBacks()
         self._changed = asyncio.Event()
         self._gone: tuple[float, list[int]] = (float("-inf"), [])  # as of when, and who

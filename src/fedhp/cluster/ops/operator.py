@@ -423,6 +423,15 @@ def status_json(
             {"name": certificate.name, "seconds": certificate.seconds}
             for certificate in reply.expiring
         ],
+        "warnings": [
+            {
+                "key": warning.key,
+                "members": list(warning.members),
+                "value": _number(warning.value),
+                "text": warning.text,
+            }
+            for warning in reply.warnings
+        ],
     }
 
 

@@ -38,6 +38,8 @@ MAX_DIAL_RESULTS = 64  # in the reply to one test
 MAX_DIAL_TEXT = 300  # characters of why an address was not reached
 MAX_BROKEN_LINKS = 1_000  # that a status names
 MAX_EXPIRING = 100  # certificates that a status names
+MAX_WARNINGS = 100  # that a status has
+MAX_WARNING_MEMBERS = 100  # that one of them names
 MAX_CAUSE = 100  # characters of why a link is broken
 MAX_SURVEYED = 64  # links that one worker may be asked to time before the first round
 DIAL_VERDICTS = frozenset({"reached", "failed", "untested"})
@@ -304,6 +306,14 @@ def check_status_reply(reply: wire.StatusReply) -> None:
     for certificate in reply.expiring:
         check_name(certificate.name, "the name in a certificate")
         check_number(certificate.seconds, "the seconds until a certificate expires")
+    check_length(len(reply.warnings), "warnings", most=MAX_WARNINGS)
+    for warning in reply.warnings:
+        check_text(warning.key, "the key of a warning", most=limits.NAME_LENGTH)
+        check_length(len(warning.members), "members of a warning", most=MAX_WARNING_MEMBERS)
+        for name in warning.members:
+            check_name(name, "a member of a warning")
+        check_number(warning.value, "the value of a warning")
+        check_text(warning.text, "a warning")
 
 
 def check_pull(request: wire.PullRequest) -> None:

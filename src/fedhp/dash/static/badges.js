@@ -13,7 +13,7 @@ const WORKERS = {
 };
 export const EVENTS = {
   join: ["info", "→"], leave: ["dim", "←"], suspect: ["warn", "?"], dead: ["bad", "✕"], back: ["good", "↩"], refusal: ["bad", "⊘"],
-  leader: ["info", "★"], pause: ["warn", "‖"], resume: ["good", "▶"], checkpoint: ["dim", "◆"], away: ["dim", "○"], finished: ["good", "✓"],
+  leader: ["info", "★"], warning: ["warn", "!"], pause: ["warn", "‖"], resume: ["good", "▶"], checkpoint: ["dim", "◆"], away: ["dim", "○"], finished: ["good", "✓"],
   quarantine: ["bad", "⊘"], quarantined: ["bad", "⊘"], "catching up": ["info", "↻"], removed: ["bad", "–"], suspended: ["warn", "‖"], allowed: ["info", "→"], interrupted: ["warn", "‖"], diverged: ["bad", "✕"], drain: ["warn", "←"], stop: ["warn", "■"], start: ["info", "▷"],
 };
 
