@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     LINES = 33  # of a worker, up and down
     JITTER = 34
     CLIENTS = 35  # of a recorded population
+    ATTEMPTS = 36  # who takes part in an attempt, after several that failed
     EPOCHS = 40  # the order of a worker's samples
     AUGMENTATION = 41
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+Pair: TypeAlias = tuple[int, int]  # two workers, the lower one first
 
 
 @dataclass(frozen=True, slots=True)

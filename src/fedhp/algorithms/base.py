@@ -18,6 +18,7 @@ from fedhp.types import (
     BoolArray,
     ChangingTopology,
     IntArray,
+    Pair,
     Plan,
     Reports,
     StepReason,
@@ -98,6 +99,8 @@ class Observation:
     # [N] the steps of training.local_epochs, 0 where a worker's samples are not known; None: it is
     # not set.
     epoch_steps: IntArray | None = None
+    # Links that do not work, the lower worker first; on the network only.
+    avoid: frozenset[Pair] = frozenset()
 
     def fixed_steps(self, steps: int) -> IntArray:
         """[N] so many steps, or the local epochs, of every available worker; 0 of the others."""

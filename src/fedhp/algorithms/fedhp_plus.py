@@ -25,6 +25,7 @@ from fedhp.types import (
     GroupRole,
     IntArray,
     LinkVerdict,
+    Pair,
     Participation,
     Plan,
     Reports,
@@ -120,6 +121,7 @@ class FedHPPlus(Settings):
             held=state.held[fragment],
             since=state.since[fragment],
             last_deadline=state.deadline,
+            avoid=observation.avoid,
         )
         transfer_time = _smoothed(state.transfer_time, group.transfer_time)
         deadline = self._deadline(transfer_time, state.step_time[available])
@@ -158,6 +160,7 @@ class FedHPPlus(Settings):
         held: IntArray,
         since: IntArray,
         last_deadline: float,
+        avoid: frozenset[Pair],
     ) -> _Group:
         """Of the groups of every size, the one with the least time per participant."""
         count = len(order)
@@ -180,6 +183,7 @@ class FedHPPlus(Settings):
                 holders=members[current[members]],
                 since=since,
                 returning=members[~current[members]],
+                avoid=avoid,
             )
             groups.append(_Group(exchange, group_time(exchange, network), added))
         return min(groups, key=lambda group: group.cost(last_deadline))
@@ -192,12 +196,20 @@ class FedHPPlus(Settings):
         holders: IntArray,
         returning: IntArray,
         since: IntArray,
+        avoid: frozenset[Pair],
     ) -> GroupAverage:
         """The tree over those that hold the consensus, with those that return as leaves. The root
-        has taken part for longest: it knows the momentum."""
-        root = int(holders[np.argmin(since[holders])])  # of equals, the one with the fastest link
-        others = holders[holders != root]
-        tree = build_tree(network, root=root, others=others.tolist(), leaves=returning.tolist())
+        has taken part for longest: it knows the momentum. Where links are to be avoided, it is
+        the one of them from which the tree reaches most."""
+        trees = []
+        # Of equals, the one with the fastest link.
+        for root in holders[np.argsort(since[holders], kind="stable")].tolist():
+            others = holders[holders != root].tolist()
+            leaves = returning.tolist()
+            trees.append(build_tree(network, root=root, others=others, leaves=leaves, avoid=avoid))
+            if len(trees[-1].workers) == len(holders) + len(returning):
+                break
+        tree = max(trees, key=lambda each: len(each.workers))
         order = np.argsort(tree.workers)
         participants = tree.workers[order]
         return GroupAverage(

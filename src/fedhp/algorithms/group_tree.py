@@ -7,13 +7,13 @@ link sets the pace, and the pieces need two more of their times per level of the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedhp.timing import INT8_BLOCK, Network, int8_bytes
-from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray
+from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray, Pair
 
 CHUNKS = 128
 INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
@@ -42,15 +42,20 @@ def fastest_first(network: Network, available: BoolArray) -> IntArray:
 
 
 def build_tree(
-    network: Network, *, root: int, others: Sequence[int], leaves: Sequence[int]
+    network: Network,
+    *,
+    root: int,
+    others: Sequence[int],
+    leaves: Sequence[int],
+    avoid: Collection[Pair] = (),
 ) -> Tree:
     """A tree with this root. `others` and `leaves` are in the order of fastest_first; nobody is
-    added below a leaf."""
+    added below a leaf. Over no link in `avoid` (lower worker first): whom the tree cannot reach
+    otherwise is not in it."""
     if network.bandwidth.ndim == 2:
-        return _by_link(network, root, others, leaves)
-    members = [root, *others, *leaves]
-    bandwidth = network.bandwidth[members].tolist()
-    least = min(bandwidth)
+        return _by_link(network, root, others, leaves, avoid=avoid)
+    members, bandwidth = [root], [float(network.bandwidth[root])]
+    least = float(network.bandwidth[[root, *others, *leaves]].min())
     depth, degree, parents = [0], [0], [-1]
 
     def preference(position: int) -> tuple[float, float, int]:
@@ -63,33 +68,65 @@ def build_tree(
         return 1.0, -share, position
 
     places = [preference(0)]
-    for position in range(1, len(members)):
+    for number, worker in enumerate([*others, *leaves]):
+        refused = []
+        while places and _is_avoided(worker, members[places[0][2]], avoid):
+            refused.append(heapq.heappop(places))
+        if not places:
+            places = refused
+            continue
         _, _, above = heapq.heappop(places)
+        for place in refused:
+            heapq.heappush(places, place)
+        position = len(members)
+        members.append(worker)
+        bandwidth.append(float(network.bandwidth[worker]))
         degree[above] += 1
         parents.append(members[above])
         depth.append(depth[above] + 1)
         # The link to its parent counts where links share the bandwidth.
         degree.append(1 if network.sharing else 0)
         heapq.heappush(places, preference(above))
-        if position <= len(others):
+        if number < len(others):
             heapq.heappush(places, preference(position))
     return Tree(np.array(members, dtype=np.int64), np.array(parents, dtype=np.int64))
 
 
-def _by_link(network: Network, root: int, others: Sequence[int], leaves: Sequence[int]) -> Tree:
+def _by_link(
+    network: Network,
+    root: int,
+    others: Sequence[int],
+    leaves: Sequence[int],
+    *,
+    avoid: Collection[Pair],
+) -> Tree:
     """The tree whose slowest link is as fast as possible; leaves hang on their fastest link."""
+    speed = network.bandwidth
+    if avoid:
+        speed, (first, second) = speed.copy(), np.array(sorted(avoid)).T
+        speed[first, second] = speed[second, first] = -np.inf
     inner = np.array([root, *others], dtype=np.int64)
-    speeds = network.bandwidth[np.ix_(inner, inner)].copy()
+    speeds = speed[np.ix_(inner, inner)].copy()
     np.fill_diagonal(speeds, -np.inf)
     order, above = _prim(speeds, 0)
-    workers = [*inner[order].tolist(), *leaves]
+    workers = inner[order].tolist()
     parents = [-1, *inner[above[1:]].tolist()]
-    parents += [int(inner[np.argmax(network.bandwidth[leaf, inner])]) for leaf in leaves]
+    reached = inner[np.sort(order)]
+    for leaf in leaves:
+        fastest = int(reached[np.argmax(speed[leaf, reached])])
+        if speed[leaf, fastest] > -np.inf:
+            workers.append(leaf)
+            parents.append(fastest)
     return Tree(np.array(workers, dtype=np.int64), np.array(parents, dtype=np.int64))
 
 
+def _is_avoided(a: int, b: int, avoid: Collection[Pair]) -> bool:
+    return (min(a, b), max(a, b)) in avoid
+
+
 def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
-    """The order in which a maximum spanning tree grows, and the one above each in that order."""
+    """The order in which a maximum spanning tree grows, and the one above each in that order; as
+    far as there are links, whose speed is not -inf."""
     count = len(speeds)
     best, above = speeds[start].copy(), np.full(count, start)
     best[start] = -np.inf
@@ -98,6 +135,8 @@ def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
     order, parents = [start], [start]
     for _ in range(count - 1):
         chosen = int(np.argmax(np.where(added, -np.inf, best)))
+        if added[chosen] or best[chosen] == -np.inf:
+            break
         added[chosen] = True
         order.append(chosen)
         parents.append(int(above[chosen]))

@@ -76,6 +76,7 @@ class ConductorSettings:
     dead_after: float
     asynchronous: bool = False  # each worker continues from its own model, whatever it is
     groups: bool = False  # each worker continues from the last round in which it was counted
+    hearing: float = 0.0  # s within which every member that is alive gives a sign of life
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Failure:
 
     lost: tuple[int, ...]  # the neighbors in the tree whose part is missing
     late: bool  # it waited for them until the end; else the link broke
+    at: float = 0.0  # when it said so
     diverged: bool = False  # there was an average, and its model is not finite any more
 
 
@@ -205,6 +207,14 @@ class Conductor(Generic[T]):
         self._stop_waiting(running, member.worker)
         return True
 
+    def loses_report(self, name: str, *, incarnation: int) -> bool:
+        """Whether the running attempt waits for a report that a later process of this name does
+        not have. Members of a group are judged with their attempt."""
+        running, member = self.running, self.by_name(name)
+        if running is None or member is None or not incarnation > member.incarnation > 0:
+            return False
+        return member.worker in running.awaited - running.required
+
     def by_name(self, name: str) -> Member | None:
         """The member of this name."""
         return self._by_name.get(name)
@@ -313,6 +323,11 @@ class Conductor(Generic[T]):
 
     # --- attempts --------------------------------------------------------------------------
 
+    @property
+    def tries(self) -> int:
+        """Attempts at the round after the committed one, so far."""
+        return self._tries
+
     def begin(
         self,
         participants: Iterable[int],
@@ -400,7 +415,10 @@ class Conductor(Generic[T]):
         """Whether the group average can no longer take effect for all of its members. Where some
         waited in vain, the others may still say for whom."""
         missing = running.required - running.reports.keys()
-        if any(not failure.late for failure in running.failed.values()):
+        if any(
+            not failure.late and self._has_heard(running, failure, now)
+            for failure in running.failed.values()
+        ):
             return True
         if any(
             worker not in running.awaited or not self._is_alive(worker, now)
@@ -409,6 +427,40 @@ class Conductor(Generic[T]):
             return True
         silent = missing - running.failed.keys()
         return bool(missing) and (now >= running.deadline or not silent)
+
+    def _has_heard(self, running: RunningAttempt[T], failure: Failure, now: float) -> bool:
+        """Whether those that a failure names have given a sign of life since, or had the time to:
+        one that has stopped is the cause, and two that quarrel both are."""
+        return now >= failure.at + self.settings.hearing or not self._unheard(running, failure)
+
+    def _unheard(self, running: RunningAttempt[T], failure: Failure) -> set[int]:
+        return {
+            worker
+            for worker in failure.lost
+            if worker in running.awaited and self.members[worker].seen <= failure.at
+        }
+
+    def absent(self, now: float) -> set[int]:
+        """Members of the group that owe a word: they began again, are silent, gave no sign of
+        life since another one said that their part is missing, or said nothing until the end."""
+        running = self.running
+        if running is None:
+            return set()
+        owed = running.required - running.reports.keys() - running.failed.keys()
+        gone = {
+            worker
+            for worker in owed
+            if worker not in running.awaited or not self._is_alive(worker, now)
+        }
+        unheard = {
+            worker
+            for failure in running.failed.values()
+            if now >= failure.at + self.settings.hearing
+            for worker in self._unheard(running, failure)
+        }
+        # Where most said nothing until the end, the cause is not one of them.
+        over = now >= running.deadline and 2 * len(owed) <= len(running.required)
+        return gone | unheard | (owed if over else set())
 
     def seal(self) -> dict[int, T]:
         """No further report counts; returns those that are going to be committed."""

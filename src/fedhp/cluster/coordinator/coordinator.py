@@ -20,6 +20,7 @@ import numpy as np
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
+from fedhp.cluster.coordinator.deadlines import attempt_pause
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
@@ -55,6 +56,7 @@ from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
 CHECK_SECONDS = 0.1  # between two checks which workers are silent
+BEATS_TO_HEAR = 1.5  # heartbeats within which a member that is alive has sent one
 RETRY_SECONDS = 1.0  # between two tries to write or commit
 ROUND_BYTES = 1_000_000  # that a round may need on the disk, in addition to the committed state
 WRITE_TRIES = 5  # that may fail although there is space: the disk is broken, not full
@@ -177,6 +179,7 @@ class Coordinator:
             dead_after=experiment.cluster.dead_after,
             asynchronous=asynchronous,
             groups=averages_in_groups(experiment),
+            hearing=BEATS_TO_HEAR * experiment.cluster.beat,
         )
         conductor: Conductor[wire.RoundReport] = Conductor(
             settings, epoch=epoch, committed=committed.attempt
@@ -330,7 +333,8 @@ class CoordinatorRoundLoop:
 
     async def _round(self) -> None:
         """One attempt at the next round."""
-        participants = await self._gather()
+        await self._hold_back()
+        participants = self.state.chosen(await self._gather())
         if self.state.stopping:
             return
         planner = self.state.planner
@@ -362,10 +366,20 @@ class CoordinatorRoundLoop:
         reach("coordinator.ordering", coming)
         state.waiting.wake_all()
         reach("coordinator.gathering", coming)
-        while len(planner.ended) < max(1, len(state.alive())) and not state.stopping:
+        while not planner.is_complete([member.worker for member in state.alive()]):
+            if state.stopping:
+                break
             await self._wait()
+        state.judge_turns()
         record = planner.finish(round_index=coming, seconds=time.monotonic() - started)
         await self._commit_round(record, attempt, reported=[])
+
+    async def _hold_back(self) -> None:
+        """Attempts at one round follow each other more and more slowly."""
+        until = time.monotonic() + attempt_pause(self.state.conductor.tries)
+        while (left := until - time.monotonic()) > 0 and not self.state.stopping:
+            self.state.supervise()
+            await self.state.wait_for_change(min(left, CHECK_SECONDS))
 
     async def _wait(self) -> None:
         """Until something changes, or it is time for another look."""
@@ -450,6 +464,8 @@ class CoordinatorRoundLoop:
             self.state.step_times(),
             restarted=restarted,
             epoch_steps=self.state.epoch_steps(),
+            avoid=self.state.avoided_links(),
+            grouped=not self.state.goes_without_group(),
         )
 
     def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 
+from fedhp.cluster.coordinator.outliers import STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import ClusterConfig
 
@@ -18,6 +19,7 @@ LONGEST_DEADLINE = 86_400.0  # s, whatever was measured
 PACE_FACTOR = 5.0  # the slowest that is planned for, in multiples of the median
 SLOW_SECONDS = 1.0  # a member that reports within this time is never slow
 ROUNDS_KEPT = 5  # whose times are remembered
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # s between two attempts at one round
 CLOCK_RATIO, CLOCK_SLACK = 1.1, 0.25  # how far clocks, and the ends of an interval, may differ
 # Reasons of a lost link for which the reader waited until the end of the exchange.
 WITHHELD = ("deadline", "refused: patience")
@@ -65,6 +67,18 @@ class RoundDeadlines:
         limit = self._cluster.patience * PACE_FACTOR * median(arrivals.values())
         limit = max(limit, SLOW_SECONDS)
         return {worker for worker, seconds in arrivals.items() if seconds > limit}
+
+
+def attempt_pause(tries: int) -> float:
+    """Seconds between an attempt that failed and the next one, after so many at this round."""
+    return min(FIRST_PAUSE * 2.0 ** (tries - 1), LONGEST_PAUSE) if tries else 0.0
+
+
+def shortest_turn(steps: int, step_times: Iterable[float]) -> float:
+    """Seconds that so many steps take on the fastest machine that there may be. step_times: of
+    all members; with fewer than three, nobody knows which one is usual."""
+    known = [seconds for seconds in step_times if seconds > 0]  # NaN: not measured
+    return steps * median(known) / STEP_TIME_FACTOR if len(known) >= 3 else 0.0
 
 
 def withholding_members(

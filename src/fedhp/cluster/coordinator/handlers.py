@@ -206,6 +206,7 @@ class CoordinatorHandlers:
             barred=self.state.barred,
             without_tickets=self.state.without_tickets,
             readmitted=self.state.readmitted,
+            pardoned=self.state.pardoned,
             token=self.state.token,
         )
 

@@ -7,13 +7,16 @@ what lasts is shown by `fedhp cluster status` and the metrics.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.call_limits import LogThrottle
 from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
+from fedhp.types import Pair
 
 LOG = logging.getLogger("fedhp.coordinator")
 RECENT_ROUNDS = 100  # without another try, until a broken link is no longer shown
@@ -27,6 +30,7 @@ NOT_BROKEN = frozenset(
         *(f"refused: {word}" for word in ("attempt", "epoch", "stand", "starting", "probes")),
     }
 )
+QUARANTINED = "refused: quarantined"
 SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
 
 
@@ -40,6 +44,7 @@ class LinkFailure:
     since: int  # round of the first failure
     last: int  # round of the last one
     failures: int = 1
+    at: float = 0.0  # when it failed last, by time.monotonic()
 
 
 class Reachability:
@@ -61,6 +66,14 @@ class Reachability:
         for ends in old:
             del self._broken[ends]
         return [self._broken[ends] for ends in sorted(self._broken)]
+
+    def refused(self, *, round_index: int, now: float) -> frozenset[Pair]:
+        """Links that no plan should use: one end has the other in quarantine."""
+        return frozenset(
+            (min(link.worker, link.peer), max(link.worker, link.peer))
+            for link in (self.broken(round_index=round_index) if self._broken else ())
+            if link.why == QUARANTINED and now - link.at < limits.PEER_QUARANTINE_SECONDS
+        )
 
     def tried(
         self,
@@ -129,9 +142,13 @@ class Reachability:
         before = self._broken.get(ends)
         if before is not None:
             failures = before.failures + 1
-            self._broken[ends] = replace(before, why=why, last=round_index, failures=failures)
+            self._broken[ends] = replace(
+                before, why=why, last=round_index, failures=failures, at=time.monotonic()
+            )
             return
-        self._broken[ends] = LinkFailure(*ends, why, since=round_index, last=round_index)
+        self._broken[ends] = LinkFailure(
+            *ends, why, since=round_index, last=round_index, at=time.monotonic()
+        )
         peer = members.get(link.worker)
         self._log(
             logging.WARNING,

@@ -41,13 +41,16 @@ from fedhp.types import (
     BoolArray,
     FloatArray,
     GroupAverage,
+    GroupRole,
     IntArray,
     NeighborMixing,
+    Pair,
     PeerScoring,
     Plan,
     Reports,
     RoundRecord,
     Timing,
+    Topology,
     WeightedMixing,
 )
 
@@ -106,10 +109,13 @@ class RoundPlanner:
         *,
         restarted: Sequence[int] = (),
         epoch_steps: IntArray | None = None,
+        avoid: frozenset[Pair] = frozenset(),
+        grouped: bool = True,
     ) -> PlannedRound:
         """The next round for the present workers, [N]; step_time [N] is their last one, and
         epoch_steps [N] what their local epochs take, where the experiment has them.
-        restarted: workers that begin again with the initial model, in a run of group averages."""
+        restarted: workers that begin again with the initial model, in a run of group averages.
+        avoid: links that do not work. Not grouped: nothing is averaged, everyone only trains."""
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
         observation = Observation(
@@ -125,21 +131,26 @@ class RoundPlanner:
             topology=self.stage.federation.topology_at(round_index),
             changing=self.stage.federation.changing is not None,
             epoch_steps=epoch_steps,
+            avoid=avoid,
         )
         reports = self.reports or first_reports(self.step_time)
         state = self.state
         if restarted:
             assert isinstance(self.algorithm, Restartable)
             state = self.algorithm.restart(state, np.isin(np.arange(self.workers), restarted))
+        before = state
         state, plan = next_plan(
             self.algorithm,
-            state,
+            before,
             observation=observation,
             reports=self._with_step_times(reports, present),
         )
         exchange = self.stage.experiment.exchange
         least = exchange.min_peers(self.workers, present=int(present.sum()))
-        plan = with_min_peers(_ensure_connected(plan, observation), observation, least=least)
+        plan = _ensure_connected(_without_links(plan, avoid), observation)
+        plan = with_min_peers(plan, observation, least=least)
+        if isinstance(plan.exchange, GroupAverage) and not grouped:
+            state, plan = before, _without_group(plan)  # to the algorithm, nothing happened
         if plan.local_steps is not None:
             steps = plan.local_steps
         else:
@@ -383,6 +394,44 @@ def all_sources(plan: Plan) -> list[list[int]]:
     return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
 
 
+def _without_links(plan: Plan, avoid: frozenset[Pair]) -> Plan:
+    """The plan without links between neighbors that do not work; trees have none of them."""
+    exchange = plan.exchange
+    if not isinstance(exchange, NeighborMixing) or not avoid:
+        return plan
+    topology = exchange.topology
+    kept = np.array([(a, b) not in avoid for a, b in topology.links.tolist()], dtype=np.bool_)
+    weights = None if topology.weights is None else topology.weights[kept]
+    topology = Topology(topology.workers, topology.links[kept], weights)
+    return replace(plan, exchange=replace(exchange, topology=topology))
+
+
+def _without_group(plan: Plan) -> Plan:
+    """The same round in which nobody averages."""
+    exchange, decision = plan.exchange, plan.decision
+    assert isinstance(exchange, GroupAverage)
+    nobody = np.empty(0, dtype=np.int64)
+    group = replace(
+        exchange, participants=nobody, parents=nobody, returning=nobody.astype(np.bool_)
+    )
+    participation = decision.participation
+    if participation is not None:
+        roles = tuple(
+            role if role is GroupRole.AWAY else GroupRole.LEFT_OUT for role in participation.roles
+        )
+        returning = np.zeros_like(participation.returning)
+        participation = replace(participation, roles=roles, returning=returning, root=-1)
+    decision = replace(
+        decision,
+        links=np.empty((0, 2), dtype=np.int64),
+        verdicts=nobody,
+        link_time=np.empty(0),
+        facts={**decision.facts, "participants": 0.0, "planned_transfer_time": 0.0},
+        participation=participation,
+    )
+    return replace(plan, exchange=group, decision=decision)
+
+
 def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
     """The plan with links added until the present workers are connected: a base topology may
     fall apart when machines are missing. One that changes is connected over rounds only."""
@@ -398,6 +447,8 @@ def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
         inside, outside = present[labels == labels[0]], present[labels != labels[0]]
         pairs = np.stack([np.repeat(inside, len(outside)), np.tile(outside, len(inside))], axis=1)
         pairs.sort(axis=1)
+        works = [(a, b) not in observation.avoid for a, b in pairs.tolist()]
+        pairs = pairs[works] if any(works) else pairs
         fastest = pairs[observation.network.link_time(pairs).argmin()]
         added = (int(fastest[0]), int(fastest[1]))
         topology = topology_from(topology.workers, [*topology.links.tolist(), added])

@@ -21,13 +21,16 @@ from fedhp import __version__
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
 from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.blame import Blame
 from fedhp.cluster.coordinator.checkpoints import Checkpoint, Checkpoints
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
 from fedhp.cluster.coordinator.deadlines import (
+    PACE_FACTOR,
     WITHHELD,
     RoundDeadlines,
     limit_times,
+    shortest_turn,
     withholding_members,
 )
 from fedhp.cluster.coordinator.dial_back import DialBacks
@@ -38,7 +41,7 @@ from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner
+from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner, usual_turns
 from fedhp.cluster.coordinator.waiting import WaitingMembers
 from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History
@@ -55,12 +58,14 @@ from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
 from fedhp.engine.context import epoch_steps_of, planning_context
 from fedhp.engine.until import StopCondition
+from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     Exchange,
     FloatArray,
     GroupAverage,
     IntArray,
     NeighborMixing,
+    Pair,
     WeightedMixing,
 )
 
@@ -70,6 +75,10 @@ CATCH_UP_SECONDS = 1.5  # the least time that an attempt waits for it
 STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
 ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
 GONE_SECONDS = 0.1  # that the list of absent workers may be old
+WHOLE_TRIES, HALF_TRIES = 3, 3  # attempts with all, then with a half; then without a group
+ATTEMPTS_TO_WARN = 10  # of one round, until an operator is warned
+# Keys of warnings.
+ATTEMPTS, PUT_ASIDE, MANY_TURNS = "attempts", "put_aside", "many_turns"
 NOT_ALLOWED = "it is no longer on the allow-list"
 BY_OPERATOR = "the operator removed it"
 LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
@@ -153,11 +162,13 @@ class CoordinatorState:
         self._return: Checkpoint | None = None  # to which everyone goes back with the next commit
         self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
-        # Workers that lost a group average: in which round, by which process, and when.
-        self._left_aside: dict[int, tuple[int, int, float]] = {}
+        self._blame = Blame()
+        # Workers that lost a group average: in which round, and when.
+        self._left_aside: dict[int, tuple[int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
         self.bindings = bindings or NameBindings()
         self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name
+        self.pardoned: dict[str, int] = {}  # how often the operator let a name in again
         self._replaceable: set[str] = set()  # names whose next process need not be a later one
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
         self.allowed = allowed or AllowList(None)
@@ -325,39 +336,57 @@ class CoordinatorState:
         return bool(disputed)
 
     def _leave_aside(self) -> None:
-        """The round is tried again without those whose part of the average did not come: of those
-        that their neighbors name, the ones that say nothing themselves."""
+        """The round is tried again without the members that are taken for the cause."""
         running, conductor = self.conductor.running, self.conductor
         assert running is not None
-        named = {worker for failure in running.failed.values() for worker in failure.lost}
-        silent = named - running.reports.keys() - running.failed.keys()
-        broken = {
-            worker
-            for failure in running.failed.values()
-            if not failure.late
-            for worker in failure.lost
-        }
-        left = silent or broken
-        for worker in left & conductor.members.keys():
-            member, coming = conductor.members[worker], self.round_index + 1
-            self._left_aside[worker] = coming, member.incarnation, time.monotonic()
-        if left:
-            self.history.note("left_aside", {"workers": sorted(left)})
+        now, coming = time.monotonic(), self.round_index + 1
+        guilty = self._blame.judge(
+            running.failed,
+            absent=conductor.absent(now),
+            misses={worker: member.misses for worker, member in conductor.members.items()},
+            round_index=coming,
+        )
+        for worker in guilty & conductor.members.keys():
+            self._left_aside[worker] = coming, now
+        if guilty:
+            self.history.note("left_aside", {"workers": sorted(guilty)})
 
     def left_aside(self) -> list[int]:
         """Workers without which the next round is tried: they lost an average in this round, or
         in an earlier one and gave no sign of life since. Who did has kept the others waiting."""
-        for worker, (round_index, incarnation, when) in list(self._left_aside.items()):
+        for worker, (round_index, when) in list(self._left_aside.items()):
             member = self.conductor.members[worker]
             if round_index <= self.round_index and member.seen > when:
-                del self._left_aside[worker]
-                if member.incarnation == incarnation:
-                    self._suspend(member, "its part of a group average did not come")
+                self._end_left_aside(member)
         return sorted(self._left_aside)
 
     def end_left_aside(self) -> None:
         """Without them there are too few."""
-        self._left_aside = {}
+        for worker in list(self._left_aside):
+            self._end_left_aside(self.conductor.members[worker])
+
+    def _end_left_aside(self, member: Member) -> None:
+        del self._left_aside[member.worker]
+        self._suspend(member, "group averages failed because of it")
+
+    def avoided_links(self) -> frozenset[Pair]:
+        """Links that no plan should use: one end refuses the other, or they spoiled averages."""
+        refused = self.reachability.refused(round_index=self.round_index, now=time.monotonic())
+        return refused | self._blame.avoided(self.round_index + 1)
+
+    def chosen(self, ready: list[int]) -> list[int]:
+        """Those of the ready workers that are to take part in the next attempt: all, or a random
+        half after some attempts in which group averages failed."""
+        tries, count = self.conductor.tries, len(ready)
+        least = max(-(-count // 2), self.experiment.cluster.min_workers)
+        if not self.conductor.settings.groups or tries < WHOLE_TRIES or self.goes_without_group():
+            return ready
+        rng = generator(self.experiment.seed, Purpose.ATTEMPTS, self.round_index + 1, tries)
+        return sorted(rng.permutation(ready)[:least].tolist())
+
+    def goes_without_group(self) -> bool:
+        """Whether the next attempt averages nothing, since too many averages failed in a row."""
+        return self.conductor.tries >= WHOLE_TRIES + HALF_TRIES
 
     def late_report(self, member: Member, report: wire.RoundReport) -> None:
         """A report that does not count any more: the member may still hold a model of the round,
@@ -437,17 +466,18 @@ class CoordinatorState:
         """A worker joins, for the first time or again; Refused if it cannot."""
         self._check_release(request.fedhp)
         self._replace_process(name, request.envelope.incarnation)
+        incarnation = request.envelope.incarnation
+        restarted = self.conductor.loses_report(name, incarnation=incarnation)
         member = self.conductor.join(
             name,
             request.address,
-            incarnation=request.envelope.incarnation,
+            incarnation=incarnation,
             models=tuple(map(Attempt.from_wire, request.stands)),
             # A new process is not ready before it has timed a step.
             step_time=request.step_time if request.step_time > 0 else float("nan"),
             now=time.monotonic(),
         )
         self.reachability.forget(member.worker)
-        self._left_aside.pop(member.worker, None)
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
@@ -459,6 +489,8 @@ class CoordinatorState:
         self._note_samples(member, request.samples)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
+        if restarted:
+            self._suspend(member, "it joined again during a round")
         if request.fedhp != __version__:
             LOG.warning("%s has fedhp %s, not %s: update it", name, request.fedhp, __version__)
         self.notify()
@@ -610,9 +642,11 @@ class CoordinatorState:
     def _average_failed(self, member: Member, attempt: Attempt, report: wire.RoundReport) -> None:
         """A member of the group has no average; the attempt cannot be committed."""
         lost = {link.worker: link.lost for link in report.links if link.lost}
-        late = all(why == "deadline" for why in lost.values())
-        named = tuple(worker for worker, why in lost.items() if why != "refused: attempt")
-        self._fail(member, attempt, Failure(named, late, diverged=report.diverged))
+        # Of those whose model diverged it counts how many they are: all of them are waited for.
+        waits = bool(lost) or report.diverged
+        late = waits and all(why == "deadline" for why in lost.values())
+        failure = Failure(tuple(lost), late, time.monotonic(), diverged=report.diverged)
+        self._fail(member, attempt, failure)
         facts = {**attempt.to_facts(), "worker": member.worker, "lost": sorted(lost)}
         self.history.note("failed", {**facts, "why": report.failed})
         if isinstance(self.planner, RoundPlanner):
@@ -700,6 +734,11 @@ class CoordinatorState:
     def allow(self, member: Member) -> None:
         """A member may join, send and take part again, also from another machine."""
         self.guard.pardon(member.name)
+        self.pardoned[member.name] = self.pardoned.get(member.name, 0) + 1
+        self.reachability.forget(member.worker)
+        self._blame.forgive(member.worker)
+        self._left_aside.pop(member.worker, None)
+        self.warnings.end(PUT_ASIDE, members=(member.name,))
         self.bindings.reopen(member.name)
         self._expect_another_process(member.name)
         self.conductor.readmit(member)
@@ -897,7 +936,7 @@ class CoordinatorState:
         """Too few reported in time, or the run is to stop and not all did. Returns whether
         everyone goes back to an earlier round, which has to be committed."""
         running, returns = self.conductor.running, self.checkpoints.returns
-        if running is not None and running.required:
+        if running is not None and running.required and not self.stopping:
             diverged = [each for each in running.failed.values() if each.diverged]
             if 2 * len(diverged) > len(running.required):
                 self._go_back(attempt, "the models of most workers diverged")
@@ -906,6 +945,7 @@ class CoordinatorState:
                 self._leave_aside()
         else:
             self._judge_members({})
+        self._warn_of_attempts()
         self.work_orders, self._own = {}, {}
         self.history.note("gave_up", attempt.to_facts())
         if self.stopping:
@@ -916,6 +956,13 @@ class CoordinatorState:
             LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self.conductor.give_up()
         return self.checkpoints.returns > returns
+
+    def _warn_of_attempts(self) -> None:
+        """An operator should look at a round that does not come to an end."""
+        tries, coming = self.conductor.tries, self.round_index + 1
+        if tries >= ATTEMPTS_TO_WARN:
+            text = f"round {coming} was tried {tries} times: see the log for the reasons"
+            self.warnings.set(ATTEMPTS, value=tries, text=text)
 
     def seal_attempt(self, *, seconds: float) -> dict[int, wire.RoundReport]:
         """No further report counts; returns those that are going to be committed."""
@@ -949,7 +996,7 @@ class CoordinatorState:
         for worker in reports.keys() - guilty.keys():
             member = conductor.members[worker]
             if worker not in slow:
-                conductor.punctual(member)
+                self._was_punctual(member)
             elif conductor.slow(member):
                 guilty[worker] = "it is far slower than the others"
         for worker, why in guilty.items():
@@ -962,6 +1009,19 @@ class CoordinatorState:
             facts = {"worker": member.worker, "rounds": rounds, "why": why}
             self.history.note("suspended", facts)
             LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
+            times = "once" if member.misses == 2 else f"{member.misses - 1} times"
+            self.warnings.set(
+                PUT_ASIDE,
+                members=(member.name,),
+                value=member.misses,
+                text=f"{member.name} was put aside {times}, last for {rounds} rounds: {why}",
+            )
+
+    def _was_punctual(self, member: Member) -> None:
+        """It did its part in time; after many such rounds a miss is forgiven."""
+        self.conductor.punctual(member)
+        if member.misses < 2:
+            self.warnings.end(PUT_ASIDE, members=(member.name,))
 
     def attempt_committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
@@ -974,6 +1034,7 @@ class CoordinatorState:
         self.versions, self._own = self._versions_after(attempt), {}
         self._return = None
         self.conductor.commit()
+        self.warnings.end(ATTEMPTS)
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
 
     def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
@@ -1004,6 +1065,7 @@ class CoordinatorState:
                 round_index=round_index,
                 present=np.isin(np.arange(self.experiment.workers), alive),
                 epoch_steps=self.epoch_steps(),
+                avoid=self.avoided_links(),
             )
             self.turns[member.worker] = turn
         partner = turn.action.partner
@@ -1016,9 +1078,31 @@ class CoordinatorState:
             raise Refused("attempt", f"turn {report.turn} is over or was never given")
         assert isinstance(self.planner, TurnPlanner)
         del self.turns[member.worker]
-        self._ordered.pop(member.worker, None)
+        ordered, steps = self._ordered.pop(member.worker, (float("-inf"), 0))
+        times = [other.step_time for other in self.conductor.members.values()]
+        if time.monotonic() - ordered < shortest_turn(steps, times):
+            self._suspend(member, "its turns are shorter than is possible")
+            return
         self.planner.end_turn(turn, report)
+        self._was_punctual(member)
         self._judge_partner(member, report)
+
+    def judge_turns(self) -> None:
+        """At the end of a round: far more turns than others have count no more than theirs, but
+        an operator should know."""
+        assert isinstance(self.planner, TurnPlanner)
+        turns = self.planner.turns_by_worker()
+        usual = usual_turns(turns, [member.worker for member in self.alive()])
+        for worker, member in self.conductor.members.items():
+            own = turns[worker]
+            if own > PACE_FACTOR * max(1, usual):
+                text = (
+                    f"{member.name} ended {own} turns in one round, the member in the middle "
+                    f"{usual}: only so many of each member count"
+                )
+                self.warnings.set(MANY_TURNS, members=(member.name,), value=own, text=text)
+            else:
+                self.warnings.end(MANY_TURNS, members=(member.name,))
 
     def _judge_partner(self, member: Member, report: wire.RoundReport) -> None:
         """A partner that two members waited for in vain, since its last swap, is put aside."""

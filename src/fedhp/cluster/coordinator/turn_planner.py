@@ -1,11 +1,15 @@
 """Plans the turns of an asynchronous algorithm (AD-PSGD), the counterpart of round_planner.py.
 
-A worker that is free gets its next turn; N turns that ended make a round.
+A worker that is free gets its next turn; N turns that ended make a round, of each worker no more
+than the one in the middle had.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,16 @@ from fedhp.engine.events import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
-from fedhp.types import Action, BoolArray, Decision, IntArray, LinkVerdict, RoundRecord, Timing
+from fedhp.types import (
+    Action,
+    BoolArray,
+    Decision,
+    IntArray,
+    LinkVerdict,
+    Pair,
+    RoundRecord,
+    Timing,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,11 @@ class TurnOrder:
     round_index: int  # when it was given; it may end in a later one
     action: Action
     learning_rate: float
+
+
+def usual_turns(turns: Mapping[int, int], alive: Collection[int]) -> int:
+    """How many the member in the middle has ended."""
+    return median_high(turns.get(worker, 0) for worker in alive) if alive else 0
 
 
 class TurnPlanner:
@@ -62,9 +80,12 @@ class TurnPlanner:
         round_index: int,
         present: BoolArray,
         epoch_steps: IntArray | None = None,
+        avoid: frozenset[Pair] = frozenset(),
     ) -> TurnOrder:
         """The next turn of a free worker; present [N] says who else is alive, epoch_steps [N] what
-        the local epochs take."""
+        the local epochs take. avoid: links that do not work: it gets no such partner."""
+        cut_off = [peer for link in avoid if worker in link for peer in link if peer != worker]
+        present = present & ~np.isin(np.arange(self.workers), cut_off)
         self.turn[worker] += 1
         number = int(self.turn[worker])
         rate = rate_at(self.stage, round_index, self.clock)
@@ -78,6 +99,7 @@ class TurnPlanner:
             topology=self.stage.federation.topology_at(round_index),
             changing=self.stage.federation.changing is not None,
             epoch_steps=epoch_steps,
+            avoid=avoid,
         )
         self.state, action = next_action(
             self.algorithm, self.state, worker, observation=observation, turn=number
@@ -96,6 +118,17 @@ class TurnPlanner:
                     seconds=link.seconds,
                     round_index=int(self.turn[turn.worker]),
                 )
+
+    def turns_by_worker(self) -> Counter[int]:
+        """How many turns of each have ended since the last round."""
+        return Counter(turn.worker for turn, _ in self.ended)
+
+    def is_complete(self, alive: Collection[int]) -> bool:
+        """Whether as many turns have ended as there are members. Of each count as many as of the
+        member in the middle at most: nobody can use up the rounds of the others."""
+        turns = self.turns_by_worker()
+        most = max(1, usual_turns(turns, alive))
+        return sum(min(count, most) for count in turns.values()) >= max(1, len(alive))
 
     def finish(self, *, round_index: int, seconds: float) -> RoundRecord:
         """The record of the turns that ended since the last round."""

@@ -40,7 +40,7 @@ BAD_REASONS = frozenset(
 
 WORKER_ROLE, OPERATOR_ROLE = "worker", "operator"  # those that call others
 
-STRIKE_SECONDS = 3600.0  # until a strike is forgotten; a quarantine stays
+STRIKE_SECONDS = 3600.0  # until a strike is forgotten
 _SEEN_MASK = (1 << limits.SEQUENCE_WINDOW) - 1
 
 
@@ -133,6 +133,11 @@ class _Sender:
     strikes: deque[float] = field(default_factory=lambda: deque(maxlen=limits.STRIKES))
     quarantined: bool = False
 
+    def pardon(self) -> None:
+        """It begins again without strikes."""
+        self.quarantined = False
+        self.strikes.clear()
+
     def take(self, incarnation: int, sequence: int) -> None:
         """Mark one message as seen, or raise Refused."""
         if incarnation < self.incarnation:
@@ -162,6 +167,7 @@ class Guard:
 
     run is None until this process knows its run. epoch is that of the coordinator that a worker
     follows, or of this coordinator itself; token is that of its leadership, empty if not known.
+    quarantine is how many seconds one lasts after the last strike; None: until it is pardoned.
     """
 
     def __init__(
@@ -169,9 +175,11 @@ class Guard:
         *,
         run: str | None,
         epoch: int = 0,
+        quarantine: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run
+        self._quarantine = quarantine
         self.epoch = epoch
         self.token = b""
         self._clock = clock
@@ -198,7 +206,7 @@ class Guard:
             sender = self._senders.get(peer)
             if sender is None:
                 sender = self._senders[peer] = _Sender()
-            if sender.quarantined:
+            if self._in_quarantine(sender):
                 raise Refused(
                     "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
                 )
@@ -245,7 +253,7 @@ class Guard:
             sender = self._senders.get(peer)
             self._counts["" if sender is None else peer, reason] += 1
             if sender is None or reason not in BAD_REASONS:
-                return sender is not None and sender.quarantined
+                return sender is not None and self._in_quarantine(sender)
             now = self._clock()
             sender.strikes.append(now)
             recent = sum(now - strike < STRIKE_SECONDS for strike in sender.strikes)
@@ -257,15 +265,14 @@ class Guard:
         """Whether everything from this name is refused."""
         with self._lock:
             sender = self._senders.get(peer)
-            return sender is not None and sender.quarantined
+            return sender is not None and self._in_quarantine(sender)
 
     def pardon(self, peer: str) -> None:
         """End a quarantine; messages that were seen before are still refused as replays."""
         with self._lock:
             sender = self._senders.get(peer)
             if sender is not None:
-                sender.quarantined = False
-                sender.strikes.clear()
+                sender.pardon()
 
     def restart(self, peer: str) -> None:
         """Expect another process of this name, whatever its clock says; strikes stay."""
@@ -289,7 +296,16 @@ class Guard:
     def quarantined(self) -> frozenset[str]:
         """All names in quarantine."""
         with self._lock:
-            return frozenset(name for name, sender in self._senders.items() if sender.quarantined)
+            return frozenset(
+                name for name, sender in self._senders.items() if self._in_quarantine(sender)
+            )
+
+    def _in_quarantine(self, sender: _Sender) -> bool:
+        """Whether everything of it is refused; a quarantine that has lasted long enough ends."""
+        limit = self._quarantine
+        if sender.quarantined and limit is not None and self._clock() - sender.strikes[-1] >= limit:
+            sender.pardon()
+        return sender.quarantined
 
     def _check_run(self, run: str, *, without_run: bool) -> None:
         if not run and without_run:

@@ -17,6 +17,7 @@ MAX_LINKS = 10_000  # in one report
 MODEL_VERSIONS = 8  # that a worker may name as its own
 SEQUENCE_WINDOW = 4096  # how far out of order the messages of one sender may arrive
 STRIKES = 5  # bad messages of one sender until it is in quarantine
+PEER_QUARANTINE_SECONDS = 600.0  # that one lasts between workers; at a coordinator until `allow`
 
 JOIN_SECONDS = 20.0  # until Join must be answered
 POLL_SECONDS = 10.0  # how long Next waits for an order

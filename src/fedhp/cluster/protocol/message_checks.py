@@ -265,7 +265,8 @@ def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     for name in reply.without_tickets:
         check_name(name, "a name without tickets")
     check_length(len(reply.readmitted), "readmitted", most=limits.MAX_WORKERS)
-    for name in reply.readmitted:
+    check_length(len(reply.pardoned), "pardoned", most=limits.MAX_WORKERS)
+    for name in (*reply.readmitted, *reply.pardoned):
         check_name(name, "a name that was let in again")
     check_length(len(reply.dial), "addresses to try", most=MAX_DIALS)
     for target in reply.dial:

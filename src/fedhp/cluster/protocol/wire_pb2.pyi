@@ -373,8 +373,15 @@ class BeatRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ..., dialed: _Optional[_Iterable[_Union[DialResult, _Mapping]]] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets", "readmitted", "dial")
+    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets", "readmitted", "dial", "pardoned")
     class ReadmittedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PardonedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +398,7 @@ class BeatReply(_message.Message):
     WITHOUT_TICKETS_FIELD_NUMBER: _ClassVar[int]
     READMITTED_FIELD_NUMBER: _ClassVar[int]
     DIAL_FIELD_NUMBER: _ClassVar[int]
+    PARDONED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     attempt: int
@@ -401,7 +409,8 @@ class BeatReply(_message.Message):
     without_tickets: _containers.RepeatedScalarFieldContainer[str]
     readmitted: _containers.ScalarMap[str, int]
     dial: _containers.RepeatedCompositeFieldContainer[DialTarget]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ...) -> None: ...
+    pardoned: _containers.ScalarMap[str, int]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ..., pardoned: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DialTarget(_message.Message):
     __slots__ = ("test", "name", "address")

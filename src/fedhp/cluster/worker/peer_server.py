@@ -179,8 +179,8 @@ class PeerService(PeerServicer):
             peer = caller.name
             async with asyncio.timeout(limits.CHUNK_SECONDS):
                 first = await anext(aiter(chunks), None)
-            if first is None:
-                raise Refused("missing", "the stream is empty")
+            if first is None:  # its caller has given up meanwhile
+                raise NotAvailable("attempt", "the stream ended before its first chunk")
             self._admit(first.envelope, caller, "Swap")
             check_first_chunk(first)
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
@@ -215,8 +215,8 @@ class PeerService(PeerServicer):
             source = aiter(chunks)
             async with asyncio.timeout(limits.CHUNK_SECONDS):
                 first = await anext(source, None)
-            if first is None:
-                raise Refused("missing", "the stream is empty")
+            if first is None:  # its caller has given up meanwhile
+                raise NotAvailable("attempt", "the stream ended before its first chunk")
             self._admit(first.envelope, caller, "Average")
             check_first_chunk(first, encodings=GROUP_STREAMS)
             purpose = (TicketPurpose.AVERAGE, INITIAL)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedhp.cluster import failpoints
 from fedhp.cluster.history import History
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.call_limits import LogThrottle
@@ -39,11 +40,12 @@ class WorkerSession:
         self.name = identity.name
         self.history = history
         self.envelopes = Envelopes(identity.name, after=after)
-        self.guard = Guard(run=None)
+        self.guard = Guard(run=None, quarantine=limits.PEER_QUARANTINE_SECONDS)
         self.leader = FollowedLeader(folder)
         self.tickets = TicketChecker()
         self._log_throttle = LogThrottle()
         self._readmitted: dict[str, tuple[int, int]] = {}  # epoch and count, by name
+        self._pardoned: dict[str, tuple[int, int]] = {}  # likewise
         self.worker = -1
         self.workers = 0  # in the experiment, once it is known
         self.phase = "joining"
@@ -76,12 +78,13 @@ class WorkerSession:
         self.guard.token = self.leader.token
         self.tickets.key = reply.key
 
-    def readmit(self, counts: Mapping[str, int], *, epoch: int) -> None:
-        """Names that belong to another process now, as the coordinator counts them."""
-        for name, count in counts.items():
-            if self._readmitted.get(name) != (epoch, count):
-                self._readmitted[name] = (epoch, count)
-                self.guard.restart(name)
+    def heard(self, reply: wire.BeatReply) -> None:
+        """What a heartbeat says of other names, as the coordinator counts it: they belong to
+        another process now, or the operator let them in again."""
+        for name in _changed(self._readmitted, reply.readmitted, epoch=reply.epoch):
+            self.guard.restart(name)
+        for name in _changed(self._pardoned, reply.pardoned, epoch=reply.epoch):
+            self.guard.pardon(name)
 
     def enter(self, phase: str) -> None:
         """Change the phase; in some of them a test lets the process die."""
@@ -114,3 +117,12 @@ class WorkerSession:
             facts["left_out"] = left_out
         self.history.note("refused", facts)
         log.warning("refused", extra={**facts, "why": str(error)})
+
+
+def _changed(
+    known: dict[str, tuple[int, int]], counts: Mapping[str, int], *, epoch: int
+) -> list[str]:
+    """The names whose count is another one than is known; it is known from now on."""
+    changed = [name for name, count in counts.items() if known.get(name) != (epoch, count)]
+    known.update((name, (epoch, counts[name])) for name in changed)
+    return changed

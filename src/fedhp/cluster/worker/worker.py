@@ -373,7 +373,7 @@ class Worker:
         self._session.guard.obey(reply.epoch)
         self._session.tickets.barred = frozenset(reply.barred)
         self._session.tickets.exempt = frozenset(reply.without_tickets)
-        self._session.readmit(reply.readmitted, epoch=reply.epoch)
+        self._session.heard(reply)
         self._dial_tests.start(reply.dial)
         if self._executor is None or sent < self._ordered_at:
             return  # it may be older than the last order
