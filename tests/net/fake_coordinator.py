@@ -32,8 +32,11 @@ BEAT = 0.05  # s between two heartbeats of a worker
 class FakeCoordinator(CoordinatorServicer):
     """Answers Next with the orders of the test; records everything that workers send."""
 
-    def __init__(self, experiment: Experiment, certificates: Path, *, epoch: int = 1) -> None:
+    def __init__(
+        self, experiment: Experiment, certificates: Path, *, epoch: int = 1, name: str = "boss"
+    ) -> None:
         self.experiment = experiment
+        self.name = name  # whose certificate it shows
         self.epoch = epoch
         self.certificates = certificates
         self.addresses: dict[str, str] = {}
@@ -62,7 +65,7 @@ class FakeCoordinator(CoordinatorServicer):
 
         self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
         add_CoordinatorServicer_to_server(self, self._server)
-        identity = load_identity(self.certificates, "boss")
+        identity = load_identity(self.certificates, self.name)
         port = self._server.add_secure_port("127.0.0.1:0", server_credentials(identity))
         await self._server.start()
         self.address = f"127.0.0.1:{port}"
