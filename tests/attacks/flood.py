@@ -30,6 +30,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import open_channel
 from fedhp.config import Experiment, parse
 from net.identities import make_certificates
@@ -179,7 +180,11 @@ async def _flood(
     ]
     stub = stubs[0]
     join = wire.JoinRequest(
-        envelope=envelopes.make(), address="127.0.0.1:1", fedhp=__version__, samples=1
+        envelope=envelopes.make(),
+        address="127.0.0.1:1",
+        fedhp=__version__,
+        samples=1,
+        nonce=new_nonce(),
     )
     run = (await stub.Join(join, timeout=limits.JOIN_SECONDS)).run
     answers.put("joined")
@@ -188,7 +193,10 @@ async def _flood(
     def request() -> Any:
         if kind == "Join":
             return wire.JoinRequest(
-                envelope=envelopes.make(), address="127.0.0.1:1", fedhp=__version__
+                envelope=envelopes.make(),
+                address="127.0.0.1:1",
+                fedhp=__version__,
+                nonce=new_nonce(),
             )
         envelope = envelopes.make(run=run)
         return {

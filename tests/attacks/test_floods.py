@@ -162,7 +162,12 @@ def test_a_peer_has_a_number_of_open_calls_and_a_rate(monkeypatch: pytest.Monkey
 
 
 def test_a_dear_call_uses_up_more_of_the_budget() -> None:
-    limited = CoordinatorService(_Handlers(), AllowList(None))  # type: ignore[arg-type]
+    limited = CoordinatorService(
+        _Handlers(),  # type: ignore[arg-type]
+        AllowList(None),
+        None,  # type: ignore[arg-type]
+        address="127.0.0.1:1",
+    )
     small, large = wire.NextRequest(), wire.NextRequest(envelope=wire.Envelope(run="x" * 2**20))
     assert limited._cost("Beat", wire.BeatRequest()) == 1.0
     assert limited._cost("Next", large) > limited._cost("Next", small) + 15

@@ -80,6 +80,7 @@ class OfflineWorker:
             kind, surveyed = order.WhichOneof("what"), []
             self.orders.append(order)
             if kind == "finished":
+                handlers.leave(self.name, wire.LeaveRequest(finished=True))
                 return
             if kind == "survey":
                 surveyed = [_link(peer.worker) for peer in order.survey.peers]

@@ -21,6 +21,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
+from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import open_channel
 from waiting import emulate_work
 
@@ -112,6 +113,7 @@ class ScriptedWorker:
             fedhp=__version__,
             samples=100,
             stands=self._stands(),
+            nonce=new_nonce(),
         )
         reply = await self.call("Join", request, seconds=limits.JOIN_SECONDS)
         self.guard.obey(reply.epoch)
@@ -158,6 +160,10 @@ class ScriptedWorker:
             # One that was left out tells of the attempt that it heard its peers speak of.
             running = Attempt(order.epoch, committed.round_index + 1, 1)
             await self._report(running, self._made_up(running, ()))
+        if kind == "finished":
+            request = wire.LeaveRequest(envelope=self.envelope(), finished=True)
+            with contextlib.suppress(ConnectionError):
+                await self.call("Leave", request, seconds=limits.BEAT_SECONDS)
         return bool(kind == "finished")
 
     async def _work(self, attempt: Attempt, work: wire.Work) -> None:

@@ -323,6 +323,8 @@ ENVELOPES = [
 ]
 WORKERS = [
     Bad("an address without a port", "Join", "address", put("address", "node-a")),
+    Bad("a join that cannot be answered", "Join", "version", put("nonce", b"")),
+    Bad("a short nonce", "Join", "size", put("nonce", bytes(15))),
     Bad("no address", "Join", "address", put("address", "")),
     Bad("port 0", "Join", "address", put("address", "node-a:0")),
     Bad("port 65536", "Join", "address", put("address", "node-a:65536")),
@@ -516,6 +518,7 @@ ORDERS = [
 ]
 REPLIES = [
     Bad("a place in no run", "JoinReply", "name", put("run", "")),
+    Bad("a long proof", "JoinReply", "size", put("proof", b"x" * (1 << 17))),
     Bad("a run in capitals", "JoinReply", "name", put("run", "ABCDEF01" * 4)),
     Bad("a place in no epoch", "JoinReply", "missing", put("epoch", 0)),
     Bad("a place out of range", "JoinReply", "worker", put("worker", limits.MAX_WORKERS)),

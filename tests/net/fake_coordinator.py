@@ -19,6 +19,7 @@ from fedhp.cluster.protocol.wire_pb2_grpc import (
     add_CoordinatorServicer_to_server,
 )
 from fedhp.cluster.security.identity import load_identity
+from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.tls import peer_of, server_credentials
 from fedhp.config import Experiment, to_tables
 from fedhp.graph import mixing_weights
@@ -32,8 +33,11 @@ BEAT = 0.05  # s between two heartbeats of a worker
 class FakeCoordinator(CoordinatorServicer):
     """Answers Next with the orders of the test; records everything that workers send."""
 
-    def __init__(self, experiment: Experiment, certificates: Path, *, epoch: int = 1) -> None:
+    def __init__(
+        self, experiment: Experiment, certificates: Path, *, epoch: int = 1, name: str = "boss"
+    ) -> None:
         self.experiment = experiment
+        self.name = name  # whose certificate it shows
         self.epoch = epoch
         self.certificates = certificates
         self.addresses: dict[str, str] = {}
@@ -41,6 +45,7 @@ class FakeCoordinator(CoordinatorServicer):
         self.stored: dict[str, list[Attempt]] = {}  # whose models a worker has, from its last Next
         self.phases: dict[str, set[str]] = defaultdict(set)
         self.left: dict[str, str] = {}
+        self.finished: set[str] = set()  # who said that it carried out its last order
         self.asked: dict[str, int] = defaultdict(int)  # how often for an order
         self.beats: dict[str, int] = defaultdict(int)  # heartbeats that were answered
         self._awake = asyncio.Event()  # not set: no heartbeat is answered
@@ -62,7 +67,7 @@ class FakeCoordinator(CoordinatorServicer):
 
         self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
         add_CoordinatorServicer_to_server(self, self._server)
-        identity = load_identity(self.certificates, "boss")
+        self.identity = identity = load_identity(self.certificates, self.name)
         port = self._server.add_secure_port("127.0.0.1:0", server_credentials(identity))
         await self._server.start()
         self.address = f"127.0.0.1:{port}"
@@ -179,13 +184,21 @@ class FakeCoordinator(CoordinatorServicer):
         self.joins.append(request)
         self.addresses[name] = request.address
         await self._notify()
-        return wire.JoinReply(
+        reply = wire.JoinReply(
             run=RUN,
             epoch=self.epoch,
             worker=int(name[1:]),
             experiment=tomli_w.dumps(to_tables(self.experiment)),
             beat_seconds=BEAT,
         )
+        return self.signed(reply, request, name)
+
+    def signed(
+        self, reply: wire.JoinReply, request: wire.JoinRequest, caller: str
+    ) -> wire.JoinReply:
+        """The reply with this coordinator's proof that it leads."""
+        prove(self.identity, reply, caller=caller, nonce=request.nonce, address=self.address)
+        return reply
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         name = peer_of(context).name
@@ -216,7 +229,11 @@ class FakeCoordinator(CoordinatorServicer):
         )
 
     async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
-        self.left[peer_of(context).name] = request.why
+        name = peer_of(context).name
+        if request.finished:
+            self.finished.add(name)
+        else:
+            self.left[name] = request.why
         await self._notify()
         return wire.Receipt(accepted=True)
 

@@ -71,10 +71,11 @@ def _join(scene: Scene) -> wire.JoinRequest:
     return wire.JoinRequest(
         envelope=envelope(scene),
         address="[fe80::1]:7002",
-        fedhp="0.1.0",
+        fedhp="0.2.0",
         samples=600,
         step_time=0.0,
         stands=_model_versions(),
+        nonce=bytes(16),
     )
 
 

@@ -100,7 +100,7 @@ def test_a_worker_whose_coordinator_began_another_run_tries_again(
             reply = await super().Join(request, context)
             if len(self.joins) > 1:
                 reply.run = "f" * 32
-            return reply
+            return self.signed(reply, request, "w0")
 
         async def Next(self, request: Any, context: Any) -> Any:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "joined: not a member")

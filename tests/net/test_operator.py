@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,9 @@ def test_commands_find_the_leader_through_a_standby_and_after_a_failover(
             lives = [asyncio.create_task(worker.live()) for worker in workers]
             standby = Target(pair.standby, certificates)
             await until(lambda: all(worker.run for worker in workers))
+            with pytest.raises(RunError, match="not known which run"):
+                await call(operator.command, standby, drain="w1")
+            standby = replace(standby, run=workers[0].run)
 
             status = await call(operator.leader_status, standby)
             assert status.leader == CoordinatorAddress(pair.leader, "boss")
@@ -133,7 +136,8 @@ def test_commands_find_the_leader_through_a_standby_and_after_a_failover(
             pair.fail.set()  # the standby takes over
             await asyncio.wait({pair.leading}, timeout=60)
             address = pair.standby
-            both = Target(pair.leader, certificates, others=(CoordinatorAddress(pair.standby),))
+            others = (CoordinatorAddress(pair.standby),)
+            both = Target(pair.leader, certificates, others=others, run=workers[0].run)
             status = await call(operator.leader_status, both)
             assert status.leader.address == pair.standby
             assert status.reply.epoch == 2

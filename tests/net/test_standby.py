@@ -77,9 +77,9 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
 
 def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
     init_authority(tmp_path)
-    issue(tmp_path, "w0", roles=("worker", "coordinator"))
+    issue(tmp_path, "w0-standby", roles=("coordinator",))
     settings = CoordinatorProcessSettings(
-        experiment=None, certificates=tmp_path, folder=tmp_path / "run", name="w0"
+        experiment=None, certificates=tmp_path, folder=tmp_path / "run", name="w0-standby"
     )
     with pytest.raises(ConfigError, match="needs etcd"):
         check_standby(settings)
@@ -87,7 +87,7 @@ def test_a_standby_needs_etcd_and_a_port(tmp_path: Path) -> None:
         experiment=None,
         certificates=tmp_path,
         folder=tmp_path / "run",
-        name="w0",
+        name="w0-standby",
         ha="etcds://127.0.0.1:1",
     )
     with pytest.raises(ConfigError, match="names no port"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +65,15 @@ Etcd = Annotated[
         "--ha",
         metavar="etcds://HOST:PORT,...",
         help="Instead of --coordinator: ask etcd which coordinator leads.",
+    ),
+]
+Run = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="The run that is meant, or the first 8 digits of its name. Default: that of --out; "
+        "otherwise a terminal asks.",
     ),
 ]
 OperatorCerts = Annotated[
@@ -194,6 +206,7 @@ def stop(
     out: RunFolder = None,
     ha: Etcd = None,
     insecure_etcd: InsecureEtcd = False,
+    run: Run = None,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
@@ -201,7 +214,8 @@ def stop(
 
     No coordinator, not even a standby, continues it until it is started again with --resume.
     """
-    _command(_target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), stop=True)
+    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+    _command(target, stop=True)
 
 
 @app.command()
@@ -211,13 +225,13 @@ def drain(
     out: RunFolder = None,
     ha: Etcd = None,
     insecure_etcd: InsecureEtcd = False,
+    run: Run = None,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
     """Let a worker leave after its current round, or in a few seconds if that takes longer."""
-    _command(
-        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), drain=worker
-    )
+    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+    _command(target, drain=worker)
 
 
 @app.command()
@@ -227,13 +241,13 @@ def remove(
     out: RunFolder = None,
     ha: Etcd = None,
     insecure_etcd: InsecureEtcd = False,
+    run: Run = None,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
     """Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in."""
-    _command(
-        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), remove=worker
-    )
+    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+    _command(target, remove=worker)
 
 
 @app.command()
@@ -243,13 +257,13 @@ def allow(
     out: RunFolder = None,
     ha: Etcd = None,
     insecure_etcd: InsecureEtcd = False,
+    run: Run = None,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
 ) -> None:
     """Let a worker in again: quarantined, suspended, removed, or now on another machine."""
-    _command(
-        _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd), allow=worker
-    )
+    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+    _command(target, allow=worker)
 
 
 @app.command()
@@ -301,7 +315,31 @@ def _command(target: Target, **what: Any) -> None:
     from fedhp.cluster.ops import operator
 
     patience = operator.TAKEOVER_SECONDS
+    if not target.run:
+        target = replace(target, run=_ask_run(target, patience=patience))
     say(operator.command(target, patience=patience, notify=partial(say, error=True), **what))
+
+
+def _ask_run(target: Target, *, patience: float) -> str:
+    """Let the user confirm which run is meant: an address may be that of another one by now."""
+    from fedhp.cluster.ops import operator
+    from fedhp.console.cluster import status_line
+
+    status = operator.leader_status(target, patience=patience)
+    run = status.reply.run
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"is needed, since an address may be that of another run by now; {status.leader} "
+            f"leads run {run}",
+            key="--run",
+            source=COMMAND_LINE,
+            allowed="the name of the run that is meant, or --out DIR with its record",
+            fix=f"if that run is meant: --run {run}",
+        )
+    typer.confirm(
+        f"{status.leader} leads run {run}, {status_line(status.reply)}. Go on?", abort=True
+    )
+    return run
 
 
 def _target(
@@ -312,6 +350,7 @@ def _target(
     *,
     ha: str | None,
     insecure_etcd: bool,
+    run: str | None = None,
 ) -> Target:
     from fedhp.cluster.coordinator.leadership import check_etcd
     from fedhp.cluster.ops.operator import CoordinatorAddress, Target, target_of
@@ -327,17 +366,27 @@ def _target(
             "--ha etcds://HOST:PORT of its coordinators",
             fix="for example: fedhp cluster status --out runs/NAME-1",
         )
+    if run is not None and not re.fullmatch("[0-9a-f]{8,32}", run):
+        raise ConfigError(
+            f"{run!r} does not name a run",
+            key="--run",
+            source=COMMAND_LINE,
+            allowed="the 32 hexadecimal digits of a run, or at least the first 8 of them",
+            fix="`fedhp cluster status --json` names the run",
+        )
     if out is not None:
-        return target_of(out, certificates=certs, name=name)
+        target = target_of(out, certificates=certs, name=name)
+        return target if run is None else replace(target, run=run)
     folder = certs or Path("certs")
     if ha is not None:
         check_etcd(ha, insecure=insecure_etcd)
-        return Target("", folder, name, etcd=ha, insecure_etcd=insecure_etcd)
+        return Target("", folder, name, etcd=ha, insecure_etcd=insecure_etcd, run=run or "")
     assert address is not None
     first, *others = [part.strip() for part in address.split(",")]
     for part in (first, *others):
         parse_address(part, key="--coordinator")
-    return Target(first, folder, name, others=tuple(map(CoordinatorAddress, others)))
+    others_there = tuple(map(CoordinatorAddress, others))
+    return Target(first, folder, name, others=others_there, run=run or "")
 
 
 def _watch(cluster: Cluster, stop: Any) -> None:

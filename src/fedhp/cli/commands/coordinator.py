@@ -36,13 +36,6 @@ Moved = Annotated[
         help="Continue a run folder that was moved or restored here; its original is gone.",
     ),
 ]
-Upgrading = Annotated[
-    bool,
-    typer.Option(
-        "--upgrading",
-        help="Also accept workers of fedhp 0.1, whose exchanges are less protected.",
-    ),
-]
 Metrics = Annotated[
     str | None,
     typer.Option(
@@ -99,7 +92,6 @@ def coordinator(
     insecure_etcd: InsecureEtcd = False,
     resume: Resume = False,
     moved: Moved = False,
-    upgrading: Upgrading = False,
     metrics: Metrics = None,
     log_format: LogFormat = "text",
     dash: Dash = False,
@@ -149,7 +141,6 @@ def coordinator(
         insecure_etcd=insecure_etcd,
         resume=resume,
         moved=moved,
-        upgrading=upgrading,
         metrics=metrics,
     )
     check_settings(settings)

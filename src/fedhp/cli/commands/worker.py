@@ -78,6 +78,14 @@ def worker(
             help="Also run a standby coordinator at this address; needs --ha.",
         ),
     ] = None,
+    standby_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name in the standby's own certificate, which has the role coordinator. "
+            "Default: that of the worker, with -standby.",
+        ),
+    ] = None,
     standby_advertise: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address that others connect to, if not --standby."),
@@ -88,6 +96,15 @@ def worker(
             metavar="FILE",
             help="File with the names of the machines that may connect to the standby. "
             "Default: that of the coordinator.",
+        ),
+    ] = None,
+    give_up: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="End with code 75 (try again later) after so long without a coordinator. "
+            "Default: 60 before it has joined, then never.",
         ),
     ] = None,
     metrics: Metrics = None,
@@ -138,6 +155,7 @@ def worker(
         trust=tuple(trust or ()),
         coordinator_name=coordinator_name,
         finder=finder,
+        give_up=give_up,
         metrics=metrics,
     )
     if settings.trust:
@@ -146,20 +164,21 @@ def worker(
         for module in load_trust(settings.trust).modules:
             say(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})")
     standby_settings = None
-    if allow is not None and standby is None:
-        raise ConfigError(
-            "only a coordinator has an allow-list",
-            key="--allow",
-            source=COMMAND_LINE,
-            allowed="--allow together with --standby",
-            fix="add --standby HOST:PORT, or give --allow to `fedhp coordinator`",
-        )
+    for key, value in (("--allow", allow), ("--standby-name", standby_name)):
+        if value is not None and standby is None:
+            raise ConfigError(
+                "is given, but only a coordinator has that, and this worker runs none",
+                key=key,
+                source=COMMAND_LINE,
+                allowed=f"{key} together with --standby",
+                fix=f"add --standby HOST:PORT, or remove {key}",
+            )
     if standby is not None:
         standby_settings = CoordinatorProcessSettings(
             experiment=None,
             certificates=certs,
             folder=folder / "coordinator",
-            name=name,
+            name=standby_name or f"{name}-standby",
             listen=standby,
             advertise=standby_advertise,
             allow=allow,

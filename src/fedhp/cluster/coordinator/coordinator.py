@@ -83,7 +83,6 @@ class CoordinatorSettings:
     advertise: str | None = None
     resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the ledger was moved or restored here; the original is gone
-    upgrading: bool = False  # accept workers that know no tickets
     expiry: ExpiryWatch | None = None  # gets the certificates of those that call
     on_round: Callable[[RoundRecord], None] = lambda record: None
 
@@ -124,8 +123,9 @@ class Coordinator:
                 service = CoordinatorService(
                     CoordinatorHandlers(state),
                     state.allowed,
-                    self.settings.expiry,
                     renewable(self.settings.identity),
+                    address=self.address,
+                    expiry=self.settings.expiry,
                 )
                 add_CoordinatorServicer_to_server(service, server)
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
@@ -219,7 +219,6 @@ class Coordinator:
             versions=committed.versions,
             norms=committed.norms,
             checkpoints=committed.checkpoints,
-            upgrading=self.settings.upgrading,
         )
         self.history.note(
             "lead",
@@ -245,7 +244,8 @@ class Coordinator:
         return committed
 
     async def _say_goodbye(self, state: CoordinatorState, rounds: CoordinatorRoundLoop) -> None:
-        """Let every worker that may still ask hear that the run is over, and note who did.
+        """Let every worker that may still ask hear that the run is over, and note who said that it
+        did: an order may be lost on its way.
 
         One that took over a run that was over already has seen nobody: it waits for all members
         that do not know it yet, since they look for a coordinator.
@@ -260,6 +260,13 @@ class Coordinator:
             if waited > (JOINED_SECONDS if over_before and state.expected_back() else most):
                 break
             await state.wait_for_change(CHECK_SECONDS)
+        waiting = ", ".join(sorted(member.name for member in state.uninformed()))
+        if waiting:
+            LOG.warning(
+                "the run is over, but these workers have not said that they know it: %s; those "
+                "that still run wait until a coordinator of this run is started again",
+                waiting,
+            )
         if state.informed != known:
             with contextlib.suppress(Deposed, TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_SECONDS):

@@ -204,7 +204,6 @@ class CoordinatorHandlers:
             gone=self.state.gone(now),
             leave=self.state.must_leave(member),
             barred=self.state.barred,
-            without_tickets=self.state.without_tickets,
             readmitted=self.state.readmitted,
             pardoned=self.state.pardoned,
             token=self.state.token,
@@ -235,17 +234,9 @@ class CoordinatorHandlers:
             raise Refused("removed", f"{name} was removed: {own.removed}")
         self.state.dial_backs.admit(name)
         target = await dial_back.caller_address(advertised, source)
-        others = [member.name for member in self.state.alive() if member.name != name]
-        old = [other for other in others if other in self.state.without_tickets]
-        testers = [other for other in others if other not in old]
+        testers = [member.name for member in self.state.alive() if member.name != name]
         testers = testers[:: -(-len(testers) // dial_back.TESTERS) or 1]
-        reply = wire.DialBackReply(
-            address=str(target),
-            results=[
-                wire.DialResult(name=other, verdict="untested", why="its fedhp is too old to test")
-                for other in old[: dial_back.TESTERS]
-            ],
-        )
+        reply = wire.DialBackReply(address=str(target))
         if testers:
             reply.results.extend(await self.state.dial_backs.run(name, target, testers))
         else:
@@ -253,9 +244,14 @@ class CoordinatorHandlers:
             reply.results.add(verdict="failed" if why else "reached", why=why)
         return reply
 
-    def leave(self, member: Member, why: str) -> None:
-        """A member leaves."""
-        self.state.member_left(member, why)
+    def leave(self, name: str, request: wire.LeaveRequest) -> None:
+        """A member leaves; or it has carried out its last order, also as one that was silent for
+        long meanwhile, or was drained."""
+        finished = self.state.conductor.by_name(name) if request.finished else None
+        if finished is not None:
+            self.state.member_finished(finished)
+        else:
+            self.state.member_left(self.member(name), request.why)
 
     def status(self) -> wire.StatusReply:
         """The run and its members, for an operator."""

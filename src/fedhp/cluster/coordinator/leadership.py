@@ -71,7 +71,6 @@ class CoordinatorProcessSettings:
     resume: bool = False  # continue a run that an operator stopped
     moved: bool = False  # the folder was moved or restored here; the original is gone
     insecure_etcd: bool = False  # etcd without TLS, on purpose
-    upgrading: bool = False  # accept workers that know no tickets
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
     trust: tuple[str, ...] = ()  # modules whose parts a committed experiment may use at a standby
@@ -425,7 +424,6 @@ async def _lead_once(
                 advertise=settings.advertise,
                 resume=settings.resume,
                 moved=settings.moved,
-                upgrading=settings.upgrading,
                 expiry=expiry,
                 on_round=on_round,
             ),

@@ -21,6 +21,7 @@ from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
+from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.tls import (
     AllowList,
@@ -76,21 +77,33 @@ class CoordinatorService(CoordinatorServicer):
         self,
         handlers: CoordinatorHandlers,
         allowed: AllowList,
+        identity: RenewableIdentity,
+        *,
+        address: str,
         expiry: ExpiryWatch | None = None,
-        identity: RenewableIdentity | None = None,
     ) -> None:
         self.handlers = handlers
         self.allowed = allowed
         self._expiry = expiry
-        self._identity = identity
+        self._identity, self._address = identity, address
         self._limits = CallLimits()
         self._log_throttle = LogThrottle()
 
     async def Join(self, request: wire.JoinRequest, context: Any) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
-        return await self._answer(
-            "Join", request, context, lambda name: self.handlers.join(name, request)
-        )
+
+        def join(name: str) -> wire.JoinReply:
+            reply = self.handlers.join(name, request)
+            prove(
+                self._identity.current(),
+                reply,
+                caller=name,
+                nonce=request.nonce,
+                address=self._address,
+            )
+            return reply
+
+        return await self._answer("Join", request, context, join)
 
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         """A worker asks for something to do."""
@@ -139,7 +152,7 @@ class CoordinatorService(CoordinatorServicer):
         """A worker leaves."""
 
         def leave(name: str) -> wire.Receipt:
-            self.handlers.leave(self.handlers.member(name), request.why)
+            self.handlers.leave(name, request)
             return wire.Receipt(accepted=True)
 
         return await self._answer("Leave", request, context, leave)
@@ -172,8 +185,6 @@ class CoordinatorService(CoordinatorServicer):
         """A worker asks whether others can connect to it, before it joins."""
 
         async def handshake(target: HostPort, name: str) -> str:
-            if self._identity is None:
-                return "the coordinator does not try it"
             return await handshake_problem(self._identity.current(), target, name=name)
 
         def dial_back(name: str) -> Awaitable[wire.DialBackReply]:

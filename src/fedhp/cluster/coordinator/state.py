@@ -52,7 +52,7 @@ from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
 from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.protocol.tickets import new_key
-from fedhp.cluster.protocol.versions import knows_no_tickets, works_with
+from fedhp.cluster.protocol.versions import works_with
 from fedhp.cluster.security.name_bindings import NameBindings
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
@@ -121,7 +121,6 @@ class CoordinatorState:
         versions: Mapping[int, Attempt] | None = None,
         norms: Norms | None = None,
         checkpoints: Mapping[str, Any] | None = None,
-        upgrading: bool = False,
     ) -> None:
         self.experiment = experiment
         self._tables = to_tables(experiment)
@@ -141,7 +140,8 @@ class CoordinatorState:
         self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
         self.removals_changed, self.removals_committed = asyncio.Event(), asyncio.Event()
         self.has_begun = False  # a round under this coordinator
-        self.informed = set(informed)  # workers that know that the run is over
+        self.informed = set(informed)  # workers that said that they know that the run is over
+        self._dismissed = set[int]()  # workers that got their last order
         self.stop_condition = StopCondition(experiment, tested=True)
         self.stop_condition.resume(self.round_index, 0.0, bytes_sent, None)
         if ended:
@@ -172,8 +172,6 @@ class CoordinatorState:
         self._replaceable: set[str] = set()  # names whose next process need not be a later one
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
         self.allowed = allowed or AllowList(None)
-        self.upgrading = upgrading
-        self.without_tickets: tuple[str, ...] = ()  # members whose release knows no tickets
         self._looked_at = 0.0  # when the allow-list was read last
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._ordered: dict[int, tuple[float, int]] = {}  # when, and how many steps, by worker
@@ -481,9 +479,7 @@ class CoordinatorState:
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
         self._drained_at.pop(member.worker, None)
-        others = set(self.without_tickets) - {name}
-        old = {name} if knows_no_tickets(request.fedhp) else set()
-        self.without_tickets = tuple(sorted(others | old))
+        self._dismissed.discard(member.worker)
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
         self._note_samples(member, request.samples)
@@ -525,18 +521,6 @@ class CoordinatorState:
                 "version",
                 f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
                 "with itself, the one before and the one after: update the older one",
-            )
-        if knows_no_tickets(release) and self.conductor.settings.groups:
-            raise Refused(
-                "version",
-                f"the worker has fedhp {release}, which knows no group averages: update it to "
-                f"{__version__}",
-            )
-        if knows_no_tickets(release) and not self.upgrading:
-            raise Refused(
-                "version",
-                f"the worker has fedhp {release}, which cannot prove that it may ask a peer for a "
-                f"model: update it to {__version__}, or start the coordinator with --upgrading",
             )
 
     def member_polled(self, member: Member, request: wire.NextRequest) -> None:
@@ -685,14 +669,22 @@ class CoordinatorState:
         self.notify()
 
     def member_dismissed(self, member: Member) -> None:
-        """A member gets the order that it has finished."""
-        if not member.left:
+        """A member gets the order that it has finished. At the end of the run it stays a member
+        until it says that the order arrived: one that did not get it asks again."""
+        if member.worker not in self._dismissed:
+            self._dismissed.add(member.worker)
             self.history.note("dismissed", {"worker": member.worker})
+        if self.phase is not Phase.FINISHED:
+            self.conductor.leave(member)
+            self.reachability.forget(member.worker)
+
+    def member_finished(self, member: Member) -> None:
+        """A member has carried out its last order, and ends."""
         self.conductor.leave(member)
         self.reachability.forget(member.worker)
         if self.phase is Phase.FINISHED:
             self.informed.add(member.worker)
-            self.notify()
+        self.notify()
 
     def call_refused(self, name: str, why: str) -> None:
         """A call was refused; for the history, which gets as many as the log."""

@@ -39,8 +39,10 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
-from fedhp.cluster.security.tls import certificate_at, open_channel, why_refused
-from fedhp.errors import RunError
+from fedhp.cluster.security.tls import open_coordinator_channel, why_refused
+from fedhp.errors import FedhpError, RunError
+from fedhp.record.reader import RunReader
+from fedhp.record.store import RECORD_FILE
 
 OPERATOR_NAME = "operator"  # the name that `fedhp cluster up` issues
 CERTIFICATES = "certs"  # below the folder of a run
@@ -56,7 +58,7 @@ class CoordinatorAddress:
     """Where a coordinator may be, which leads or stands by."""
 
     address: str
-    name: str | None = None  # None: any that may serve that host
+    name: str | None = None  # None: any coordinator
 
     def __str__(self) -> str:
         return self.address if self.name is None else f"{self.name} at {self.address}"
@@ -69,10 +71,11 @@ class Target:
     address: str  # of the one that is asked first; empty with etcd
     certificates: Path
     name: str = OPERATOR_NAME
-    coordinator: str | None = None  # its name; None: any coordinator that may serve that host
+    coordinator: str | None = None  # its name; None: any coordinator
     others: tuple[CoordinatorAddress, ...] = ()  # asked if that one does not answer
     etcd: str | None = None  # where to look up who leads, instead of the addresses
     insecure_etcd: bool = False
+    run: str = ""  # that is meant, or the first digits of its name; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +114,23 @@ def target_of(
     folder: Path, *, certificates: Path | None = None, name: str = OPERATOR_NAME
 ) -> Target:
     """The coordinators that write into a folder, or into one inside it; the one with the latest
-    epoch first."""
+    epoch first. They must lead the run whose record is there."""
     announcements: list[Announcement] = []
+    runs: dict[str, Path] = {}
     for name_of_file in (ANNOUNCEMENT, STANDBY_ANNOUNCEMENT):
         for place in (folder, *sorted(file.parent for file in folder.glob(f"*/{name_of_file}"))):
             try:
                 announcements.append(read_announcement(place, name_of_file))
             except OSError:
                 continue
+            if recorded := _recorded_run(place):
+                runs[recorded] = place
+    if len(runs) > 1:
+        raise RunError(
+            f"{folder} holds several runs: {', '.join(map(str, sorted(runs.values())))}",
+            allowed="the folder of one run",
+            fix="give one of these folders",
+        )
     if not announcements:
         raise RunError(
             f"{folder} does not say where a coordinator is: it has no {ANNOUNCEMENT}",
@@ -128,7 +140,19 @@ def target_of(
     latest, *earlier = sorted(announcements, key=lambda announcement: -announcement.epoch)
     others = tuple(CoordinatorAddress(other.address, other.name) for other in earlier)
     folder_of_certificates = certificates or folder / CERTIFICATES
-    return Target(latest.address, folder_of_certificates, name, latest.name, others)
+    run = next(iter(runs), "")
+    return Target(latest.address, folder_of_certificates, name, latest.name, others, run=run)
+
+
+def _recorded_run(folder: Path) -> str:
+    """The run whose record is in a folder; empty if there is none yet."""
+    if not (folder / RECORD_FILE).is_file():
+        return ""
+    try:
+        with RunReader(folder) as reader:
+            return str(reader.meta("run") or "")
+    except FedhpError:  # it is being written for the first time
+        return ""
 
 
 def status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
@@ -161,7 +185,16 @@ def command(
     patience: float = 0.0,
     notify: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """One of the four commands; what the coordinator will do, in words. See leader_status."""
+    """One of the four commands; what the coordinator will do, in words. See leader_status.
+
+    The target must name the run: another one may be at the same address by now.
+    """
+    if not target.run:
+        raise RunError(
+            "it is not known which run this command is for",
+            allowed="the folder of a run that has begun, or the run's name",
+            fix="give --run RUN; `fedhp cluster status --json` names the run",
+        )
     message = wire.CommandRequest()
     if stop:
         message.stop = True
@@ -178,7 +211,7 @@ def command(
 
     async def send() -> wire.Receipt:
         leading = _Leading(target, patience=patience, notify=notify)
-        run = (await _status(leading)).reply.run  # a command is for the run of this moment
+        run = (await _status(leading)).reply.run
         receipt: wire.Receipt = await leading.call(
             "Command", request, seconds=limits.COMMAND_SECONDS, run=run
         )
@@ -206,6 +239,7 @@ async def _status(leading: _Leading, *, seconds: float = limits.COMMAND_SECONDS)
         "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
     )
     _check(check_status_reply, reply, leading.leader)
+    leading.check_run(reply.run)
     return LeaderStatus(reply, leading.leader)
 
 
@@ -279,7 +313,6 @@ class _Leading:
                 stands_by = True
                 if standby.leader is not None and standby.leader.address not in asked:
                     leader = CoordinatorAddress(standby.leader.address, standby.leader.name)
-                    await self._check_coordinates(coordinator.address)
                     self._notify(f"{coordinator.address} is a standby; {leader} leads")
                     queue.appendleft(leader)
             except _NotReached as error:
@@ -316,15 +349,14 @@ class _Leading:
         self.leader = coordinator
         return [coordinator]
 
-    async def _check_coordinates(self, address: str) -> None:
-        """Only a machine with the role of a coordinator is believed who leads."""
-        facts = await certificate_at(self._identity, address)
-        if facts is not None and "coordinator" not in facts.roles:
+    def check_run(self, run: str) -> None:
+        """Refuse the answer about another run than the one that is meant."""
+        meant = self._target.run
+        if not run.startswith(meant):
             raise RunError(
-                f"{address} is {facts.name}, which is not a coordinator by its certificate, but "
-                "answers as a standby",
-                allowed="the address of a coordinator",
-                fix="find out what runs there",
+                f"{self.leader} leads run {run}, not run {meant}",
+                allowed=f"the address of a coordinator that leads run {meant}",
+                fix=f"if run {run} is meant: --coordinator {self.leader.address} --run {run}",
             )
 
 
@@ -338,7 +370,7 @@ async def _call(
     run: str = "",
 ) -> Any:
     """One coordinator's reply; _StandsBy if it does not lead, RunError if it refuses."""
-    channel = open_channel(identity, coordinator.address, name=coordinator.name)
+    channel = open_coordinator_channel(identity, coordinator.address, name=coordinator.name)
     try:
         for _ in range(CALL_TRIES):
             # For the guard each call is a new process: several operators may share one name.
@@ -363,7 +395,9 @@ async def _call(
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
         address, name = coordinator.address, coordinator.name
-        raise _NotReached(await why_refused(identity, address, name=name, error=refused))
+        raise _NotReached(
+            await why_refused(identity, address, name=name, coordinator=True, error=refused)
+        )
     finally:
         await channel.close()
 

@@ -30,6 +30,8 @@ MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
+NONCE_BYTES = 16  # of a join
+MAX_PROOF_BYTES = 1 << 16  # of a signed reply: a certificate, and some digests
 MAX_FRAGMENTS = 1024  # of a model, for group averages
 GROUP_COMPRESSIONS = ("int8", "none")
 MAX_TICKET_BYTES = 64
@@ -76,6 +78,13 @@ def check_join(request: wire.JoinRequest) -> None:
     check_number(request.step_time, "step_time", least=0.0, most=MAX_STEP_SECONDS)
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     _check_versions(request.stands)
+    if not request.nonce:
+        raise Refused(
+            "version",
+            "the worker's fedhp is too old to check who leads (its join has no nonce): update it",
+        )
+    if len(request.nonce) != NONCE_BYTES:
+        raise Refused("size", f"the nonce has {len(request.nonce)} bytes, not {NONCE_BYTES}")
 
 
 def check_next(request: wire.NextRequest) -> None:
@@ -208,6 +217,7 @@ def check_join_reply(reply: wire.JoinReply) -> None:
         raise Refused("size", f"the key has {len(reply.key)} bytes, not {DIGEST_BYTES}")
     succession.check_line(reply.leaders, epoch=reply.epoch)
     _check_version(reply.committed)
+    check_length(len(reply.proof), "bytes of the proof", most=MAX_PROOF_BYTES)
 
 
 def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
@@ -261,9 +271,6 @@ def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     check_length(len(reply.barred), "barred", most=limits.MAX_WORKERS)
     for name in reply.barred:
         check_name(name, "a barred name")
-    check_length(len(reply.without_tickets), "without_tickets", most=limits.MAX_WORKERS)
-    for name in reply.without_tickets:
-        check_name(name, "a name without tickets")
     check_length(len(reply.readmitted), "readmitted", most=limits.MAX_WORKERS)
     check_length(len(reply.pardoned), "pardoned", most=limits.MAX_WORKERS)
     for name in (*reply.readmitted, *reply.pardoned):

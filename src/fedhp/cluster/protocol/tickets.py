@@ -62,7 +62,6 @@ class TicketChecker:
     def __init__(self) -> None:
         self.key = b""  # empty: this coordinator gives no tickets
         self.barred: frozenset[str] = frozenset()  # names that are no longer members
-        self.exempt: frozenset[str] = frozenset()  # members whose release knows no tickets
         self._swaps: dict[str, tuple[int, int]] = {}  # epoch and serial of the last, by caller
 
     def check(
@@ -78,7 +77,7 @@ class TicketChecker:
         """Accept the call of a peer, or raise Refused."""
         if caller in self.barred:
             raise Refused("removed", f"{caller} is no longer a member of this run")
-        if not self.key or (caller in self.exempt and not ticket):
+        if not self.key:
             return
         serial = 0
         if len(ticket) == TICKET_BYTES:

@@ -9,7 +9,6 @@ from importlib import metadata
 
 from fedhp import __version__
 
-TICKETS_SINCE = (0, 2)
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 
 
@@ -35,12 +34,6 @@ def works_with(release: str, *, here: str = __version__) -> bool:
     if theirs is None or ours is None:
         return release == here
     return theirs[0] == ours[0] and abs(theirs[1] - ours[1]) <= 1
-
-
-def knows_no_tickets(release: str) -> bool:
-    """Whether a worker with this release cannot show its peers the coordinator's tickets."""
-    number = _minor(release)
-    return number is not None and number < TICKETS_SINCE
 
 
 def _minor(release: str) -> tuple[int, int] | None:

@@ -2,8 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -61,23 +60,25 @@ class Stand(_message.Message):
     def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands")
+    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands", "nonce")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     FEDHP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     address: str
     fedhp: str
     samples: int
     step_time: float
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next", "proof")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +88,7 @@ class JoinReply(_message.Message):
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     REPORTS_WITH_NEXT_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     worker: int
@@ -96,7 +98,8 @@ class JoinReply(_message.Message):
     committed: Stand
     key: bytes
     reports_with_next: bool
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: _Optional[bool] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report")
@@ -168,7 +171,7 @@ class Finished(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     why: str
     removed: bool
-    def __init__(self, why: _Optional[str] = ..., removed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, why: _Optional[str] = ..., removed: bool = ...) -> None: ...
 
 class CatchUp(_message.Message):
     __slots__ = ("peers", "digests")
@@ -224,7 +227,7 @@ class Work(_message.Message):
     exchange_deadline: float
     push_sum: bool
     group: GroupWork
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: _Optional[bool] = ..., evaluate: _Optional[bool] = ..., whole_test: _Optional[bool] = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: _Optional[bool] = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: bool = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
 
 class GroupWork(_message.Message):
     __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap", "largest_sums", "largest_mean")
@@ -256,7 +259,7 @@ class GroupWork(_message.Message):
     overlap: bool
     largest_sums: _containers.RepeatedScalarFieldContainer[float]
     largest_mean: float
-    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: _Optional[bool] = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: _Optional[bool] = ..., largest_sums: _Optional[_Iterable[float]] = ..., largest_mean: _Optional[float] = ...) -> None: ...
+    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: bool = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: bool = ..., largest_sums: _Optional[_Iterable[float]] = ..., largest_mean: _Optional[float] = ...) -> None: ...
 
 class Act(_message.Message):
     __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
@@ -276,7 +279,7 @@ class Act(_message.Message):
     evaluate: bool
     deadline: float
     whole_test: bool
-    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ..., whole_test: _Optional[bool] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: bool = ..., deadline: _Optional[float] = ..., whole_test: bool = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started", "timed_bytes", "timed_seconds")
@@ -298,7 +301,7 @@ class LinkReport(_message.Message):
     started: float
     timed_bytes: int
     timed_seconds: float
-    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
     __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed", "change_norms", "result", "whole", "diverged")
@@ -352,7 +355,7 @@ class RoundReport(_message.Message):
     result: bytes
     whole: bytes
     diverged: bool
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ..., change_norms: _Optional[_Iterable[float]] = ..., result: _Optional[bytes] = ..., whole: _Optional[bytes] = ..., diverged: _Optional[bool] = ...) -> None: ...
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ..., change_norms: _Optional[_Iterable[float]] = ..., result: _Optional[bytes] = ..., whole: _Optional[bytes] = ..., diverged: bool = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("accepted", "why")
@@ -360,7 +363,7 @@ class Receipt(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     why: str
-    def __init__(self, accepted: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+    def __init__(self, accepted: bool = ..., why: _Optional[str] = ...) -> None: ...
 
 class BeatRequest(_message.Message):
     __slots__ = ("envelope", "phase", "dialed")
@@ -373,7 +376,7 @@ class BeatRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., phase: _Optional[str] = ..., dialed: _Optional[_Iterable[_Union[DialResult, _Mapping]]] = ...) -> None: ...
 
 class BeatReply(_message.Message):
-    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "without_tickets", "readmitted", "dial", "pardoned")
+    __slots__ = ("epoch", "round", "attempt", "gone", "token", "leave", "barred", "readmitted", "dial", "pardoned")
     class ReadmittedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -395,7 +398,6 @@ class BeatReply(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     BARRED_FIELD_NUMBER: _ClassVar[int]
-    WITHOUT_TICKETS_FIELD_NUMBER: _ClassVar[int]
     READMITTED_FIELD_NUMBER: _ClassVar[int]
     DIAL_FIELD_NUMBER: _ClassVar[int]
     PARDONED_FIELD_NUMBER: _ClassVar[int]
@@ -406,11 +408,10 @@ class BeatReply(_message.Message):
     token: bytes
     leave: bool
     barred: _containers.RepeatedScalarFieldContainer[str]
-    without_tickets: _containers.RepeatedScalarFieldContainer[str]
     readmitted: _containers.ScalarMap[str, int]
     dial: _containers.RepeatedCompositeFieldContainer[DialTarget]
     pardoned: _containers.ScalarMap[str, int]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ..., pardoned: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: bool = ..., barred: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ..., pardoned: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DialTarget(_message.Message):
     __slots__ = ("test", "name", "address")
@@ -451,12 +452,14 @@ class DialBackReply(_message.Message):
     def __init__(self, address: _Optional[str] = ..., results: _Optional[_Iterable[_Union[DialResult, _Mapping]]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("envelope", "why")
+    __slots__ = ("envelope", "why", "finished")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     why: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., why: _Optional[str] = ...) -> None: ...
+    finished: bool
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., why: _Optional[str] = ..., finished: bool = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("envelope",)
@@ -575,7 +578,7 @@ class CommandRequest(_message.Message):
     stop: bool
     allow: str
     remove: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: bool = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base", "ticket")

@@ -20,13 +20,17 @@ from fedhp.cluster.protocol.addresses import ip_address_in, is_host, same_host
 from fedhp.cluster.security.identity import (
     AUTHORITY,
     NAME_URI,
+    ROLE_DOMAIN,
     ROLE_URI,
     ROLES,
     CertificateInfo,
     certificate_info,
     check_dates,
     check_name,
+    check_separate,
+    coordinator_host,
     format_time,
+    is_role_host,
     parse_certificate,
     parse_key,
     read_pem,
@@ -76,7 +80,7 @@ def issue(
             f"{name!r} cannot be the name of a machine: {AUTHORITY}.crt is the authority's",
             fix="choose another name",
         )
-    _check_hosts(hosts)
+    _check_hosts(name, hosts)
     _check_roles(roles)
     authority, signer = _authority(folder, start)
     ends = authority.not_valid_after_utc
@@ -111,7 +115,14 @@ def _check_days(days: int) -> None:
         )
 
 
-def _check_hosts(hosts: Sequence[str]) -> None:
+def _check_hosts(name: str, hosts: Sequence[str]) -> None:
+    for host in (name, *hosts):
+        if is_role_host(host):
+            raise IdentityError(
+                f"{host!r} is reserved: such names prove that a machine is a coordinator",
+                allowed=f"any other name or host, not {ROLE_DOMAIN} nor one below it",
+                fix="for a coordinator give --role coordinator; its certificate then has them",
+            )
     for host in hosts:
         if not is_host(host):
             raise IdentityError(
@@ -129,6 +140,7 @@ def _check_roles(roles: Sequence[str]) -> None:
             allowed=", ".join(ROLES),
             fix="for example --role worker",
         )
+    check_separate(roles)
 
 
 def _check_free(folder: Path, stem: str, *, replace: bool) -> None:
@@ -229,6 +241,8 @@ def _alternative_names(
             names.append(x509.IPAddress(address))
         elif host != name:
             names.append(x509.DNSName(host))
+    if "coordinator" in roles:
+        names += map(x509.DNSName, (coordinator_host(), coordinator_host(name)))
     names.append(x509.UniformResourceIdentifier(f"{NAME_URI}{name}"))
     names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in dict.fromkeys(roles)]
     return x509.SubjectAlternativeName(names)

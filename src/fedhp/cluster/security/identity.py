@@ -27,6 +27,8 @@ from fedhp.errors import IdentityError, NotYetValid
 ROLES = ("coordinator", "worker", "operator")
 AUTHORITY = "ca"
 NAME_URI, ROLE_URI = "fedhp://", "fedhp-role:"
+# Reserved by RFC 2606: no machine has such a host name, and no certificate gets one with --host.
+ROLE_DOMAIN = "fedhp.invalid"
 
 _MAX_FILE_BYTES = 1 << 20
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
@@ -101,6 +103,20 @@ def file_stamp(folder: Path, name: str) -> tuple[int, ...]:
     return tuple(stamp)
 
 
+def coordinator_host(name: str | None = None) -> str:
+    """The host name that only the certificates of coordinators have: of any, or of this one.
+
+    TLS compares it in the handshake, so that the connection itself proves the role and the name.
+    """
+    any_coordinator = f"coordinator.{ROLE_DOMAIN}"
+    return any_coordinator if name is None else f"{check_name(name)}.{any_coordinator}"
+
+
+def is_role_host(host: str) -> bool:
+    """Whether a host name stands for a role, in any case of its letters."""
+    return f".{host.casefold()}".endswith(f".{ROLE_DOMAIN}")
+
+
 def renewal_command(info: CertificateInfo) -> str:
     """The command that issues the same certificate again, where the authority is."""
     if info.authority:
@@ -152,7 +168,18 @@ def name_and_roles(uris: Iterable[str]) -> tuple[str, tuple[str, ...]]:
             fix="issue it with: fedhp certs issue NAME",
         )
     roles = {uri.removeprefix(ROLE_URI) for uri in uris if uri.startswith(ROLE_URI)}
+    check_separate(roles)
     return check_name(names[0]), tuple(role for role in ROLES if role in roles)
+
+
+def check_separate(roles: Iterable[str]) -> None:
+    """Refuse a coordinator that is a worker as well: it could give itself every model."""
+    if {"coordinator", "worker"} <= set(roles):
+        raise IdentityError(
+            "one certificate cannot be that of a coordinator and of a worker",
+            allowed="a certificate of its own for each; a standby has one too",
+            fix="fedhp certs issue NAME, and fedhp certs issue NAME-standby --role coordinator",
+        )
 
 
 def format_time(moment: datetime) -> str:
@@ -257,11 +284,17 @@ def certificate_info(
     if names is not None:
         hosts += names.get_values_for_type(x509.DNSName)
         hosts += map(str, names.get_values_for_type(x509.IPAddress))
+    if "coordinator" in roles and not {coordinator_host(), coordinator_host(name)} <= set(hosts):
+        problem = problem or (
+            f"the certificate of {name} has the role coordinator, but not the host name "
+            f"{coordinator_host(name)}, by which others recognize a coordinator: an older "
+            "version of fedhp issued it"
+        )
     return CertificateInfo(
         file,
         name,
         roles,
-        tuple(host for host in hosts if host != name),
+        tuple(host for host in hosts if host != name and not is_role_host(host)),
         authority,
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
@@ -295,9 +328,8 @@ def _verify(
     check_dates(f"{file}: the certificate", parsed, moment)
     info = certificate_info(file, parsed)
     if info.problem:
-        raise IdentityError(
-            f"{file}: {info.problem}", fix="issue a new one with: fedhp certs issue NAME"
-        )
+        command = renewal_command(info) if info.roles else "fedhp certs issue NAME"
+        raise IdentityError(f"{file}: {info.problem}", fix=f"issue a new one with: {command}")
     return info
 
 

@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fedhp.cluster.security.identity import (
-    CertificateInfo,
     Identity,
     certificate_info,
     file_stamp,
@@ -104,7 +103,7 @@ def renewable(identity: AnyIdentity) -> RenewableIdentity:
 class _Seen:
     """A certificate that another machine showed."""
 
-    content: bytes  # PEM, or its fingerprint
+    content: bytes  # PEM
     ends: datetime
     command: str  # that renews it
 
@@ -126,12 +125,6 @@ class ExpiryWatch:
                 info = certificate_info(file, parse_certificate(file, pem))
                 self._others[name] = _Seen(pem, info.ends, renewal_command(info))
                 self._check_other(name)
-
-    def see_info(self, info: CertificateInfo) -> None:
-        """Note the certificate of a server."""
-        content = info.fingerprint.encode()
-        self._others[info.name] = _Seen(content, info.ends, renewal_command(info))
-        self._check_other(info.name)
 
     def seconds_left(self) -> dict[str, float]:
         """Seconds until the certificates end by name, negative afterwards; the own one too."""

@@ -52,10 +52,13 @@ def _own_key(file: Path, certificate: bytes, key: bytes) -> ec.EllipticCurvePriv
     return parse_key(file, certificate, key=key)
 
 
-def verify(signed: bytes, *, authority: bytes, purpose: str, role: str) -> bytes:
+def verify(
+    signed: bytes, *, authority: bytes, purpose: str, role: str, fresh: bool = False
+) -> bytes:
     """The content; IdentityError unless a machine with this role signed it for this purpose.
 
-    The certificate must have been valid when it signed: a run outlives certificates.
+    The certificate must have been valid when it signed: a run outlives certificates. What was
+    signed for this very moment is fresh: then it must be valid now as well.
     """
     if not signed.startswith(MAGIC):
         raise IdentityError("it is not signed")
@@ -87,7 +90,8 @@ def verify(signed: bytes, *, authority: bytes, purpose: str, role: str) -> bytes
     info = certificate_info(_SIGNER, certificate)
     if info.problem:
         raise IdentityError(f"its signer cannot be identified: {info.problem}")
-    check_dates(f"the certificate of its signer {info.name}", certificate, signed_at)
+    for moment_of_use in (signed_at, datetime.now(UTC)) if fresh else (signed_at,):
+        check_dates(f"the certificate of its signer {info.name}", certificate, moment_of_use)
     if role not in info.roles:
         roles = " and ".join(info.roles) or "without a role"
         raise IdentityError(f"its signer {info.name} is {roles}, not {role}")

@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,13 +152,27 @@ def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
 
 def open_channel(identity: Identity, address: str, *, name: str | None) -> grpc.aio.Channel:
     """A channel to HOST:PORT, where `name` must answer; without a name, any that may serve HOST."""
+    return _open(identity, address, None if name is None else identities.check_name(name))
+
+
+def _open(identity: Identity, address: str, served: str | None) -> grpc.aio.Channel:
     target = parse_address(address, key="address")
     options: list[tuple[str, Any]] = [*limits.CONNECTION_OPTIONS, ("grpc.enable_http_proxy", 0)]
-    if name is not None:
-        options.append(("grpc.ssl_target_name_override", identities.check_name(name)))
+    if served is not None:
+        options.append(("grpc.ssl_target_name_override", served))
     # With the scheme in front, because gRPC would take a host called "unix" for one.
     url = "dns:///" + quote(str(target), safe=":")
     return grpc.aio.secure_channel(url, client_credentials(identity), options=options)
+
+
+def open_coordinator_channel(
+    identity: Identity, address: str, *, name: str | None = None
+) -> grpc.aio.Channel:
+    """A channel to HOST:PORT, where a coordinator must answer; with a name, this one.
+
+    The handshake itself demands the host name that only coordinators' certificates have.
+    """
+    return _open(identity, address, identities.coordinator_host(name))
 
 
 def peer_of(context: Any) -> PeerIdentity:
@@ -203,10 +217,12 @@ async def why_refused(
     address: str,
     *,
     name: str | None,
+    coordinator: bool = False,
     error: grpc.aio.AioRpcError | None = None,
 ) -> str:
     """Why a call to this address failed, as text; `error` is what gRPC reported."""
-    return (await cause_of(identity, address, name=name, error=error)).text
+    cause = await cause_of(identity, address, name=name, coordinator=coordinator, error=error)
+    return cause.text
 
 
 async def cause_of(
@@ -214,9 +230,13 @@ async def cause_of(
     address: str,
     *,
     name: str | None,
+    coordinator: bool = False,
     error: grpc.aio.AioRpcError | None = None,
 ) -> Cause:
-    """Why a call to this address failed, and whether it is useless to try again."""
+    """Why a call to this address failed, and whether it is useless to try again.
+
+    coordinator: it had to be one, of this name if there is one, whatever its hosts.
+    """
     target = parse_address(address, key="address")
     if error is not None and error.code() in _REFUSAL_CODES:
         reason = one_line(str(error.details() or "no reason given"))
@@ -227,33 +247,18 @@ async def cause_of(
     except IdentityError as wrong:
         text = "; ".join(part for part in (wrong.problem, wrong.fix) if part)
         return Cause(text, final=wrong.exit_code == ExitCode.NEVER)
-    cause = await asyncio.to_thread(_try_handshake, identity, target, name=name)
+    mismatch = functools.partial(_mismatch, host=target.host, name=name)
+    if coordinator:
+        mismatch = functools.partial(_coordinator_mismatch, name=name)
+    cause = await asyncio.to_thread(_try_handshake, identity, target, mismatch)
     return Cause(f"{address} {cause.text}", cause.final)
 
 
 async def handshake_problem(identity: Identity, target: HostPort, *, name: str) -> str:
     """Why a handshake with the machine of this name fails at an address; empty if it succeeds."""
-    cause = await asyncio.to_thread(_try_handshake, identity, target, name=name)
+    mismatch = functools.partial(_mismatch, host=target.host, name=name)
+    cause = await asyncio.to_thread(_try_handshake, identity, target, mismatch)
     return "" if cause.works else cause.text
-
-
-async def certificate_at(identity: Identity, address: str) -> identities.CertificateInfo | None:
-    """The certificate that is shown at an address; None if there is no handshake."""
-    target = parse_address(address, key="address")
-
-    def handshake() -> identities.CertificateInfo | None:
-        try:
-            with (
-                socket.create_connection(
-                    (target.host, target.port), limits.CONNECT_SECONDS
-                ) as plain,
-                _context(identity).wrap_socket(plain) as connection,
-            ):
-                return _info(connection.getpeercert(binary_form=True))
-        except OSError:  # TLS's own errors too
-            return None
-
-    return await asyncio.to_thread(handshake)
 
 
 def _require_tls13() -> None:
@@ -276,7 +281,11 @@ def _listed(text: str) -> Iterator[str]:
                 raise IdentityError(f"line {number}: {error.problem}") from None
 
 
-def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) -> Cause:
+def _try_handshake(
+    identity: Identity,
+    target: HostPort,
+    mismatch_of: Callable[[identities.CertificateInfo], str],
+) -> Cause:
     """Try a handshake with the identity's files, outside gRPC."""
     seconds = limits.CONNECT_SECONDS
     try:
@@ -296,9 +305,8 @@ def _try_handshake(identity: Identity, target: HostPort, *, name: str | None) ->
         try:
             with _context(identity).wrap_socket(plain) as connection:
                 certificate_seen = True
-                mismatch = _mismatch(
-                    connection.getpeercert(binary_form=True), target.host, name=name
-                )
+                shown = _info(connection.getpeercert(binary_form=True))
+                mismatch = "showed no certificate" if shown is None else mismatch_of(shown)
                 # With TLS 1.3 a handshake ends here before the other side has checked our
                 # certificate: the first read brings its alert, or the first frame of HTTP/2.
                 if mismatch:
@@ -362,10 +370,16 @@ def _context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
-def _mismatch(certificate: bytes | None, host: str, *, name: str | None) -> str:
-    info = _info(certificate)
-    if info is None:
-        return "showed no certificate"
+def _coordinator_mismatch(info: identities.CertificateInfo, *, name: str | None) -> str:
+    if info.problem:
+        return f"cannot be used: {info.problem}; to renew it: {identities.renewal_command(info)}"
+    if "coordinator" not in info.roles:
+        roles = " and ".join(info.roles) or "nothing"
+        return f"is {info.name}; by its certificate it is {roles}, not a coordinator"
+    return "" if name in (None, info.name) else f"is {info.name}, not {name}"
+
+
+def _mismatch(info: identities.CertificateInfo, *, host: str, name: str | None) -> str:
     if info.may_serve(host if name is None else name):
         return ""
     if name is not None:

@@ -32,7 +32,8 @@ from fedhp.cluster.protocol.message_checks import (
     one_line,
 )
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.tls import Cause, cause_of, certificate_at, open_channel
+from fedhp.cluster.security.leader_proof import new_nonce
+from fedhp.cluster.security.tls import Cause, cause_of, open_coordinator_channel
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import FedhpError, RunError, TryAgain
 
@@ -41,7 +42,9 @@ log = logging.getLogger("fedhp.worker")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # s between two tries
 SILENT_SECONDS = 3.0  # without any answer, even to a beat, until a call is tried elsewhere
 DIAGNOSIS_SECONDS = 30.0  # between two diagnoses of why a worker lost its coordinator
-GIVE_UP = 60.0  # s without a coordinator before the first join; later ones wait forever
+JOIN_PATIENCE = 60.0  # s without a coordinator before the first join, unless --give-up says more
+REMINDER_SECONDS = 60.0  # between two lines of the log about a coordinator that does not come back
+ALONE = "waiting for a coordinator"  # the phase of a worker that lost its coordinator
 # Errors that may pass: the coordinator is not there, not leading, or busy.
 TRANSIENT = frozenset(
     {
@@ -65,11 +68,7 @@ class MustJoin(Exception):
 
 
 class NoCoordinator(Exception):
-    """Nobody answers, or somebody who must not coordinate."""
-
-    def __init__(self, why: str, *, final: bool = False) -> None:
-        super().__init__(why)
-        self.final = final
+    """Nobody answers."""
 
 
 class CoordinatorClient:
@@ -82,8 +81,9 @@ class CoordinatorClient:
         *,
         name: str | None = None,
         finder: Finder | None = None,
-        give_up: float = GIVE_UP,
+        give_up: float | None = None,
     ) -> None:
+        """give_up: s without a coordinator; None: a minute before the first join, then forever."""
         self._session = session
         self._addresses = list(addresses)
         self._name = name  # that its certificate must have; None: any that is valid for the host
@@ -95,11 +95,11 @@ class CoordinatorClient:
         self._shown = session.identity  # with which the channel was opened
         self._diagnosis: asyncio.Task[None] | None = None
         self._diagnosed = -math.inf  # when, last
+        self._reminded = -math.inf  # when the log said last that this worker waits
         self.address = addresses[0] if addresses else ""
         self.joined = False  # at least once
         self.answered = math.nan  # when a coordinator answered last
         self.reports_with_next = False  # the coordinator reads reports that come with Next
-        self._role_checked = False  # of the process at the other end of this connection
         self._pending: Any = None  # the call that waits for its answer
         self._last_heard = 0.0  # when the pending call began, or a beat was answered since then
 
@@ -112,7 +112,6 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """Close the connection; the next call opens another one."""
-        self._role_checked = False
         if self._channel is not None:
             await self._channel.close()
             self._channel = self._stub = None
@@ -139,7 +138,7 @@ class CoordinatorClient:
                     fix="use the same version of fedhp everywhere",
                 ) from None
             try:
-                self._session.follow(reply)
+                self._session.follow(reply, nonce=request.nonce)
             except Refused as error:
                 await self._refuse_leader(reply, error, waited=time.monotonic() - started)
                 await asyncio.sleep(pause)
@@ -203,10 +202,6 @@ class CoordinatorClient:
         )
         timeout = min(limits.BEAT_SECONDS, max(seconds, 0.5))
         reply: wire.BeatReply = await self._call("Beat")(request, timeout=timeout)
-        try:
-            await self._check_role()
-        except NoCoordinator as error:
-            raise Refused("role", str(error)) from None
         check_beat_reply(reply, workers=self._session.workers or limits.MAX_WORKERS)
         self._last_heard = self.answered = time.monotonic()
         return reply
@@ -224,6 +219,22 @@ class CoordinatorClient:
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await self._call("Leave")(request, timeout=within)
 
+    async def say_finished(self, why: str, *, within: float) -> None:
+        """Say that the last order was carried out: until then the coordinator repeats it, and one
+        that is started later waits for this worker."""
+        request = wire.LeaveRequest(why=one_line(why), finished=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while True:
+                    request.envelope.CopyFrom(self._session.envelope())
+                    try:
+                        await self._call("Leave")(request, timeout=within)
+                        return
+                    except grpc.aio.AioRpcError as error:
+                        if error.code() not in TRANSIENT:
+                            return  # it does not count this worker as a member any more
+                    await asyncio.sleep(FIRST_PAUSE)
+
     async def try_another(self) -> None:
         """Leave this coordinator, which must not be obeyed, for the next address."""
         await self._next_address()
@@ -239,7 +250,7 @@ class CoordinatorClient:
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await self._call("Leave")(request, timeout=limits.BEAT_SECONDS)
         alone = len(self._addresses) <= 1 and self._finder is None
-        if not self.joined and (alone or waited > self._give_up):
+        if waited > self._patience() or (alone and not self.joined):
             raise TryAgain(
                 f"{self.address}: this worker does not follow that coordinator: {error.text}",
                 allowed="the coordinator that led the run before, or one that took over from it",
@@ -251,7 +262,7 @@ class CoordinatorClient:
     def _call(self, method: str) -> Any:
         if self._channel is None:
             self._shown = self._session.identity
-            self._channel = open_channel(self._shown, self.address, name=self._name)
+            self._channel = open_coordinator_channel(self._shown, self.address, name=self._name)
             self._stub = CoordinatorStub(self._channel)
         return getattr(self._stub, method)
 
@@ -271,7 +282,7 @@ class CoordinatorClient:
                 self._raise_unless_transient(method, error)
                 cause = await self._cause(error)
             except NoCoordinator as error:
-                cause = Cause(str(error), error.final)
+                cause = Cause(str(error))
             except RunStopped as error:
                 if self.joined and error.run == self._session.run:
                     raise
@@ -286,22 +297,40 @@ class CoordinatorClient:
                 "coordinator not reached",
                 extra={"call": method, "address": self.address, "why": cause.text},
             )
-            if not self.joined:
-                self._check_hope(cause, time.monotonic() - started, pause)
+            self._check_hope(cause, time.monotonic() - started, pause)
             await self._next_address()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _check_hope(self, cause: Cause, waited: float, pause: float) -> None:
-        """Return if a first join may still succeed."""
-        if cause.final and len(self._addresses) <= 1 and self._finder is None:
+        """Return if a coordinator may still answer and this worker is to wait for it."""
+        alone = len(self._addresses) <= 1 and self._finder is None
+        if cause.final and alone and not self.joined:
             raise RunError(cause.text, fix="correct that certificate, then start this worker again")
-        if waited + pause > self._give_up:
+        if waited + pause > self._patience():
             raise TryAgain(
                 f"no coordinator answered within {waited:.0f} s: {cause.text}",
                 allowed="the host and port of a coordinator that is running",
                 fix="start it, or correct the cause above, then start this worker again",
             )
+        if self.joined and time.monotonic() - self._reminded > REMINDER_SECONDS:
+            self._reminded = time.monotonic()
+            self._session.enter(ALONE)
+            until = "without a limit (--give-up SECONDS sets one)"
+            if self._give_up is not None:
+                until = f"for {self._give_up - waited:.0f} s more"
+            log.warning(
+                "no coordinator for %.0f s: this worker waits %s. If the run ended meanwhile, only "
+                "a coordinator can say so: start it again with the same command",
+                waited,
+                until,
+            )
+
+    def _patience(self) -> float:
+        """Seconds without a coordinator after which this worker ends."""
+        if self._give_up is not None:
+            return self._give_up
+        return math.inf if self.joined else JOIN_PATIENCE
 
     async def _answer(self, call: Any) -> Any:
         self._pending, self._last_heard = call, time.monotonic()
@@ -314,8 +343,9 @@ class CoordinatorClient:
             raise NoCoordinator(f"{self.address} is silent") from None
         finally:
             self._pending = None
-        await self._check_role()
         self.answered = time.monotonic()
+        if self._session.phase == ALONE:
+            self._session.enter("waiting")
         return reply
 
     def _put_envelopes(self, method: str, request: Any, attempt: Attempt | None) -> None:
@@ -324,6 +354,7 @@ class CoordinatorClient:
         if method == "Join":
             # The run is not known before; naming it afterwards would bind the worker to it.
             envelope = session.envelopes.make(attempt=Attempt(session.guard.epoch, 0, 0))
+            request.nonce = new_nonce()
         elif method == "Next" and attempt is not None:
             envelope = session.envelope()
             request.report.envelope.CopyFrom(session.envelope(attempt))
@@ -343,25 +374,6 @@ class CoordinatorClient:
             fix="see the reason above; the coordinator's log has more",
         )
 
-    async def _check_role(self) -> None:
-        """Only a process whose certificate has the role of a coordinator is believed; gRPC
-        itself checks the host alone."""
-        if self._role_checked:
-            return
-        facts = await certificate_at(self._session.identity, self.address)
-        if facts is not None:
-            self._session.expiry.see_info(facts)
-        if facts is None:
-            raise NoCoordinator(f"{self.address} does not show its certificate again")
-        if "coordinator" not in facts.roles:
-            roles = " and ".join(facts.roles) or "nothing"
-            raise NoCoordinator(
-                f"{self.address} is {facts.name}; by its certificate it is {roles}, not a "
-                "coordinator",
-                final=True,
-            )
-        self._role_checked = True
-
     async def _next_address(self) -> None:
         """Close the connection; the next one goes to the next address."""
         await self.close()
@@ -376,8 +388,7 @@ class CoordinatorClient:
         if error.code() != grpc.StatusCode.UNAVAILABLE or details.startswith("standby: "):
             return cause
         if not self.joined:
-            identity = self._session.identity
-            return await cause_of(identity, self.address, name=self._name, error=error)
+            return await self._true_cause(self.address, error)
         # Another coordinator may lead already: looking for the cause must not delay the next try.
         idle = self._diagnosis is None or self._diagnosis.done()
         if idle and time.monotonic() - self._diagnosed > DIAGNOSIS_SECONDS:
@@ -386,5 +397,9 @@ class CoordinatorClient:
         return cause
 
     async def _diagnose(self, address: str) -> None:
-        cause = await cause_of(self._session.identity, address, name=self._name)
+        cause = await self._true_cause(address)
         log.warning("why the coordinator is not reached", extra={"why": cause.text})
+
+    async def _true_cause(self, address: str, error: grpc.aio.AioRpcError | None = None) -> Cause:
+        identity = self._session.identity
+        return await cause_of(identity, address, name=self._name, coordinator=True, error=error)

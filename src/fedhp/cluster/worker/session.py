@@ -20,8 +20,10 @@ from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
 from fedhp.cluster.protocol.tickets import TicketChecker
 from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.leader_proof import check_proof
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.worker.followed_leader import FollowedLeader
+from fedhp.errors import IdentityError
 
 log = logging.getLogger("fedhp.worker")
 
@@ -71,12 +73,23 @@ class WorkerSession:
         subject = attempt or replace(self.attempt, epoch=self.guard.epoch)
         return self.envelopes.make(run=self.run, attempt=subject, token=self.guard.token)
 
-    def follow(self, reply: wire.JoinReply) -> None:
-        """Follow the coordinator that a join reached, or raise Refused."""
+    def follow(self, reply: wire.JoinReply, *, nonce: bytes) -> None:
+        """Follow the coordinator that a join reached, or raise Refused.
+
+        nonce: of the join. Nothing of a reply is believed that no coordinator signed for it.
+        """
+        authority = self.identity.authority
+        try:
+            address = check_proof(reply, authority=authority, caller=self.name, nonce=nonce)
+        except IdentityError as error:
+            raise Refused(
+                "proof", f"the reply does not prove that a coordinator sent it: {error.problem}"
+            ) from None
         self.leader.joined(reply)
         self.guard.obey(reply.epoch)
         self.guard.token = self.leader.token
         self.tickets.key = reply.key
+        log.info("follows", extra={"epoch": reply.epoch, "leader": address})
 
     def heard(self, reply: wire.BeatReply) -> None:
         """What a heartbeat says of other names, as the coordinator counts it: they belong to

@@ -37,7 +37,7 @@ from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.wire_pb2_grpc import add_PeerServicer_to_server
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import handshake_problem, server_credentials
-from fedhp.cluster.worker.coordinator_client import GIVE_UP, CoordinatorClient, Finder, MustJoin
+from fedhp.cluster.worker.coordinator_client import CoordinatorClient, Finder, MustJoin
 from fedhp.cluster.worker.data import (
     LocalMeans,
     PrivateData,
@@ -69,6 +69,7 @@ from fedhp.trust import load_trust
 log = logging.getLogger("fedhp.worker")
 
 LEAVE_SECONDS = 1.0  # until leaving without a receipt
+FINISH_SECONDS = 5.0  # the same at the end of the run, of which the coordinator keeps count
 SPACE_SECONDS = 2.0  # between two looks whether a full disk has space again
 SPARE_BYTES = 1_000_000  # for the history and the log, in addition to two models
 BEHIND_PAUSE = 0.5  # s until a worker that is behind, or could not catch up, asks again
@@ -92,7 +93,7 @@ class WorkerSettings:
     trust: tuple[str, ...] = ()  # modules whose parts the coordinator's experiment may use
     coordinator_name: str | None = None  # in its certificate; None: any valid for that host
     finder: Finder | None = None  # returns the current leader, instead of fixed addresses
-    give_up: float = GIVE_UP
+    give_up: float | None = None  # s without a coordinator; None: a minute, forever once joined
     metrics: str | None = None  # where to serve them
 
 
@@ -372,7 +373,6 @@ class Worker:
         self._session.leader.check_beat(reply)
         self._session.guard.obey(reply.epoch)
         self._session.tickets.barred = frozenset(reply.barred)
-        self._session.tickets.exempt = frozenset(reply.without_tickets)
         self._session.heard(reply)
         self._dial_tests.start(reply.dial)
         if self._executor is None or sent < self._ordered_at:
@@ -433,6 +433,7 @@ class Worker:
                     fix=f"fedhp cluster allow {self._session.name}, or put it on the allow-list; "
                     "then start this worker again",
                 )
+            await self._coordinator.say_finished(order.finished.why, within=FINISH_SECONDS)
             return True
         if kind == "catch_up":
             if not await executor.catch_up(order):
