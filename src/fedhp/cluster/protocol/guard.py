@@ -33,7 +33,7 @@ LATE_REASONS = frozenset(
 BAD_REASONS = frozenset(
     {
         *("sender", "role", "replay", "future"),
-        *("missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
+        *("method", "missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
         *("worker", "duplicate", "order", "weights", "range", "nan", "infinite"),
     }
 )
@@ -157,6 +157,13 @@ class _Sender:
             self.seen |= 1 << -ahead
 
 
+def _check_not_quarantined(peer: str, sender: _Sender) -> None:
+    if sender.quarantined:
+        raise Refused(
+            "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
+        )
+
+
 class Guard:
     """Judges envelopes; remembers the names on the allow-list and no others.
 
@@ -179,6 +186,12 @@ class Guard:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
+    def enter(self, peer: str) -> None:
+        """A name on the allow-list calls: from now on its bad messages count against it. Refused
+        if it is in quarantine."""
+        with self._lock:
+            _check_not_quarantined(peer, self._senders.setdefault(peer, _Sender()))
+
     def check(
         self,
         envelope: wire.Envelope,
@@ -198,10 +211,7 @@ class Guard:
             sender = self._senders.get(peer)
             if sender is None:
                 sender = self._senders[peer] = _Sender()
-            if sender.quarantined:
-                raise Refused(
-                    "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
-                )
+            _check_not_quarantined(peer, sender)
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
             _check_version(envelope.version)
