@@ -43,8 +43,8 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.protocol.succession import extended
-from fedhp.cluster.protocol.wire_pb2_grpc import add_CoordinatorServicer_to_server
 from fedhp.cluster.security.name_bindings import NameBindings
 from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
@@ -107,7 +107,9 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
-        server = grpc.aio.server(options=limits.SERVER_OPTIONS)
+        server = grpc.aio.server(
+            options=limits.coordinator_limits(self.settings.experiment.workers).options()
+        )
         listen = parse_listen(self.settings.listen, key="--listen")
         try:
             # gRPC would not release the port of a server that was never started, so it gets the
@@ -127,7 +129,8 @@ class Coordinator:
                     address=self.address,
                     expiry=self.settings.expiry,
                 )
-                add_CoordinatorServicer_to_server(service, server)
+                methods = ServiceMethods(service, COORDINATOR_SERVICE)
+                server.add_generic_rpc_handlers((methods,))
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()
             _announce_attack(state)

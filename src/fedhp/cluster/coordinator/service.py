@@ -1,14 +1,16 @@
 """The Coordinator service of wire.proto: checks every call, then hands it to the handlers.
 
-A refused call ends with a gRPC status whose details are "reason: text"; bad ones count against
-their sender. Nothing here decides anything about rounds.
+Who calls and how often is checked before anything of the call is read. A refused call ends with a
+gRPC status whose details are "reason: text"; bad ones count against their sender. Nothing here
+decides anything about rounds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,7 +22,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorServicer
+from fedhp.cluster.protocol.service_methods import Messages
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.tls import (
@@ -42,6 +44,8 @@ CODES = {
     "joined": grpc.StatusCode.FAILED_PRECONDITION,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "patience": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "method": grpc.StatusCode.UNIMPLEMENTED,
     "busy": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "elsewhere": grpc.StatusCode.FAILED_PRECONDITION,
     "replaced": grpc.StatusCode.ABORTED,
@@ -70,7 +74,7 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-class CoordinatorService(CoordinatorServicer):
+class CoordinatorService:
     """The calls of workers and operators."""
 
     def __init__(
@@ -89,10 +93,10 @@ class CoordinatorService(CoordinatorServicer):
         self._limits = CallLimits()
         self._log_throttle = LogThrottle()
 
-    async def Join(self, request: wire.JoinRequest, context: Any) -> wire.JoinReply:
+    async def Join(self, messages: Messages[wire.JoinRequest], context: Any) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
 
-        def join(name: str) -> wire.JoinReply:
+        def join(name: str, request: wire.JoinRequest) -> wire.JoinReply:
             reply = self.handlers.join(name, request)
             prove(
                 self._identity.current(),
@@ -103,12 +107,12 @@ class CoordinatorService(CoordinatorServicer):
             )
             return reply
 
-        return await self._answer("Join", request, context, join)
+        return await self._answer("Join", messages, context, join)
 
-    async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
+    async def Next(self, messages: Messages[wire.NextRequest], context: Any) -> wire.Order:
         """A worker asks for something to do."""
 
-        async def next_order(name: str) -> wire.Order:
+        async def next_order(name: str, request: wire.NextRequest) -> wire.Order:
             member = self.handlers.member(name)
             if not request.HasField("report"):
                 return await self.handlers.next(member, request)
@@ -117,14 +121,11 @@ class CoordinatorService(CoordinatorServicer):
             order.receipt.CopyFrom(receipt)
             return order
 
-        return await self._answer("Next", request, context, next_order)
+        return await self._answer("Next", messages, context, next_order)
 
-    async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
+    async def Report(self, messages: Messages[wire.RoundReport], context: Any) -> wire.Receipt:
         """A worker reports what it measured. Being late is an answer, not an error."""
-
-        return await self._answer(
-            "Report", request, context, lambda name: self._receipt(name, request)
-        )
+        return await self._answer("Report", messages, context, self._receipt)
 
     def _receipt(self, name: str, report: wire.RoundReport) -> wire.Receipt:
         member = self.handlers.member(name)
@@ -136,30 +137,32 @@ class CoordinatorService(CoordinatorServicer):
             return wire.Receipt(accepted=False, why=str(refusal))
         return wire.Receipt(accepted=True)
 
-    async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
+    async def Beat(self, messages: Messages[wire.BeatRequest], context: Any) -> wire.BeatReply:
         """A sign of life."""
 
-        def beat(name: str) -> wire.BeatReply:
+        def beat(name: str, request: wire.BeatRequest) -> wire.BeatReply:
             member = self.handlers.member(name)
             reply = self.handlers.beat(member, request.phase)
             source = source_of(context.peer()) if self.handlers.state.dial_backs else None
             reply.dial.extend(self.handlers.dial_targets(member, request, source))
             return reply
 
-        return await self._answer("Beat", request, context, beat)
+        return await self._answer("Beat", messages, context, beat)
 
-    async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.Receipt:
+    async def Leave(self, messages: Messages[wire.LeaveRequest], context: Any) -> wire.Receipt:
         """A worker leaves."""
 
-        def leave(name: str) -> wire.Receipt:
+        def leave(name: str, request: wire.LeaveRequest) -> wire.Receipt:
             self.handlers.leave(name, request)
             return wire.Receipt(accepted=True)
 
-        return await self._answer("Leave", request, context, leave)
+        return await self._answer("Leave", messages, context, leave)
 
-    async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
+    async def Status(
+        self, messages: Messages[wire.StatusRequest], context: Any
+    ) -> wire.StatusReply:
         """Any worker or operator of this federation may look."""
-        return await self._answer("Status", request, context, lambda _: self._status())
+        return await self._answer("Status", messages, context, lambda *_: self._status())
 
     def _status(self) -> wire.StatusReply:
         reply = self.handlers.status()
@@ -168,78 +171,110 @@ class CoordinatorService(CoordinatorServicer):
             reply.expiring.add(name=name, seconds=expiring[name])
         return reply
 
-    async def Command(self, request: wire.CommandRequest, context: Any) -> wire.Receipt:
+    async def Command(self, messages: Messages[wire.CommandRequest], context: Any) -> wire.Receipt:
         """An operator's command."""
 
-        def command(_: str) -> wire.Receipt:
-            return wire.Receipt(accepted=True, why=self.handlers.command(request))
+        async def command(_: str, request: wire.CommandRequest) -> wire.Receipt:
+            why = self.handlers.command(request)
+            if request.stop and not await self.handlers.stop_is_durable():
+                why += "; not durable yet: do not end the coordinator before the run is over"
+            if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
+                why += "; not durable yet: repeat it if another coordinator takes over soon"
+            return wire.Receipt(accepted=True, why=why)
 
-        receipt = await self._answer("Command", request, context, command)
-        if request.stop and not await self.handlers.stop_is_durable():
-            receipt.why += "; not durable yet: do not end the coordinator before the run is over"
-        if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
-            receipt.why += "; not durable yet: repeat it if another coordinator takes over soon"
-        return receipt
+        return await self._answer("Command", messages, context, command)
 
-    async def DialBack(self, request: wire.DialBackRequest, context: Any) -> wire.DialBackReply:
+    async def DialBack(
+        self, messages: Messages[wire.DialBackRequest], context: Any
+    ) -> wire.DialBackReply:
         """A worker asks whether others can connect to it, before it joins."""
 
         async def handshake(target: HostPort, name: str) -> str:
             return await handshake_problem(self._identity.current(), target, name=name)
 
-        def dial_back(name: str) -> Awaitable[wire.DialBackReply]:
+        def dial_back(name: str, request: wire.DialBackRequest) -> Awaitable[wire.DialBackReply]:
             source = source_of(context.peer())
             return self.handlers.dial_back(
                 name, request.address, source=source, handshake=handshake
             )
 
-        return await self._answer("DialBack", request, context, dial_back)
+        return await self._answer("DialBack", messages, context, dial_back)
+
+    async def refuse_method(self, refusal: Refused, context: Any) -> None:
+        """A call of something that no coordinator offers."""
+        async with self._admitted("", context):
+            raise refusal
 
     async def _answer(
-        self, method: str, request: Any, context: Any, handle: Callable[[str], T | Awaitable[T]]
+        self,
+        method: str,
+        messages: Messages[Any],
+        context: Any,
+        handle: Callable[[str, Any], T | Awaitable[T]],
     ) -> T:
         """Check who calls, whether it may, and the message; then handle it."""
-        name = ""
-        try:
-            peer = await identify_caller(context)
-            name = peer.name
-            roles = frozenset(() if self.allowed.refusal(name) else peer.roles)
-            cost = self._cost(method, request)
-            if method in BOUND_CALLS and CALL_RULES[method].allowed & roles:
-                await self._check_certificate(peer, cost)
-            async with self._limits.one_call(name, cost=cost):
-                self._admit(request, method, name=name, roles=roles)
-                if isinstance(request, wire.NextRequest) and request.HasField("report"):
-                    self._admit(request.report, "Report", name=name, roles=roles)
-                if self._expiry is not None:
-                    self._expiry.see(name, peer.certificate)
-                if method in CHECKS:
-                    CHECKS[method](request)
-                answer = handle(name)
-                return await answer if isinstance(answer, Awaitable) else answer
-        except Refused as refusal:
-            return await self._refuse(context, name, refusal)
+        async with self._admitted(method, context) as caller:
+            name = caller.name
+            request = await messages.only()
+            self._limits.charge(name, messages.size / REQUEST_BYTES)
+            self._admit(request, method, caller)
+            if isinstance(request, wire.NextRequest) and request.HasField("report"):
+                self._admit(request.report, "Report", caller)
+            if self._expiry is not None:
+                self._expiry.see(name, caller.certificate)
+            if method in CHECKS:
+                CHECKS[method](request)
+            answer = handle(name, request)
+            return await answer if isinstance(answer, Awaitable) else answer
+        raise AssertionError("a refused call does not get here")
 
-    async def _check_certificate(self, peer: PeerIdentity, cost: float) -> None:
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Any) -> AsyncIterator[PeerIdentity]:
+        """Who calls, if it may; nothing of the call is read yet. What is refused in the block
+        ends the call and counts against its sender."""
+        caller = await identify_caller(context)
+        name = caller.name
         try:
-            self.handlers.state.certificate_shown(peer.name, peer.certificate)
-        except Refused:
+            refusal = self._refusal(caller, method)
             # The machine that has the name now does not share its budget with the one before.
-            async with self._limits.one_call(f"replaced {peer.name}", cost=cost):
-                raise
+            replaced = refusal is not None and refusal.reason == "certificate"
+            async with self._limits.one_call(
+                f"replaced {name}" if replaced else name,
+                connection=context.peer(),
+                cost=self._cost(method),
+            ):
+                if refusal is not None:
+                    raise refusal
+                yield caller
+        except Refused as refused:
+            await self._refuse(context, name, refused)
 
-    def _admit(self, message: Any, method: str, *, name: str, roles: frozenset[str]) -> None:
-        self.handlers.guard.check(message.envelope, peer=name, roles=roles, rule=CALL_RULES[method])
+    def _refusal(self, caller: PeerIdentity, method: str) -> Refused | None:
+        """Why nothing of this caller is read; None if it is."""
+        if refusal := self.allowed.refusal(caller.name):
+            return Refused("unknown", refusal)
+        try:
+            self.handlers.guard.enter(caller.name)
+            if method in BOUND_CALLS and CALL_RULES[method].allowed & caller.roles:
+                self.handlers.state.certificate_shown(caller.name, caller.certificate)
+        except Refused as refused:
+            return refused
+        return None
 
-    def _cost(self, method: str, request: Any) -> float:
-        cost = COSTS.get(method, 1.0) + float(request.ByteSize()) / REQUEST_BYTES
+    def _admit(self, message: Any, method: str, caller: PeerIdentity) -> None:
+        self.handlers.guard.check(
+            message.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[method]
+        )
+
+    def _cost(self, method: str) -> float:
+        cost = COSTS.get(method, 1.0)
         if method == "Status":
             state = self.handlers.state
             broken = min(len(state.reachability), message_checks.MAX_BROKEN_LINKS)
             cost += (len(state.conductor.members) + broken) / STATUS_MEMBERS
         return cost
 
-    async def _refuse(self, context: Any, name: str, refusal: Refused) -> NoReturn:
+    async def _refuse(self, context: Any, name: str, refusal: Refused) -> None:
         guard = self.handlers.guard
         known = guard.is_quarantined(name)
         if guard.strike(name, refusal.reason) and not known:
@@ -248,8 +283,7 @@ class CoordinatorService(CoordinatorServicer):
         log, left_out = self._log_throttle.admit(name, refusal.reason)
         if log:
             more = f" ({left_out} more like it before)" if left_out else ""
-            LOG.info("refused %s: %s%s", name or "an unknown caller", refusal, more)
+            LOG.info("refused %s: %s%s", name, refusal, more)
             self.handlers.state.call_refused(name, f"{refusal}{more}"[: limits.TEXT_LENGTH])
         code = CODES.get(refusal.reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, str(refusal)[: limits.TEXT_LENGTH])
-        raise AssertionError("abort does not return")

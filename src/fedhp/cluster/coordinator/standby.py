@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,12 +20,9 @@ import grpc.aio
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import HostPort, is_name, split_host_port
-from fedhp.cluster.protocol.call_limits import CallLimits
+from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import (
-    CoordinatorServicer,
-    add_CoordinatorServicer_to_server,
-)
+from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity
 from fedhp.cluster.security.tls import AllowList, identify_caller, server_credentials
 from fedhp.errors import FedhpError
@@ -64,64 +61,76 @@ def read_refusal(details: str) -> StandbyAnswer | None:
     return StandbyAnswer(details.partition(": ")[2], leader)
 
 
-class StandbyService(CoordinatorServicer):
-    """Refuses every call and says who leads."""
+class StandbyService:
+    """Refuses every call and says who leads; it reads nothing of any."""
 
     def __init__(
         self, name: str, address: str, *, lookup: LeaderLookup, allowed: AllowList
     ) -> None:
         self._name, self._address = name, address
         self._lookup, self._allowed = lookup, allowed
-        self._limits = CallLimits()
+        self._limits = CallLimits(window=limits.STANDBY_LIMITS.window)
+        self._log_throttle = LogThrottle()
         self._looking = asyncio.Lock()
         self._known: tuple[float, Leader | None] = (float("-inf"), None)  # as of when
 
-    async def Join(self, request: Any, context: Any) -> NoReturn:
+    async def Join(self, _: Any, context: Any) -> None:
         """A worker tries its next address."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Next(self, request: Any, context: Any) -> NoReturn:
+    async def Next(self, _: Any, context: Any) -> None:
         """A worker tries its next address."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Report(self, request: Any, context: Any) -> NoReturn:
+    async def Report(self, _: Any, context: Any) -> None:
         """A worker tries its next address."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Beat(self, request: Any, context: Any) -> NoReturn:
+    async def Beat(self, _: Any, context: Any) -> None:
         """A worker tries its next address."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Leave(self, request: Any, context: Any) -> NoReturn:
+    async def Leave(self, _: Any, context: Any) -> None:
         """Nobody left: the worker was not a member here."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Status(self, request: Any, context: Any) -> NoReturn:
+    async def Status(self, _: Any, context: Any) -> None:
         """The leader knows."""
         await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
 
-    async def Command(self, request: Any, context: Any) -> NoReturn:
+    async def Command(self, _: Any, context: Any) -> None:
         """Only the leader obeys."""
         await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
 
-    async def DialBack(self, request: Any, context: Any) -> NoReturn:
+    async def DialBack(self, _: Any, context: Any) -> None:
         """The leader knows the members."""
         await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
 
-    async def _refuse(self, context: Any, code: grpc.StatusCode) -> NoReturn:
+    async def refuse_method(self, refusal: Refused, context: Any) -> None:
+        """A call of something that no coordinator offers."""
+        await self._refuse(context, grpc.StatusCode.UNIMPLEMENTED, refusal)
+
+    async def _refuse(
+        self, context: Any, code: grpc.StatusCode, why: Refused | None = None
+    ) -> None:
+        """End the call: because it waits for the lead, or why it would be refused anyway."""
         caller = (await identify_caller(context)).name
+        if refusal := self._allowed.refusal(caller):
+            code, why = grpc.StatusCode.PERMISSION_DENIED, Refused("unknown", refusal)
         try:
-            async with self._limits.one_call(caller):
-                if refusal := self._allowed.refusal(caller):
-                    raise Refused("unknown", refusal)
+            async with self._limits.one_call(caller, connection=context.peer()):
+                if why is not None:
+                    raise why
                 details = standby_refusal(self._name, await self._leader())
         except Refused as error:
-            flooded = error.reason == "streams"
-            code = grpc.StatusCode.PERMISSION_DENIED
-            code = grpc.StatusCode.RESOURCE_EXHAUSTED if flooded else code
+            if error.reason == "streams":
+                code = grpc.StatusCode.RESOURCE_EXHAUSTED
             details = str(error)
+            log, left_out = self._log_throttle.admit(caller, error.reason)
+            if log:
+                more = f" ({left_out} more like it before)" if left_out else ""
+                LOG.info("refused %s: %s%s", caller, error, more)
         await context.abort(code, details)
-        raise AssertionError("abort does not return")
 
     async def _leader(self) -> Leader | None:
         async with self._looking:
@@ -141,8 +150,8 @@ async def standing_by(
     identity: AnyIdentity, listen: HostPort, service: StandbyService
 ) -> AsyncIterator[None]:
     """Answer calls during the block; the port is free again afterwards."""
-    server = grpc.aio.server(options=limits.SERVER_OPTIONS)
-    add_CoordinatorServicer_to_server(service, server)
+    server = grpc.aio.server(options=limits.STANDBY_LIMITS.options())
+    server.add_generic_rpc_handlers((ServiceMethods(service, COORDINATOR_SERVICE),))
     try:
         server.add_secure_port(str(listen), server_credentials(identity))
     except RuntimeError:

@@ -66,7 +66,7 @@ async def _listening(listen: str | None, identity: Identity) -> AsyncIterator[in
     if listen is None:
         yield 0
         return
-    server = grpc.aio.server(options=limits.SERVER_OPTIONS)
+    server = grpc.aio.server(options=limits.WORKER_LIMITS.options())
     try:
         port = server.add_secure_port(listen, server_credentials(identity))
     except RuntimeError:  # in use: if it is this worker, it answers itself

@@ -33,7 +33,7 @@ LATE_REASONS = frozenset(
 BAD_REASONS = frozenset(
     {
         *("sender", "role", "replay", "future"),
-        *("missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
+        *("method", "missing", "kind", "size", "text", "name", "address", "digest", "encoding"),
         *("worker", "duplicate", "order", "weights", "range", "nan", "infinite"),
     }
 )
@@ -187,6 +187,12 @@ class Guard:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
+    def enter(self, peer: str) -> None:
+        """A name on the allow-list calls: from now on its bad messages count against it. Refused
+        if it is in quarantine."""
+        with self._lock:
+            self._check_not_quarantined(peer, self._senders.setdefault(peer, _Sender()))
+
     def check(
         self,
         envelope: wire.Envelope,
@@ -206,10 +212,7 @@ class Guard:
             sender = self._senders.get(peer)
             if sender is None:
                 sender = self._senders[peer] = _Sender()
-            if self._in_quarantine(sender):
-                raise Refused(
-                    "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
-                )
+            self._check_not_quarantined(peer, sender)
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
             _check_version(envelope.version)
@@ -298,6 +301,12 @@ class Guard:
         with self._lock:
             return frozenset(
                 name for name, sender in self._senders.items() if self._in_quarantine(sender)
+            )
+
+    def _check_not_quarantined(self, peer: str, sender: _Sender) -> None:
+        if self._in_quarantine(sender):
+            raise Refused(
+                "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
             )
 
     def _in_quarantine(self, sender: _Sender) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 PROTOCOL_VERSION = 1
 
-MESSAGE_BYTES = 4 << 20  # the largest single message
+MESSAGE_BYTES = 4 << 20  # the largest single message, that of a coordinator
 MODEL_CHUNK_BYTES = 1 << 20  # data in one chunk of a model
+CHUNK_MESSAGE_BYTES = MODEL_CHUNK_BYTES + (64 << 10)  # with its envelope and digest
+REQUEST_BYTES = 256 << 10  # of one request to a coordinator, beyond the links in a report
+LINK_BYTES = 256  # in a report for every worker of the experiment
 MODEL_BYTES = 8 << 30  # the largest model that may be announced
 EXPERIMENT_BYTES = 1 << 20
 PROBE_BYTES = 16 << 20
@@ -19,6 +24,7 @@ SEQUENCE_WINDOW = 4096  # how far out of order the messages of one sender may ar
 STRIKES = 5  # bad messages of one sender until it is in quarantine
 PEER_QUARANTINE_SECONDS = 600.0  # that one lasts between workers; at a coordinator until `allow`
 
+REQUEST_SECONDS = 20.0  # until the message of a call must be there
 JOIN_SECONDS = 20.0  # until Join must be answered
 POLL_SECONDS = 10.0  # how long Next waits for an order
 POLL_SLACK = 10.0  # s beyond it, until Next must be answered
@@ -41,9 +47,34 @@ CONNECTION_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.so_reuseport", 0),
 )
-# Calls that wait for the same connection to carry them do so at their caller.
-STREAMS_PER_CONNECTION = 32
-SERVER_OPTIONS = (
-    *CONNECTION_OPTIONS,
-    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
-)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What one connection may make a server keep. Calls that wait for the same connection to
+    carry them do so at their caller."""
+
+    message: int  # bytes; a longer one is refused before it is read
+    window: int  # bytes of a call that may arrive before its message is read
+    streams: int  # calls of one connection at once
+
+    def options(self) -> tuple[tuple[str, int], ...]:
+        """For a gRPC server. A window that grows by itself would reach megabytes per call."""
+        own = {
+            "grpc.max_receive_message_length": self.message,
+            "grpc.max_concurrent_streams": self.streams,
+            "grpc.http2.lookahead_bytes": self.window,
+            "grpc.http2.bdp_probe": 0,
+        }
+        return tuple({**dict(CONNECTION_OPTIONS), **own}.items())
+
+
+def coordinator_limits(workers: int) -> ServerLimits:
+    """Of a coordinator: many small requests, and reports with a link per worker."""
+    return ServerLimits(REQUEST_BYTES + LINK_BYTES * workers, window=64 << 10, streams=32)
+
+
+# Of a coordinator that waits for the lead, which reads no request at all.
+STANDBY_LIMITS = coordinator_limits(0)
+# Of a worker: its peers send models, and the window is what is under way on a slow link.
+WORKER_LIMITS = ServerLimits(CHUNK_MESSAGE_BYTES, window=256 << 10, streams=8)

@@ -64,6 +64,11 @@ class TicketChecker:
         self.barred: frozenset[str] = frozenset()  # names that are no longer members
         self._swaps: dict[str, tuple[int, int]] = {}  # epoch and serial of the last, by caller
 
+    def check_member(self, caller: str) -> None:
+        """Refuse a name that is no longer a member, whatever it asks for."""
+        if caller in self.barred:
+            raise Refused("removed", f"{caller} is no longer a member of this run")
+
     def check(
         self,
         ticket: bytes,
@@ -75,8 +80,7 @@ class TicketChecker:
         version: Attempt = INITIAL,
     ) -> None:
         """Accept the call of a peer, or raise Refused."""
-        if caller in self.barred:
-            raise Refused("removed", f"{caller} is no longer a member of this run")
+        self.check_member(caller)
         if not self.key:
             return
         serial = 0

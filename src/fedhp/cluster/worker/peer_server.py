@@ -29,8 +29,8 @@ from fedhp.cluster.protocol.group_codec import PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.protocol.model_exchange import OutgoingModel
+from fedhp.cluster.protocol.service_methods import Messages
 from fedhp.cluster.protocol.tickets import TicketPurpose
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.security.tls import PeerIdentity, identify_caller
 from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
@@ -51,6 +51,7 @@ STATUS_CODES = {
     "quarantined": grpc.StatusCode.PERMISSION_DENIED,
     "removed": grpc.StatusCode.PERMISSION_DENIED,
     "ticket": grpc.StatusCode.PERMISSION_DENIED,
+    "method": grpc.StatusCode.UNIMPLEMENTED,
     "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "probes": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "busy": grpc.StatusCode.ABORTED,
@@ -132,7 +133,7 @@ class ProbeBudget:
         self._left[peer] = (left - size, now)
 
 
-class PeerService(PeerServicer):
+class PeerService:
     """The methods of the gRPC service `Peer`."""
 
     def __init__(
@@ -147,14 +148,14 @@ class PeerService(PeerServicer):
         self._session = session
         self._offer = offer
         self._average = average or OpenAverage()
-        self._limits = CallLimits(at_once=MAX_CALLS_PER_PEER)
+        self._limits = CallLimits(at_once=MAX_CALLS_PER_PEER, window=limits.WORKER_LIMITS.window)
         self._sending = asyncio.Semaphore(MAX_SENDING)
         self._probes = ProbeBudget(clock)
 
-    async def Pull(self, request: wire.PullRequest, context: Context) -> None:
+    async def Pull(self, requests: Messages[wire.PullRequest], context: Context) -> None:
         """Stream a model, or the bytes of a probe."""
         async with self._answering(context, "pull") as caller:
-            peer = caller.name
+            peer, request = caller.name, await requests.only()
             self._admit(request.envelope, caller, "Pull")
             check_pull(request)
             self._check_partner(peer, request.envelope, request.ticket, _purpose_of(request))
@@ -168,7 +169,7 @@ class PeerService(PeerServicer):
                 encoded = await self._committed_model(request)
             await self._send_model(encoded, self._reply_to(request), context)
 
-    async def Swap(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
+    async def Swap(self, chunks: Messages[wire.Chunk], context: Context) -> None:
         """AD-PSGD: take the mean of the caller's model and the own one, return the own one.
 
         The mean is taken in one step of the event loop: completely or not at all. If the
@@ -206,7 +207,7 @@ class PeerService(PeerServicer):
             encoded = await run_codec(learner.codec, learner.codec.encode, mine)
             await self._send_model(encoded, self._reply_to(first), context)
 
-    async def Average(self, chunks: AsyncIterator[wire.Chunk], context: Context) -> None:
+    async def Average(self, chunks: Messages[wire.Chunk], context: Context) -> None:
         """A group average: take the sums of a child in the tree, and return the result to it.
 
         Only a child that this worker's order names can send or get anything.
@@ -231,6 +232,11 @@ class PeerService(PeerServicer):
             except NotOpen as error:
                 raise NotAvailable(error.reason, str(error)) from None
             await self._exchange_sums(node, child, first, source, context)
+
+    async def refuse_method(self, refusal: Refused, context: Context) -> None:
+        """A call of something that no worker offers."""
+        async with self._answering(context, "call"):
+            raise refusal
 
     async def _exchange_sums(
         self,
@@ -282,12 +288,15 @@ class PeerService(PeerServicer):
 
     @asynccontextmanager
     async def _answering(self, context: Context, what: str) -> AsyncIterator[PeerIdentity]:
-        """Who calls; an error in the block aborts the call with a code and the reason."""
+        """Who calls, if it may; nothing of the call is read before the block. An error in the
+        block aborts the call with a code and the reason."""
         caller = await identify_caller(context)
         peer = caller.name
         self._session.expiry.see(peer, caller.certificate)
         try:
-            async with self._limits.one_call(peer):
+            async with self._limits.one_call(peer, connection=context.peer()):
+                self._session.tickets.check_member(peer)
+                self._session.guard.enter(peer)
                 yield caller
             return
         except Refused as error:

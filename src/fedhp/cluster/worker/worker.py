@@ -34,7 +34,7 @@ from fedhp.cluster.protocol.addresses import (
 )
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import add_PeerServicer_to_server
+from fedhp.cluster.protocol.service_methods import PEER_SERVICE, ServiceMethods
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import handshake_problem, server_credentials
 from fedhp.cluster.worker.coordinator_client import CoordinatorClient, Finder, MustJoin
@@ -289,8 +289,8 @@ class Worker:
     async def _serve(self) -> None:
         settings = self._settings
         check_free(parse_listen(settings.listen, key="--listen"), key="--listen")
-        self._server = grpc.aio.server(options=limits.SERVER_OPTIONS)
-        add_PeerServicer_to_server(self._service, self._server)
+        self._server = grpc.aio.server(options=limits.WORKER_LIMITS.options())
+        self._server.add_generic_rpc_handlers((ServiceMethods(self._service, PEER_SERVICE),))
         try:
             port = self._server.add_secure_port(
                 settings.listen, server_credentials(self._session.certificates)
