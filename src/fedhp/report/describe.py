@@ -178,18 +178,23 @@ def _status(run: RunReader) -> str:
     return f"{text}: {message.splitlines()[0]}" if message else text
 
 
-def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
-    data = experiment["data"]
+def partition_rule(data: Mapping[str, Any]) -> str:
+    """How samples are split among the workers, in words."""
     skew = data.get("skew")
     partitions = {
         "skew": "IID" if skew is None else f"skew {skew:g}",
         "dirichlet": f"Dirichlet, alpha {data['alpha']:g}",
         "quantity": f"sizes by Dirichlet, alpha {data['alpha']:g}",
-        "shards": f"{data['shards_per_worker']} shards each",
+        "shards": f"{count(data['shards_per_worker'], 'shard')} each",
         "iid": "IID",
         "natural": "by user",
     }
-    rule = partitions.get(data["partition"], f"partition {data['partition']}")
+    return partitions.get(data["partition"], f"partition {data['partition']}")
+
+
+def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
+    rule = partition_rule(experiment["data"])
+    data = experiment["data"]
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
     if not any(samples):  # on a network, before the workers have reported
         return f"{name}{rule}"
