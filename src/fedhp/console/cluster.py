@@ -95,12 +95,14 @@ def status_line(status: wire.StatusReply) -> str:
 
 
 def trouble_lines(status: wire.StatusReply) -> list[str]:
-    """Silent workers, broken links and certificates to renew, with names; none: no lines."""
+    """Refused and silent workers, broken links and certificates to renew, with names."""
     members = {member.worker: member for member in status.members}
     silent = [_silent_line(member) for member in unreachable(status)]
     broken = [_broken_line(link, members) for link in status.broken]
     expiring = [_expiring_line(certificate) for certificate in status.expiring]
+    refused = [f"{_clean(worker.name)}: {_clean(worker.why)}" for worker in status.refused]
     return [
+        *_section("refused workers:", refused, count=len(refused)),
         *_section("no heartbeat:", silent, count=len(silent)),
         *_section("broken links:", broken, count=max(status.broken_links, len(broken))),
         *_section("certificates to renew:", expiring, count=len(expiring)),

@@ -151,6 +151,7 @@ def coordinator(
         moved=moved,
         upgrading=upgrading,
         metrics=metrics,
+        compares=True,
     )
     check_settings(settings)
     logs.set_up(who=name, form=form)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.setup import SetupPart
 from fedhp.cluster.protocol.succession import Leadership, Line
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.errors import RunError
@@ -34,6 +35,9 @@ class CommittedState:
     removed: tuple[str, ...] = ()  # names that the operator removed
     # Group averages: the last committed attempt in which each worker was counted, by worker.
     versions: dict[int, Attempt] = field(default_factory=dict)
+    # What the workers must have in common, and whose it is, by name of the part (setup_checks.py).
+    setup: dict[str, tuple[SetupPart, str]] = field(default_factory=dict)
+    private: tuple[int, ...] = ()  # workers that train on samples of their own
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -57,6 +61,8 @@ class CommittedState:
             "certificates": self.certificates,
             "versions": {worker: version.to_list() for worker, version in self.versions.items()},
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
+            "setup": [[*part.to_list(), owner] for part, owner in self.setup.values()],
+            "private": self.private,
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -85,6 +91,11 @@ class CommittedState:
                 for worker, version in head.get("versions", {}).items()
             },
             certificates=dict(head.get("certificates", {})),
+            setup={
+                values[0]: (SetupPart.from_list(values), owner)
+                for *values, owner in head.get("setup", ())
+            },
+            private=tuple(head.get("private", ())),
             digests={
                 int(worker): bytes.fromhex(digest)
                 for worker, digest in head.get("digests", {}).items()

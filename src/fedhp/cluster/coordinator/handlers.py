@@ -22,6 +22,7 @@ from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import MAX_DIAL_TEXT, check_report, one_line
+from fedhp.cluster.protocol.setup import MAX_REFUSED
 from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
 
@@ -80,6 +81,7 @@ class CoordinatorHandlers:
         until = time.monotonic() + limits.POLL_SECONDS
         with self.state.waiting.begin(member.worker) as wait:
             while True:
+                self.state.check_setup(member)
                 order = self._order(member)
                 left = until - time.monotonic()
                 if not order.HasField("wait") or left <= 0:
@@ -268,6 +270,8 @@ class CoordinatorHandlers:
             clock=time.time(),
             round_seconds=state.round_seconds,
         )
+        for name, why in list(state.setups.refused.items())[:MAX_REFUSED]:
+            reply.refused.add(name=name, why=one_line(why))
         broken = state.reachability.broken(round_index=state.round_index)
         reply.broken.extend(broken_links_on_wire(broken))
         reply.broken_links = len(broken)

@@ -74,6 +74,7 @@ class CoordinatorProcessSettings:
     upgrading: bool = False  # accept workers that know no tickets
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
+    compares: bool = False  # the workers' data and models with those of this machine
     trust: tuple[str, ...] = ()  # modules whose parts a committed experiment may use at a standby
 
 
@@ -428,6 +429,7 @@ async def _lead_once(
                 upgrading=settings.upgrading,
                 expiry=expiry,
                 on_round=on_round,
+                folders=_import_folders(settings) if settings.compares else None,
             ),
             ledger,
         )
@@ -448,6 +450,11 @@ async def _lead_once(
             current.port = parse_address(current.coordinator.address, key="--advertise").port
         current.coordinator = None
         await ledger.close()
+
+
+def _import_folders(settings: CoordinatorProcessSettings) -> tuple[str, ...]:
+    """Where the experiment's own parts are looked for."""
+    return (str(Path(settings.source).resolve().parent), os.getcwd())
 
 
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:

@@ -2,7 +2,8 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -60,20 +61,54 @@ class Stand(_message.Message):
     def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands")
+    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands", "setup")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     FEDHP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
+    SETUP_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     address: str
     fedhp: str
     samples: int
     step_time: float
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ...) -> None: ...
+    setup: Setup
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ...) -> None: ...
+
+class Setup(_message.Message):
+    __slots__ = ("parts", "private_data", "mean", "deviation")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_DATA_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[SetupPart]
+    private_data: bool
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    deviation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, parts: _Optional[_Iterable[_Union[SetupPart, _Mapping]]] = ..., private_data: _Optional[bool] = ..., mean: _Optional[_Iterable[float]] = ..., deviation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SetupPart(_message.Message):
+    __slots__ = ("name", "digest", "facts", "sketch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: bytes
+    facts: str
+    sketch: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., facts: _Optional[str] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class RefusedWorker(_message.Message):
+    __slots__ = ("name", "why")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    why: str
+    def __init__(self, name: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next")
@@ -95,10 +130,10 @@ class JoinReply(_message.Message):
     committed: Stand
     key: bytes
     reports_with_next: bool
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: _Optional[bool] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report")
+    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report", "setup")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +141,7 @@ class NextRequest(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SURVEYED_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    SETUP_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     step_time: float
@@ -113,7 +149,8 @@ class NextRequest(_message.Message):
     samples: int
     surveyed: _containers.RepeatedCompositeFieldContainer[LinkReport]
     report: RoundReport
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
+    setup: Setup
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
     __slots__ = ("worker", "name", "address", "ticket")
@@ -165,7 +202,7 @@ class Finished(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     why: str
     removed: bool
-    def __init__(self, why: _Optional[str] = ..., removed: bool = ...) -> None: ...
+    def __init__(self, why: _Optional[str] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class CatchUp(_message.Message):
     __slots__ = ("peers", "digests")
@@ -221,7 +258,7 @@ class Work(_message.Message):
     exchange_deadline: float
     push_sum: bool
     group: GroupWork
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: bool = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: _Optional[bool] = ..., evaluate: _Optional[bool] = ..., whole_test: _Optional[bool] = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: _Optional[bool] = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
 
 class GroupWork(_message.Message):
     __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap")
@@ -249,7 +286,7 @@ class GroupWork(_message.Message):
     transfer_time: float
     train_time: float
     overlap: bool
-    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: bool = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: bool = ...) -> None: ...
+    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: _Optional[bool] = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: _Optional[bool] = ...) -> None: ...
 
 class Act(_message.Message):
     __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
@@ -269,7 +306,7 @@ class Act(_message.Message):
     evaluate: bool
     deadline: float
     whole_test: bool
-    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: bool = ..., deadline: _Optional[float] = ..., whole_test: bool = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: _Optional[bool] = ..., deadline: _Optional[float] = ..., whole_test: _Optional[bool] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started", "timed_bytes", "timed_seconds")
@@ -291,7 +328,7 @@ class LinkReport(_message.Message):
     started: float
     timed_bytes: int
     timed_seconds: float
-    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: _Optional[bool] = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
     __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed")
@@ -345,7 +382,7 @@ class Receipt(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     why: str
-    def __init__(self, accepted: bool = ..., why: _Optional[str] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
 
 class BeatRequest(_message.Message):
     __slots__ = ("envelope", "phase", "dialed")
@@ -386,7 +423,7 @@ class BeatReply(_message.Message):
     without_tickets: _containers.RepeatedScalarFieldContainer[str]
     readmitted: _containers.ScalarMap[str, int]
     dial: _containers.RepeatedCompositeFieldContainer[DialTarget]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: bool = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., gone: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., leave: _Optional[bool] = ..., barred: _Optional[_Iterable[str]] = ..., without_tickets: _Optional[_Iterable[str]] = ..., readmitted: _Optional[_Mapping[str, int]] = ..., dial: _Optional[_Iterable[_Union[DialTarget, _Mapping]]] = ...) -> None: ...
 
 class DialTarget(_message.Message):
     __slots__ = ("test", "name", "address")
@@ -481,7 +518,7 @@ class BrokenLink(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., peer: _Optional[int] = ..., why: _Optional[str] = ..., since: _Optional[int] = ..., last: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members", "versions", "clock", "round_seconds", "broken", "broken_links", "expiring")
+    __slots__ = ("run", "epoch", "round", "rounds", "state", "why", "members", "versions", "clock", "round_seconds", "broken", "broken_links", "expiring", "refused")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -502,6 +539,7 @@ class StatusReply(_message.Message):
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     BROKEN_LINKS_FIELD_NUMBER: _ClassVar[int]
     EXPIRING_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     round: int
@@ -515,7 +553,8 @@ class StatusReply(_message.Message):
     broken: _containers.RepeatedCompositeFieldContainer[BrokenLink]
     broken_links: int
     expiring: _containers.RepeatedCompositeFieldContainer[ExpiringCertificate]
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ..., broken: _Optional[_Iterable[_Union[BrokenLink, _Mapping]]] = ..., broken_links: _Optional[int] = ..., expiring: _Optional[_Iterable[_Union[ExpiringCertificate, _Mapping]]] = ...) -> None: ...
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedWorker]
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., clock: _Optional[float] = ..., round_seconds: _Optional[float] = ..., broken: _Optional[_Iterable[_Union[BrokenLink, _Mapping]]] = ..., broken_links: _Optional[int] = ..., expiring: _Optional[_Iterable[_Union[ExpiringCertificate, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedWorker, _Mapping]]] = ...) -> None: ...
 
 class ExpiringCertificate(_message.Message):
     __slots__ = ("name", "seconds")
@@ -537,7 +576,7 @@ class CommandRequest(_message.Message):
     stop: bool
     allow: str
     remove: str
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: bool = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: _Optional[bool] = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base", "ticket")

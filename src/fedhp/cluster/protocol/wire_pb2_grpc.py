@@ -5,7 +5,7 @@ import warnings
 
 from fedhp.cluster.protocol import wire_pb2 as fedhp_dot_cluster_dot_protocol_dot_wire__pb2
 
-GRPC_GENERATED_VERSION = '1.66.2'
+GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in fedhp/cluster/protocol/wire_pb2_grpc.py depends on'
+        + ' but the generated code in fedhp/cluster/protocol/wire_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class CoordinatorStub(object):
+class CoordinatorStub:
     """What a coordinator offers to workers and operators.
     """
 
@@ -77,7 +77,7 @@ class CoordinatorStub(object):
                 _registered_method=True)
 
 
-class CoordinatorServicer(object):
+class CoordinatorServicer:
     """What a coordinator offers to workers and operators.
     """
 
@@ -188,7 +188,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Coordinator(object):
+class Coordinator:
     """What a coordinator offers to workers and operators.
     """
 
@@ -409,7 +409,7 @@ class Coordinator(object):
             _registered_method=True)
 
 
-class PeerStub(object):
+class PeerStub:
     """What a worker offers to other workers.
     """
 
@@ -436,7 +436,7 @@ class PeerStub(object):
                 _registered_method=True)
 
 
-class PeerServicer(object):
+class PeerServicer:
     """What a worker offers to other workers.
     """
 
@@ -488,7 +488,7 @@ def add_PeerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Peer(object):
+class Peer:
     """What a worker offers to other workers.
     """
 

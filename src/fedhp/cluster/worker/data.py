@@ -38,6 +38,7 @@ class PrivateData:
 
     path: Path
     raw: RawData  # only its training part is used
+    unused: int = 0  # samples of its test part
 
 
 def read_private_data(path: Path) -> PrivateData:
@@ -52,7 +53,7 @@ def read_private_data(path: Path) -> PrivateData:
             train_targets=np.concatenate([raw.train_targets, raw.test_targets]),
             groups=None,  # all samples are this worker's
         )
-    return PrivateData(path, raw)
+    return PrivateData(path, raw, unused=len(raw.test_inputs) if is_split else 0)
 
 
 @dataclass(frozen=True, slots=True)
