@@ -387,17 +387,37 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """x -> (x - mean) / deviation, one pair per channel, shaped to broadcast over a sample."""
+
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFingerprint:
+    """SHA-256 of a data set as it was read; equal only if every sample, its order and the way it
+    is prepared are equal."""
+
+    train: str  # training samples and targets
+    test: str  # shape and classes of the samples, the test set, and what gives the scaling
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """Prepared arrays of one data set."""
 
     name: str
-    train_inputs: NDArray[np.float32]  # [n, ...] images as [n, channels, height, width]
+    # [n, ...] images as [n, channels, height, width]; int64: tokens, which are never scaled
+    train_inputs: NDArray[np.float32] | NDArray[np.int64]
     train_targets: NDArray[np.int64] | NDArray[np.float32]  # [n] classes, or [n, k] numbers
-    test_inputs: NDArray[np.float32]
+    test_inputs: NDArray[np.float32] | NDArray[np.int64]
     test_targets: NDArray[np.int64] | NDArray[np.float32]
     classes: int | None  # None: not a classification
     class_names: tuple[str, ...] = ()
     groups: IntArray | None = None  # [n] whose sample it is, for data.partition = "natural"
+    scaling: Scaling | None = None  # that was applied to all inputs
+    fingerprint: DataFingerprint | None = None  # of the whole set, also where this is a part of it
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedhp.components import check_settings, is_dotted, resolve
 from fedhp.config import DataConfig
 from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
-from fedhp.data.raw import RawData, ReadRequest
+from fedhp.data.raw import AnyArray, RawData, ReadRequest, is_whole
 from fedhp.errors import ConfigError, DataError, FedhpError, at_user_place
 from fedhp.types import Dataset
 
@@ -36,6 +37,7 @@ BUILTINS = {
     "npz": "fedhp.data.arrays:read_npz",
 }
 
+IMAGE_AXES = 4  # [n, channels, height, width]
 _MOST_IN_MEMORY = 2  # data sets; CIFAR-10 takes 0.7 GB
 _PREPARATION = ("name", "path", "split", "pool", "standardize", "train_images", "test_images")
 _lock = threading.Lock()
@@ -181,18 +183,25 @@ def _checked(result: Any, name: str) -> RawData:
             None
             if result.groups is None
             else group_numbers(result.groups, samples=len(train), name="groups", where=where),
+            _are_tokens(result.train_inputs, result.test_inputs),
         )
         _check_dataset(raw, where)
         return raw
     if isinstance(result, tuple) and len(result) == 4:
         parts = [np.asarray(part) for part in result]
-        return from_arrays((parts[0], parts[1]), (parts[2], parts[3]), where=where)
+        raw = from_arrays((parts[0], parts[1]), (parts[2], parts[3]), where=where)
+        return replace(raw, tokens=_are_tokens(raw.train_inputs, raw.test_inputs))
     kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
     raise DataError(
         f"{where}: the loader returned {kind}",
         allowed="a fedhp.types.Dataset, or (x_train, y_train, x_test, y_test)",
         fix="return one of these",
     )
+
+
+def _are_tokens(train: AnyArray, test: AnyArray) -> bool:
+    """Whole numbers of a loader stay so, unless they are images [n, channels, height, width]."""
+    return all(is_whole(np.asarray(part)) and np.ndim(part) != IMAGE_AXES for part in (train, test))
 
 
 def _check_dataset(raw: RawData, where: str) -> None:

@@ -1,21 +1,25 @@
 """Preparation, in this order: the first n samples, pooling, scaling to [0, 1], standardising.
 
 Mean and deviation are those of the training set, one pair per channel (per column for
-[n, features]); the test set is scaled by the same numbers.
+[n, features]); the test set is scaled by the same numbers. Tokens stay whole numbers, and are
+never scaled.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.config import DataConfig
-from fedhp.data.raw import AnyArray, RawData
+from fedhp.data.fingerprint import fingerprint_of
+from fedhp.data.raw import AnyArray, RawData, is_whole
 from fedhp.errors import ConfigError
-from fedhp.types import Dataset, FloatArray
+from fedhp.types import Dataset, FloatArray, Scaling
 
+LOG = logging.getLogger("fedhp")
 _CHUNK = 1 << 18  # numbers at a time: they fit the cache of the processor, and no copy is large
 
 
@@ -25,25 +29,69 @@ def prepare(raw: RawData, config: DataConfig, *, source: str = "") -> Dataset:
     test_rows = _first(raw.test_inputs, config.test_images, key="test_images", source=source)
     if config.pool > 1:
         _check_pool(raw.train_inputs.shape[1:], config.pool, source=source)
-    train = _numbers(raw.train_inputs[:train_rows], config.pool)
-    test = _numbers(raw.test_inputs[:test_rows], config.pool)
-    if config.standardize:
-        mean, deviation = _moments(train)
-        for array in (train, test):
-            for rows in _chunks(array):
-                array[rows] -= mean
-                array[rows] /= deviation
-    train_targets = _targets(raw.train_targets[:train_rows], raw.classes)
-    test_targets = _targets(raw.test_targets[:test_rows], raw.classes)
+    read = RawData(
+        raw.train_inputs[:train_rows],
+        raw.train_targets[:train_rows],
+        raw.test_inputs[:test_rows],
+        raw.test_targets[:test_rows],
+        raw.classes,
+        raw.class_names,
+        None if raw.groups is None else raw.groups[:train_rows],
+        raw.tokens,
+    )
+    train: NDArray[np.float32] | NDArray[np.int64]
+    test: NDArray[np.float32] | NDArray[np.int64]
+    scaling = None
+    if read.tokens:
+        train, test = read.train_inputs.astype(np.int64), read.test_inputs.astype(np.int64)
+    else:
+        _note_whole_numbers(read.train_inputs, config)
+        train = numbers = _numbers(read.train_inputs, config.pool)
+        test = test_numbers = _numbers(read.test_inputs, config.pool)
+        if config.standardize:
+            scaling = _moments(numbers)
+            scale(numbers, scaling)
+            scale(test_numbers, scaling)
+    train_targets = _targets(read.train_targets, raw.classes)
+    test_targets = _targets(read.test_targets, raw.classes)
     for finished in (train, test, train_targets, test_targets):
         finished.setflags(write=False)
     groups = None
-    if raw.groups is not None:
-        groups = raw.groups[:train_rows].astype(np.int64)
+    if read.groups is not None:
+        groups = read.groups.astype(np.int64)
         groups.setflags(write=False)
     return Dataset(
-        config.name, train, train_targets, test, test_targets, raw.classes, raw.class_names, groups
+        config.name,
+        train,
+        train_targets,
+        test,
+        test_targets,
+        raw.classes,
+        raw.class_names,
+        groups,
+        scaling,
+        fingerprint_of(read, pool=config.pool, scaled=scaling is not None),
     )
+
+
+def _note_whole_numbers(inputs: AnyArray, config: DataConfig) -> None:
+    """Say what becomes of columns of whole numbers: they could be tokens."""
+    if inputs.ndim == 2 and is_whole(inputs):
+        scaled = ", which data.standardize scales" if config.standardize else ""
+        LOG.warning(
+            "note: data.name = %r: the inputs are whole numbers (%s); they become floats%s. "
+            "Tokens of a text need your own loader (docs/data.md)",
+            config.name,
+            inputs.dtype,
+            scaled,
+        )
+
+
+def scale(array: NDArray[np.float32], scaling: Scaling) -> None:
+    """Apply a scaling, in place."""
+    for rows in _chunks(array):
+        array[rows] -= scaling.mean
+        array[rows] /= scaling.deviation
 
 
 def _targets(targets: AnyArray, classes: int | None) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -106,7 +154,7 @@ def _chunks(array: AnyArray) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(array), rows))
 
 
-def _moments(inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _moments(inputs: NDArray[np.float32]) -> Scaling:
     """Mean and deviation of each channel, shaped to broadcast over a sample."""
     axes = (0, *range(2, inputs.ndim))
     count = inputs.size // inputs.shape[1]
@@ -122,4 +170,6 @@ def _moments(inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[
     deviation = np.sqrt(total / count)
     # a constant channel becomes zero instead of noise or NaN
     deviation[deviation <= 1e-6 * np.abs(mean)] = 1.0
-    return mean.astype(np.float32).reshape(shape), deviation.astype(np.float32).reshape(shape)
+    return Scaling(
+        mean.astype(np.float32).reshape(shape), deviation.astype(np.float32).reshape(shape)
+    )

@@ -44,6 +44,12 @@ class RawData:
     classes: int | None
     class_names: tuple[str, ...] = ()
     groups: AnyArray | None = None  # [n] number of the user or writer of each training sample
+    tokens: bool = False  # the inputs are whole numbers that stay so
+
+
+def is_whole(inputs: AnyArray) -> bool:
+    """Whether these are whole numbers; bytes are pixels."""
+    return inputs.dtype.kind in "iu" and inputs.dtype != np.uint8
 
 
 def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArray]:

@@ -21,6 +21,7 @@ from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import AttackConfig, AugmentationConfig, ExchangeConfig, Experiment
 from fedhp.data import load_data, partition
+from fedhp.data.fingerprint import fingerprint
 from fedhp.engine.context import (
     MOST_EPOCH_STEPS,
     PlanningContext,
@@ -109,7 +110,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     check_exchange(experiment, algorithm, source=source)
     check_local_epochs(experiment, algorithm, source=source)
     check_optimizer(experiment, algorithm, source=source)
-    task = _build_task(experiment, source)
+    task = build_task(experiment, source)
     if experiment.evaluation.per_class and type(task) is not Classification:
         raise ConfigError(
             f"the accuracy by class is unknown for the task {experiment.task.name!r}",
@@ -127,7 +128,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
             allowed="0, or task.name = 'classification'",
             fix="remove training.label_smoothing, or smooth the labels in the loss of the task",
         )
-    dataset = task_data(task, source=source)
+    dataset = experiment_data(task, source=source)
     check_augmentation(experiment.augmentation, dataset.shape, source=source)
     parts = partition(
         dataset.train_targets,
@@ -401,7 +402,14 @@ def choose_device(name: str, *, source: str = "") -> torch.device:
     return torch.device(name)
 
 
-def _build_task(experiment: Experiment, source: str) -> Task:
+def experiment_data(task: Task, *, source: str = "") -> Dataset:
+    """The checked data of a task, with its fingerprint."""
+    dataset = task_data(task, source=source)
+    return replace(dataset, fingerprint=fingerprint(dataset))
+
+
+def build_task(experiment: Experiment, source: str = "") -> Task:
+    """The task of an experiment, built-in or the user's own."""
     default = Experiment()
     components.resolve(experiment.task.name, TASKS, key="task.name", source=source)
     if experiment.task.name != default.task.name:

@@ -38,7 +38,7 @@ class Samples:
     @classmethod
     def on(
         cls,
-        inputs: NDArray[np.float32],
+        inputs: NDArray[np.float32] | NDArray[np.int64],
         targets: NDArray[np.int64] | NDArray[np.float32],
         device: torch.device,
     ) -> Samples:

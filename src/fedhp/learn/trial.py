@@ -240,10 +240,16 @@ class _Trial:
             if self.built_in
             else f"let model() and data() of {self.name} agree on the shape of one input"
         )
+        if not inputs.is_floating_point():
+            fix = (
+                "for tokens, begin the model with torch.nn.Embedding; for numbers, give float32 "
+                "inputs (x.astype(np.float32)), which data.standardize then scales"
+            )
         if len(inputs) == 1:
             fix += "; a module with BatchNorm may need training.batch_size of 2 or more"
+        kind = "" if inputs.is_floating_point() else " whole numbers, which are never scaled,"
         with self.explained(
-            f"the model does not accept a batch of {_shape(inputs)} (one input: {shape})"
+            f"the model does not accept a batch of {_shape(inputs)}{kind} (one input: {shape})"
             f" in {mode} mode",
             fix,
         ):
@@ -272,7 +278,7 @@ class _Trial:
 
 def _data_problem(dataset: Dataset) -> tuple[str, str] | None:
     """What is wrong with a data set's arrays, and the fix."""
-    wanted = {"inputs": (np.float32,), "targets": (np.float32, np.int64)}
+    wanted = dict.fromkeys(("inputs", "targets"), (np.float32, np.int64))
     for part in ("train", "test"):
         arrays = {}
         for role, types in wanted.items():
@@ -291,9 +297,15 @@ def _data_problem(dataset: Dataset) -> tuple[str, str] | None:
             sizes = f"{len(arrays['inputs'])} inputs but {len(arrays['targets'])} targets"
             return f"{part} has {sizes}", "give each input one target"
     for role in wanted:
-        train, test = (getattr(dataset, f"{part}_{role}").shape[1:] for part in ("train", "test"))
+        both = [getattr(dataset, f"{part}_{role}") for part in ("train", "test")]
+        train, test = (array.shape[1:] for array in both)
         if train != test:
             return f"{role} are {train} in train, {test} in test", "give both the same shape"
+        if both[0].dtype != both[1].dtype:
+            return (
+                f"{role} are {both[0].dtype} in train, {both[1].dtype} in test",
+                "give both the same type",
+            )
     if dataset.classes is not None:
         for name in ("train_targets", "test_targets"):
             targets = getattr(dataset, name)

@@ -10,6 +10,8 @@ from typing import Any
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import count, data_size, target_name, time_name
 
+MOST_PRIVATE = 10  # workers whose own samples are listed
+MOST_SCALED = 4  # channels whose scaling is shown
 PHASES = ("plan", "train", "estimate", "mix", "account", "evaluate")
 
 
@@ -24,7 +26,8 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("label", run.meta("label")),
         ("seed", str(run.meta("seed"))),
         ("status", _status(run)),
-        ("data", _data(experiment, run.meta("samples"))),
+        ("data", _data(experiment, run.meta("samples"), run.meta("private") or [])),
+        ("scaling", _scaling(run.meta("scaling"))),
         ("task", _part(experiment["task"])),
         (
             "model",
@@ -51,6 +54,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         "absences": "",
         "exchange": "",
         "attack": "",
+        "scaling": "",
         "label": experiment["algorithm"]["name"],
     }
     return [(name, fact) for name, fact in facts if usual.get(name) != fact]
@@ -178,26 +182,61 @@ def _status(run: RunReader) -> str:
     return f"{text}: {message.splitlines()[0]}" if message else text
 
 
-def _data(experiment: Mapping[str, Any], samples: list[int]) -> str:
-    data = experiment["data"]
+def partition_rule(data: Mapping[str, Any]) -> str:
+    """How samples are split among the workers, in words."""
     skew = data.get("skew")
     partitions = {
         "skew": "IID" if skew is None else f"skew {skew:g}",
         "dirichlet": f"Dirichlet, alpha {data['alpha']:g}",
         "quantity": f"sizes by Dirichlet, alpha {data['alpha']:g}",
-        "shards": f"{data['shards_per_worker']} shards each",
+        "shards": f"{count(data['shards_per_worker'], 'shard')} each",
         "iid": "IID",
         "natural": "by user",
     }
-    rule = partitions.get(data["partition"], f"partition {data['partition']}")
+    return partitions.get(data["partition"], f"partition {data['partition']}")
+
+
+def _data(experiment: Mapping[str, Any], samples: list[int], private: Sequence[int]) -> str:
+    data = experiment["data"]
+    rule = partition_rule(data)
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
     if not any(samples):  # on a network, before the workers have reported
         return f"{name}{rule}"
-    each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
-    return (
-        f"{name}{rule}: {count(sum(samples), 'sample')} on "
-        f"{count(len(samples), 'worker')}, {each} each"
+    if private:
+        own = {worker: samples[worker] for worker in private if worker < len(samples)}
+        return _with_private(name, rule, samples, own)
+    return f"{name}{rule}: {_on_workers(samples)}"
+
+
+def _with_private(name: str, rule: str, samples: Sequence[int], own: Mapping[int, int]) -> str:
+    """Workers with --data have no part of the experiment's data set."""
+    shown = [f"worker {worker} {amount}" for worker, amount in own.items()][:MOST_PRIVATE]
+    more = ", ..." if len(own) > MOST_PRIVATE else ""
+    text = (
+        f"own data (--data) of {count(len(own), 'worker')}: "
+        f"{count(sum(own.values()), 'sample')} ({', '.join(shown)}{more})"
     )
+    shared = [amount for worker, amount in enumerate(samples) if worker not in own]
+    if any(shared):
+        return f"{text}; {name}{rule}: {_on_workers(shared)}"
+    return f"{text}; tests: {name.removesuffix(', ') or 'the data of the task'}"
+
+
+def _on_workers(samples: Sequence[int]) -> str:
+    each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
+    return f"{count(sum(samples), 'sample')} on {count(len(samples), 'worker')}, {each} each"
+
+
+def _scaling(scaling: Mapping[str, Sequence[float]] | None) -> str:
+    """By what the inputs are scaled, where that is a few numbers."""
+    if not scaling:
+        return ""
+    if len(scaling["mean"]) > MOST_SCALED:
+        return f"by {len(scaling['mean'])} means and deviations of the training set"
+    mean, deviation = (
+        ", ".join(f"{value:.6g}" for value in scaling[key]) for key in ("mean", "deviation")
+    )
+    return f"mean {mean}, deviation {deviation} (of the experiment's training set)"
 
 
 def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:

@@ -119,7 +119,7 @@ def test_split_shows_the_samples_of_each_worker(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == list(range(6))
     assert all(row[1] == sum(row[2:]) for row in rows)
     assert sum(row[1] for row in rows) == 1438
-    assert "skew p = 0.8" in output
+    assert "skew 0.8" in output
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -127,7 +127,7 @@ def test_split_of_an_experiment_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('workers = 4\n[data]\npartition = "dirichlet"\nalpha = 0.1\n')
     output = run("split", str(file), "seed=3")
-    assert "4 workers, Dirichlet, alpha = 0.1, seed 3" in output
+    assert "4 workers, Dirichlet, alpha 0.1, seed 3" in output
     assert len(table(output)) == 4
 
 

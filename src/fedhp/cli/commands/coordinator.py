@@ -142,6 +142,7 @@ def coordinator(
         resume=resume,
         moved=moved,
         metrics=metrics,
+        compares=True,
     )
     check_settings(settings)
     logs.set_up(who=name, form=form)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import Json, say, table_console
+from fedhp.cli.parameters import Json, redirect_user_prints, say, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -130,14 +130,21 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Show how many samples of each class each worker gets."""
+    from fedhp.components import is_dotted
     from fedhp.console import Activity
     from fedhp.data import class_counts, load_data, partition
     from fedhp.report.formatting import count
 
     settings, source = _experiment(experiment, overrides or [])
     data = settings.data
-    with Activity("loading and splitting the data"):
-        dataset = load_data(data, source=source)
+    with Activity("loading and splitting the data"), redirect_user_prints(as_json):
+        if is_dotted(settings.task.name):  # it has its own data, and needs torch
+            from fedhp.learn.task import load_task
+            from fedhp.learn.trial import task_data
+
+            dataset = task_data(load_task(settings.task, source=source), source=source)
+        else:
+            dataset = load_data(data, source=source)
         parts = partition(
             dataset.train_targets,
             classes=dataset.classes,
@@ -199,19 +206,11 @@ def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str
 
 
 def _rule(settings: Experiment) -> str:
+    from fedhp.report.describe import partition_rule
     from fedhp.report.formatting import count
 
-    data, workers = settings.data, settings.workers
-    values = {
-        "skew": f"skew p = {3 / workers if data.skew is None else data.skew:.3g}",
-        "dirichlet": f"Dirichlet, alpha = {data.alpha:g}",
-        "shards": f"{count(data.shards_per_worker, 'shard')} each",
-        "quantity": f"sizes by Dirichlet, alpha = {data.alpha:g}",
-        "iid": "IID",
-        "natural": "by user",
-    }
-    rule = values.get(data.partition, f"partition {data.partition}")
-    return f"{count(workers, 'worker')}, {rule}, seed {settings.seed}"
+    rule = partition_rule(settings.data.model_dump())
+    return f"{count(settings.workers, 'worker')}, {rule}, seed {settings.seed}"
 
 
 def split_tables(

@@ -44,7 +44,7 @@ def verify(
         print(json.dumps(_as_json(verification, violations, pauses)))
     else:
         _print(verification, violations, pauses)
-    if violations or not verification.equal:
+    if violations or (verification.comparable and not verification.equal):
         raise NotVerified(_problem(verification, violations))
 
 
@@ -55,8 +55,11 @@ def _print(verification: Verification, violations: list[Violation], pauses: list
         say("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
     for pause in pauses:
         say(f"pause of {pause.end - pause.start:.1f} s, which does not count: {pause.why}")
-    for line in _round_lines(verification):
-        say(line)
+    if verification.comparable:
+        for line in _round_lines(verification):
+            say(line)
+    elif verification.rounds:
+        say(f"models: not comparable: {verification.rounds[0].why_not}")
     errors = verification.times.errors
     if len(errors):
         say(
@@ -106,6 +109,7 @@ def _as_json(
         "algorithm": verification.algorithm,
         "equal": verification.equal,
         "whole": verification.whole,
+        "private": list(verification.private),
         "violations": [str(violation) for violation in violations],
         "pauses": [
             {"start": pause.start, "seconds": pause.end - pause.start, "why": pause.why}

@@ -16,7 +16,7 @@ import tomli_w
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.replay import RunReplayer
 from fedhp.cluster.audit.timeline import RunTimeline, read_timeline
-from fedhp.config import parse, to_tables
+from fedhp.config import Experiment, parse, to_tables
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
@@ -54,12 +54,18 @@ class Verification:
     rounds: tuple[RoundVerdict, ...]
     times: RoundTimes
     algorithm: str
+    private: tuple[int, ...] = ()  # workers whose samples only their machines have
 
     @property
     def equal(self) -> bool:
         """Whether models were compared and all of them were equal."""
         compared = sum(verdict.compared for verdict in self.rounds)
         return compared > 0 and not any(verdict.different for verdict in self.rounds)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a simulation can have the same data."""
+        return not self.private
 
     @property
     def whole(self) -> bool:
@@ -72,8 +78,18 @@ def verify(folder: Path) -> Verification:
     timeline = read_timeline(folder)
     experiment = _repeatable_experiment(timeline, folder)
     rounds = list(read_committed_rounds(timeline))
+    private = _private_workers(timeline)
+    if private:
+        names = ", ".join(map(str, private))
+        why = f"worker{'s' if len(private) > 1 else ''} {names} used private data"
+        return Verification(
+            tuple(RoundVerdict(done.attempt.round_index, 0, (), why) for done in rounds),
+            _round_times(rounds),
+            experiment.algorithm.name,
+            private,
+        )
     returns = [done.back_to for done in rounds if done.back_to is not None]
-    replayer = RunReplayer(experiment, timeline, returns=returns)
+    replayer = RunReplayer(tomli_w.dumps(to_tables(experiment)), timeline, returns=returns)
     verdicts: list[RoundVerdict] = []
     try:
         for done in rounds:
@@ -109,8 +125,19 @@ def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
     return RoundTimes(np.array(predicted), np.array([done.round_time for done in rounds]))
 
 
-def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
-    """The experiment as TOML; RunError where a simulation cannot repeat it."""
+def _private_workers(timeline: RunTimeline) -> tuple[int, ...]:
+    """The workers that said of themselves that they train on samples of their own."""
+    said = {
+        int(event["worker"])
+        for term in timeline.terms
+        for event in term.events_of("setup")
+        if event["private"]
+    }
+    return tuple(sorted(said))
+
+
+def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> Experiment:
+    """The experiment; RunError where a simulation cannot repeat it."""
     term = timeline.terms[0]
     if not (term.folder / RECORD_FILE).is_file():
         raise RunError(
@@ -127,4 +154,4 @@ def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> str:
             allowed="a run of an algorithm with rounds",
             fix="nothing; an asynchronous run depends on when its swaps happened",
         )
-    return tomli_w.dumps(to_tables(experiment))
+    return experiment

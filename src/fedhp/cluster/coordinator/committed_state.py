@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.setup import SetupPart
 from fedhp.cluster.protocol.succession import Leadership, Line
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.errors import RunError
@@ -37,6 +38,9 @@ class CommittedState:
     # Group averages: how large what each worker brings next is, by worker and fragment.
     norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)  # Checkpoints.pack()
+    # What the workers must have in common, and whose it is, by name of the part (setup_checks.py).
+    setup: dict[str, tuple[SetupPart, str]] = field(default_factory=dict)
+    private: tuple[int, ...] = ()  # workers that train on samples of their own
     place: str = ""  # which copy of the ledger this is; empty: there can be only one
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -62,6 +66,8 @@ class CommittedState:
             "norms": self.norms,
             "checkpoints": self.checkpoints,
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
+            "setup": [[*part.to_list(), owner] for part, owner in self.setup.values()],
+            "private": self.private,
         }
         return json.dumps(head).encode() + b"\n" + self.planner
 
@@ -92,6 +98,11 @@ class CommittedState:
             norms={int(worker): tuple(norms) for worker, norms in head.get("norms", {}).items()},
             checkpoints=dict(head.get("checkpoints", {})),
             certificates=dict(head.get("certificates", {})),
+            setup={
+                values[0]: (SetupPart.from_list(values), owner)
+                for *values, owner in head.get("setup", ())
+            },
+            private=tuple(head.get("private", ())),
             digests={
                 int(worker): bytes.fromhex(digest)
                 for worker, digest in head.get("digests", {}).items()

@@ -26,6 +26,7 @@ from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
+from fedhp.cluster.coordinator.setup_checks import SetupChecks, parts_of_this_machine
 from fedhp.cluster.coordinator.state import (
     BY_OPERATOR,
     STOP_SECONDS,
@@ -85,6 +86,9 @@ class CoordinatorSettings:
     moved: bool = False  # the ledger was moved or restored here; the original is gone
     expiry: ExpiryWatch | None = None  # gets the certificates of those that call
     on_round: Callable[[RoundRecord], None] = lambda record: None
+    # Where the user's own parts are looked for, to compare this machine's data and model with
+    # those of the workers; None: the workers are compared with each other only.
+    folders: tuple[str, ...] | None = None
 
 
 class Coordinator:
@@ -138,15 +142,17 @@ class Coordinator:
             running = asyncio.create_task(rounds.run())
             lost = asyncio.create_task(self.ledger.lost.wait())
             pulse = asyncio.create_task(note_freezes(self.history))
+            comparing = asyncio.create_task(self._learn_own_setup(state))
             try:
                 await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if lost.done() and not running.done():
                     raise Deposed("the lead was lost")
                 await running
             finally:
-                for task in (running, lost, pulse):
+                tasks = (running, lost, pulse, comparing)
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(running, lost, pulse, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
             await self._say_goodbye(state, rounds)
         except asyncio.CancelledError:
             if self.state is not None and self.state.phase is not Phase.FINISHED:
@@ -160,6 +166,12 @@ class Coordinator:
             if self.state is not None:
                 self.state.record.close()
             self.history.close()
+
+    async def _learn_own_setup(self, state: CoordinatorState) -> None:
+        """Find out what this machine has, while the workers prepare themselves."""
+        if state.setups.awaits_own:
+            folders = self.settings.folders or ()
+            state.own_setup_known(await parts_of_this_machine(self.settings.experiment, folders))
 
     async def _lead(self) -> CoordinatorState:
         """Take the lead, and continue from what is committed."""
@@ -222,6 +234,11 @@ class Coordinator:
             versions=committed.versions,
             norms=committed.norms,
             checkpoints=committed.checkpoints,
+            setups=SetupChecks(
+                committed.setup,
+                private=committed.private,
+                awaits_own=self.settings.folders is not None and not committed.setup,
+            ),
         )
         self.history.note(
             "lead",
@@ -411,6 +428,7 @@ class CoordinatorRoundLoop:
                 for member in state.conductor.ready(time.monotonic())
                 if np.isfinite(member.step_time)
                 and state.has_usual_model(member)
+                and state.setups.is_agreed(member.worker)
                 and member.worker not in aside
             ]
             waited = time.monotonic() - started
@@ -422,6 +440,8 @@ class CoordinatorRoundLoop:
                 state.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
+            if complete and state.settle_setup(ready):
+                continue  # some of them may differ
             if complete:
                 state.settle_model_size(ready)
             if complete and state.planner is not None:
@@ -436,6 +456,11 @@ class CoordinatorRoundLoop:
                     f"{len(ready)} of {wanted} workers are ready; "
                     f"at least {self.experiment.cluster.min_workers} are needed"
                 )
+                if state.setups.awaits_own:
+                    why += "; this machine still reads its own data, to compare it with theirs"
+                elif state.setups.refused:
+                    names = ", ".join(sorted(state.setups.refused))
+                    why += f"; refused, since they have another setup: {names}"
                 state.wait_for_workers(why)
                 waiting = {"why": why, "ready": ready, "patience": patience}
             if not noted:

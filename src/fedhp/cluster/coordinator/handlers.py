@@ -80,6 +80,7 @@ class CoordinatorHandlers:
         until = time.monotonic() + limits.POLL_SECONDS
         with self.state.waiting.begin(member.worker) as wait:
             while True:
+                self.state.check_setup(member)
                 order = self._order(member)
                 left = until - time.monotonic()
                 if not order.HasField("wait") or left <= 0:

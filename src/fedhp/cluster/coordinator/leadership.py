@@ -73,6 +73,7 @@ class CoordinatorProcessSettings:
     insecure_etcd: bool = False  # etcd without TLS, on purpose
     lease: float = LEASE  # s without a sign of the leader until another takes over, with etcd
     metrics: str | None = None
+    compares: bool = False  # the workers' data and models with those of this machine
     trust: tuple[str, ...] = ()  # modules whose parts a committed experiment may use at a standby
 
 
@@ -426,6 +427,7 @@ async def _lead_once(
                 moved=settings.moved,
                 expiry=expiry,
                 on_round=on_round,
+                folders=_import_folders(settings) if settings.compares else None,
             ),
             ledger,
         )
@@ -446,6 +448,11 @@ async def _lead_once(
             current.port = parse_address(current.coordinator.address, key="--advertise").port
         current.coordinator = None
         await ledger.close()
+
+
+def _import_folders(settings: CoordinatorProcessSettings) -> tuple[str, ...]:
+    """Where the experiment's own parts are looked for."""
+    return (str(Path(settings.source).resolve().parent), os.getcwd())
 
 
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:

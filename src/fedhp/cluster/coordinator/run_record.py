@@ -7,6 +7,7 @@ is removed by the next coordinator.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import tomli_w
@@ -37,6 +38,10 @@ class RunRecordWriter:
         self._samples = dict(enumerate(store.meta("samples") or ()))
         self._samples_changed = False
         self._model_bytes = store.meta("model_bytes")
+        self._noted: dict[str, object] = {
+            "private": store.meta("private") or [],
+            "scaling": store.meta("scaling"),
+        }
         self._unwritten: dict[str, object] = {}  # of the description: the disk was full
 
     @classmethod
@@ -78,6 +83,20 @@ class RunRecordWriter:
         if self._samples.get(worker) != samples:
             self._samples[worker] = samples
             self._samples_changed = True
+
+    def note_private(self, workers: Sequence[int]) -> None:
+        """Which workers train on samples of their own."""
+        self._note("private", list(workers))
+
+    def note_scaling(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        """What all samples are scaled by, per channel."""
+        self._note("scaling", {"mean": list(mean), "deviation": list(deviation)})
+
+    def _note(self, key: str, value: object) -> None:
+        """Describe something that hardly ever changes; only changes are written."""
+        if self._noted.get(key) != value:
+            self._noted[key] = value
+            self._describe(key, value)
 
     def note_model(self, model_bytes: int) -> None:
         """How large a model is; only changes are written."""

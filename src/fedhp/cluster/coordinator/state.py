@@ -41,6 +41,7 @@ from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
+from fedhp.cluster.coordinator.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner, usual_turns
 from fedhp.cluster.coordinator.waiting import WaitingMembers
 from fedhp.cluster.coordinator.warnings import Warnings
@@ -50,6 +51,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
+from fedhp.cluster.protocol.setup import Setup, SetupPart
 from fedhp.cluster.protocol.succession import Line
 from fedhp.cluster.protocol.tickets import new_key
 from fedhp.cluster.protocol.versions import works_with
@@ -121,6 +123,7 @@ class CoordinatorState:
         versions: Mapping[int, Attempt] | None = None,
         norms: Norms | None = None,
         checkpoints: Mapping[str, Any] | None = None,
+        setups: SetupChecks | None = None,
     ) -> None:
         self.experiment = experiment
         self._tables = to_tables(experiment)
@@ -166,6 +169,7 @@ class CoordinatorState:
         # Workers that lost a group average: in which round, and when.
         self._left_aside: dict[int, tuple[int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
+        self.setups = setups or SetupChecks()
         self.bindings = bindings or NameBindings()
         self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name
         self.pardoned: dict[str, int] = {}  # how often the operator let a name in again
@@ -229,6 +233,8 @@ class CoordinatorState:
             norms=self.norms if attempt is None else self._norms_after(),
             checkpoints=self.checkpoints.pack(),
             certificates=self.bindings.pack(),
+            setup=self.setups.reference(),
+            private=tuple(sorted(self.setups.private)),
             leaders=self.leaders,
             place=self.place,
             tables=self._tables,
@@ -463,6 +469,9 @@ class CoordinatorState:
     def member_joined(self, name: str, request: wire.JoinRequest) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
         self._check_release(request.fedhp)
+        setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
+        if setup is not None and (why := self.setups.difference(setup)):
+            raise self._setup_refused(name, why)
         self._replace_process(name, request.envelope.incarnation)
         incarnation = request.envelope.incarnation
         restarted = self.conductor.loses_report(name, incarnation=incarnation)
@@ -483,6 +492,11 @@ class CoordinatorState:
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
         self._note_samples(member, request.samples)
+        self.setups.refused.discard(name)
+        self.warnings.end("setup", members=[name])
+        self.setups.forget(member.worker)
+        if setup is not None:
+            self._note_setup(member, setup)
         self.history.note("join", {"worker": member.worker, "name": name})
         LOG.info("%s joined as worker %d", name, member.worker)
         if restarted:
@@ -544,10 +558,49 @@ class CoordinatorState:
             self._model_sizes[member.worker] = request.model_bytes
             self.notify()
         self._note_samples(member, request.samples)
+        if request.HasField("setup"):
+            self._note_setup(member, Setup.from_wire(request.setup))
         if self.survey is not None and request.surveyed:
             self.survey.add(member.worker, request.surveyed)
             self._links_tried(member, request.surveyed, round_index=self.round_index + 1)
             self.notify()
+
+    def _note_setup(self, member: Member, setup: Setup) -> None:
+        """What a member is going to train; what it differs in is refused with its next order."""
+        self.setups.say(member.worker, setup)
+        self.history.note("setup", {"worker": member.worker, "private": setup.private})
+        if setup.private:
+            LOG.info("%s trains on its own samples (--data)", member.name)
+        self.record.note_private(sorted(self.setups.private))
+        if setup.mean and self.setups.is_agreed(member.worker):
+            self.record.note_scaling(setup.mean, setup.deviation)
+        self.notify()
+
+    def check_setup(self, member: Member) -> None:
+        """Refuse a member whose data, modules or model are not those of the run."""
+        why = self.setups.refusal(member.worker)
+        if why:
+            self.setups.forget(member.worker)
+            self.member_left(member, "its setup is not that of the run")
+            raise self._setup_refused(member.name, why)
+
+    def _setup_refused(self, name: str, why: str) -> Refused:
+        self.setups.refused.add(name)
+        self.warnings.set("setup", members=[name], value=1.0, text=f"{name} is refused: {why}")
+        return Refused("setup", why)
+
+    def own_setup_known(self, parts: Sequence[SetupPart]) -> None:
+        """What this machine has itself, with which the workers are compared."""
+        self.setups.take_own(parts)
+        self.notify()
+        self.waiting.wake_all()
+
+    def settle_setup(self, ready: Sequence[int]) -> bool:
+        """Whether something is known now that the workers must have in common."""
+        settled = self.setups.settle(ready)
+        if settled:
+            self.waiting.wake_all()
+        return settled
 
     def _note_samples(self, member: Member, samples: int) -> None:
         """How much data a member has; 0 in the Join of a process that has not read it yet."""

@@ -19,6 +19,7 @@ from fedhp.cluster.protocol.addresses import is_name, is_reachable, split_host_p
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import ENCODINGS
 from fedhp.cluster.protocol.guard import Refused, quoted
+from fedhp.cluster.protocol.setup import MAX_FACTS, MAX_PARTS, MAX_SCALED, SKETCH
 
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
 MAX_STEP_SECONDS = 3600.0  # of one local step
@@ -85,6 +86,7 @@ def check_join(request: wire.JoinRequest) -> None:
         )
     if len(request.nonce) != NONCE_BYTES:
         raise Refused("size", f"the nonce has {len(request.nonce)} bytes, not {NONCE_BYTES}")
+    _check_setup(request.setup)
 
 
 def check_next(request: wire.NextRequest) -> None:
@@ -94,8 +96,27 @@ def check_next(request: wire.NextRequest) -> None:
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
+    _check_setup(request.setup)
     check_length(len(request.surveyed), "surveyed links", most=MAX_SURVEYED)
     _check_links(request.surveyed, "surveyed", workers=limits.MAX_WORKERS)
+
+
+def _check_setup(setup: wire.Setup) -> None:
+    """What a worker is going to train."""
+    check_length(len(setup.parts), "parts of a setup", most=MAX_PARTS)
+    for part in setup.parts:
+        check_text(part.name, "the name of a part", most=MAX_FACTS)
+        check_text(part.facts, "the facts of a part", most=MAX_FACTS)
+        if len(part.digest) != DIGEST_BYTES:
+            raise Refused("digest", f"a part has a digest of {len(part.digest)} bytes")
+        check_length(len(part.sketch), "numbers of a sketch", most=SKETCH)
+        for number in part.sketch:
+            check_number(number, "a number of a sketch")
+    for name in ("mean", "deviation"):
+        numbers = getattr(setup, name)
+        check_length(len(numbers), f"numbers of the {name}", most=MAX_SCALED)
+        for number in numbers:
+            check_number(number, f"a {name}")
 
 
 def check_report(

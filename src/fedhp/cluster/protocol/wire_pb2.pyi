@@ -60,7 +60,7 @@ class Stand(_message.Message):
     def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands", "nonce")
+    __slots__ = ("envelope", "address", "fedhp", "samples", "step_time", "stands", "nonce", "setup")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     FEDHP_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class JoinRequest(_message.Message):
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    SETUP_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     address: str
     fedhp: str
@@ -75,7 +76,32 @@ class JoinRequest(_message.Message):
     step_time: float
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     nonce: bytes
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    setup: Setup
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., address: _Optional[str] = ..., fedhp: _Optional[str] = ..., samples: _Optional[int] = ..., step_time: _Optional[float] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ...) -> None: ...
+
+class Setup(_message.Message):
+    __slots__ = ("parts", "private_data", "mean", "deviation")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_DATA_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[SetupPart]
+    private_data: bool
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    deviation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, parts: _Optional[_Iterable[_Union[SetupPart, _Mapping]]] = ..., private_data: bool = ..., mean: _Optional[_Iterable[float]] = ..., deviation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SetupPart(_message.Message):
+    __slots__ = ("name", "digest", "facts", "sketch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: bytes
+    facts: str
+    sketch: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., facts: _Optional[str] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next", "proof")
@@ -102,7 +128,7 @@ class JoinReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report")
+    __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report", "setup")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +136,7 @@ class NextRequest(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SURVEYED_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    SETUP_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     stands: _containers.RepeatedCompositeFieldContainer[Stand]
     step_time: float
@@ -117,7 +144,8 @@ class NextRequest(_message.Message):
     samples: int
     surveyed: _containers.RepeatedCompositeFieldContainer[LinkReport]
     report: RoundReport
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
+    setup: Setup
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., stands: _Optional[_Iterable[_Union[Stand, _Mapping]]] = ..., step_time: _Optional[float] = ..., model_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., surveyed: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ...) -> None: ...
 
 class PeerAddress(_message.Message):
     __slots__ = ("worker", "name", "address", "ticket")

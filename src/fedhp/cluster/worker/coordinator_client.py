@@ -117,7 +117,13 @@ class CoordinatorClient:
             self._channel = self._stub = None
 
     async def join(
-        self, address: str, *, samples: int, step_time: float, stored: Sequence[Attempt]
+        self,
+        address: str,
+        *,
+        samples: int,
+        step_time: float,
+        stored: Sequence[Attempt],
+        setup: wire.Setup | None = None,
     ) -> wire.JoinReply:
         """Join the run: tried until a coordinator answers, or an error says why it never will."""
         request = wire.JoinRequest(
@@ -126,6 +132,7 @@ class CoordinatorClient:
             samples=samples,
             step_time=step_time,
             stands=[attempt.to_wire() for attempt in stored[-limits.MODEL_VERSIONS :]],
+            setup=setup,
         )
         pause, started = FIRST_PAUSE, time.monotonic()
         while True:
@@ -157,6 +164,7 @@ class CoordinatorClient:
         samples: int,
         surveyed: Sequence[wire.LinkReport] = (),
         report: tuple[Attempt, wire.RoundReport] | None = None,
+        setup: wire.Setup | None = None,
     ) -> wire.Order:
         """Wait for the next order, and report the last attempt if that was not done before;
         Refused if the order must not be obeyed."""
@@ -167,6 +175,7 @@ class CoordinatorClient:
             samples=samples,
             surveyed=surveyed,
             report=None if report is None else report[1],
+            setup=setup,
         )
         order: wire.Order = await self._until_answered(
             "Next",
@@ -365,10 +374,11 @@ class CoordinatorClient:
     def _raise_unless_transient(self, method: str, error: grpc.aio.AioRpcError) -> None:
         if error.code() in TRANSIENT:
             return
-        if method != "Join":
-            raise MustJoin(error.details() or error.code().name)
         details = error.details() or error.code().name.lower()
-        kind = TryAgain if details.partition(":")[0] in PASSING_REASONS else RunError
+        reason = details.partition(":")[0]
+        if method != "Join" and reason != "setup":  # which joining again does not change
+            raise MustJoin(error.details() or error.code().name)
+        kind = TryAgain if reason in PASSING_REASONS else RunError
         raise kind(
             f"{self.address}: the coordinator refused this worker: {details}",
             fix="see the reason above; the coordinator's log has more",

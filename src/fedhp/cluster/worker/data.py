@@ -1,8 +1,9 @@
 """What a worker trains: its part of the experiment that the coordinator sent.
 
 Without a file it takes its part of the experiment's data, the same as in a simulation. With
---data it trains on that file alone, which never leaves the machine. The coordinator's experiment
-is not this operator's: it chooses no code and no path (LocalMeans).
+--data it trains on all samples of that file alone, which never leave the machine; they are scaled
+as the experiment's data is. The coordinator's experiment is not this operator's: it chooses no
+code and no path (LocalMeans).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 from fedhp.config import DataConfig, Experiment, check_trusted, parse
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
-from fedhp.data.raw import RawData
+from fedhp.data.prepare import scale
+from fedhp.data.raw import RawData, is_whole
 from fedhp.engine.prepare import Prepared, ShardSpec, prepare, shard_spec_of
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.attack import flipped_labels
@@ -36,6 +38,7 @@ class PrivateData:
 
     path: Path
     raw: RawData  # only its training part is used
+    unused: int = 0  # samples of its test part
 
 
 def read_private_data(path: Path) -> PrivateData:
@@ -50,7 +53,7 @@ def read_private_data(path: Path) -> PrivateData:
             train_targets=np.concatenate([raw.train_targets, raw.test_targets]),
             groups=None,  # all samples are this worker's
         )
-    return PrivateData(path, raw)
+    return PrivateData(path, raw, unused=len(raw.test_inputs) if is_split else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +165,24 @@ def _own_path_needed() -> Iterator[None]:
 
 
 def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData) -> ShardSpec:
-    config = prepared.experiment.data
-    settings = DataConfig(
-        name="npz", path=str(private.path), pool=config.pool, standardize=config.standardize
-    )
-    own, theirs = prepare_arrays(private.raw, settings, source="--data"), spec.dataset
+    pool = prepared.experiment.data.pool
+    settings = DataConfig(name="npz", path=str(private.path), pool=pool, standardize=False)
+    theirs = spec.dataset
+    tokens = is_whole(theirs.train_inputs) and is_whole(private.raw.train_inputs)
+    own = prepare_arrays(replace(private.raw, tokens=tokens), settings, source="--data")
     if own.shape != theirs.shape:
         raise DataError(
             f"{private.path}: samples have the shape {own.shape}, but {theirs.shape} in the "
             "experiment",
             allowed=f"samples of the shape {theirs.shape}",
             fix="convert them to that shape",
+        )
+    if own.train_inputs.dtype != theirs.train_inputs.dtype:
+        kind = theirs.train_inputs.dtype
+        raise DataError(
+            f"{private.path}: samples are {own.train_inputs.dtype}, but {kind} in the experiment",
+            allowed="whole numbers (tokens) if the experiment has them, else floats",
+            fix=f"save them with x.astype(np.{kind})",
         )
     if (own.classes is None) != (theirs.classes is None):
         kinds = ("numbers to predict", "classes")
@@ -202,7 +212,11 @@ def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData
     attacks = int(spec.workers[0]) in spec.attackers and spec.attack.kind == "label_flip"
     if attacks and theirs.classes is not None:
         targets = flipped_labels(targets, theirs.classes)
-    dataset = replace(theirs, train_inputs=own.train_inputs, train_targets=targets, groups=None)
+    inputs = own.train_inputs
+    if theirs.scaling is not None:
+        inputs = inputs.astype(np.float32)  # a copy
+        scale(inputs, theirs.scaling)
+    dataset = replace(theirs, train_inputs=inputs, train_targets=targets, groups=None)
     task = spec.task
     if type(task) is Classification:
         task = task.with_data(dataset)

@@ -9,6 +9,7 @@ detects what a failing disk did to it.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_parts
 from fedhp.record.tensors import Arrays, array_blocks, read_tensors, tensor_parts
+from fedhp.types import Scaling
 
 log = logging.getLogger("fedhp.worker")
 
@@ -44,8 +46,9 @@ class StoredModel:
 class ModelStore:
     """The models of one run, in memory and on disk."""
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, *, scaling: Scaling | None = None) -> None:
         self.run = run
+        self._scaling = scaling  # of the inputs, written with the final model
         self.folder = folder
         self._run_folder = folder / run
         self._models: dict[Attempt, StoredModel] = {}
@@ -107,6 +110,9 @@ class ModelStore:
         """Write the final model, tensor by tensor under the names of the module."""
         path = self.folder / FINAL_MODEL
         metadata = {"version": FILE_VERSION, "run": self.run, **_metadata(attempt)}
+        if self._scaling is not None:
+            metadata["mean"] = json.dumps(self._scaling.mean.ravel().tolist())
+            metadata["deviation"] = json.dumps(self._scaling.deviation.ravel().tolist())
         _write(path, dict(tensors), metadata)
         return path
 

@@ -34,7 +34,9 @@ from fedhp.cluster.protocol.addresses import (
 )
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.own_setup import setup_of
 from fedhp.cluster.protocol.service_methods import PEER_SERVICE, ServiceMethods
+from fedhp.cluster.protocol.setup import Setup
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import handshake_problem, server_credentials
 from fedhp.cluster.worker.coordinator_client import CoordinatorClient, Finder, MustJoin
@@ -64,6 +66,7 @@ from fedhp.files import (
     write_file,
 )
 from fedhp.learn.group_state import GROUP_STATE
+from fedhp.learn.task import initial_model
 from fedhp.trust import load_trust
 
 log = logging.getLogger("fedhp.worker")
@@ -184,6 +187,8 @@ class Worker:
         self._ordered_at = 0.0  # when the last order came
         self._job: asyncio.Task[None] | None = None
         self._superseded = False  # the job was cancelled because its attempt is over
+        self._setup: wire.Setup | None = None  # once it has read its data
+        self._setup_sent = False  # in this membership
         self._last_report: tuple[Attempt, wire.RoundReport] | None = None
         self._unsent: tuple[Attempt, wire.RoundReport] | None = None  # goes with the next Next
 
@@ -314,7 +319,9 @@ class Worker:
             samples=learner.samples if learner else 0,
             step_time=executor.step_time if executor else 0.0,
             stored=stored,
+            setup=self._setup,
         )
+        self._setup_sent = self._setup is not None
         if session.run and (reply.run, reply.worker) != (session.run, session.worker):
             raise TryAgain(
                 f"the coordinator at {self._coordinator.address} now leads another run: "
@@ -335,8 +342,16 @@ class Worker:
             prepared, shard_spec = prepare_worker(
                 experiment, reply.worker, private=self._private, trust=self._means.trust
             )
-            store = ModelStore(self._settings.state, reply.run)
+            setup = setup_of(
+                prepared.dataset,
+                initial_model(prepared.task, experiment.seed),
+                trust=self._means.trust,
+                private=self._private is not None,
+            )
+            store = ModelStore(self._settings.state, reply.run, scaling=prepared.dataset.scaling)
             learner = Learner(prepared, shard_spec, store)
+        self._setup = setup.to_wire()
+        self._note_data(learner, setup)
         if reply.worker in prepared.attackers:
             log.warning(
                 "ATTACK STUDY: this worker attacks the others, as the experiment says",
@@ -349,6 +364,17 @@ class Worker:
         if learner.asynchronous:
             learner.advance(stored[-1])  # its model changes all the time: take the last one
         return learner
+
+    def _note_data(self, learner: Learner, setup: Setup) -> None:
+        """Say what is trained on, and how it is scaled."""
+        facts: dict[str, object] = {"samples": learner.samples, "private": setup.private}
+        if self._private is not None:
+            facts["file"] = str(self._private.path)
+            facts["not_used"] = self._private.unused
+        if setup.mean:
+            facts["mean"] = [float(f"{value:.6g}") for value in setup.mean]
+            facts["deviation"] = [float(f"{value:.6g}") for value in setup.deviation]
+        self._session.note("data", facts)
 
     # --- heartbeats ------------------------------------------------------------------------
 
@@ -396,7 +422,9 @@ class Worker:
                 samples=learner.samples,
                 surveyed=executor.take_survey(),
                 report=self._unsent,
+                setup=None if self._setup_sent else self._setup,
             )
+            self._setup_sent = True
             averages = order.HasField("work") and order.work.HasField("group")
             if order.HasField("work" if learner.asynchronous else "act") or (
                 order.HasField("work") and averages != learner.averages_groups
