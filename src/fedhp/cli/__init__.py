@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fedhp.blame import blame_command_line
@@ -86,7 +87,7 @@ def _begin_json_lines(words: list[str]) -> Callable[[], None]:
 def _option(words: Sequence[str], name: str) -> str:
     """The value of an option that may be written in two ways; the last one counts."""
     value = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         if word == name:
             value = following
         elif word.startswith(f"{name}="):
