@@ -7,6 +7,7 @@ Every command raises FedhpError; main() turns it into a message and an exit code
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import io
 import logging
@@ -40,7 +41,8 @@ def call(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
     end_json_lines = _begin_json_lines(arguments)
     try:
-        return _call(arguments)
+        # A context of its own: what one command trusts, the next one does not.
+        return contextvars.copy_context().run(_call, arguments)
     except (OSError, SystemExit) as error:  # of what is said about another error
         if not _is_closed_pipe(error):
             raise
