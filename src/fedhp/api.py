@@ -23,6 +23,7 @@ from fedhp.report.show import print_parts, show_parts
 from fedhp.sinks.follow import LogFollower, write_logs
 from fedhp.sinks.targets import LogTarget, parse_targets
 from fedhp.tables import read_toml
+from fedhp.trust import granting
 from fedhp.wording import default_at
 
 if TYPE_CHECKING:
@@ -31,14 +32,19 @@ if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
 
 
-def load_experiment(path: str | Path, *overrides: str, **settings: Any) -> Experiment:
+def load_experiment(
+    path: str | Path, *overrides: str, trust: Sequence[str] = (), **settings: Any
+) -> Experiment:
     """Read an experiment file; overrides as on the command line ("data.skew=0.8").
+
+    A file in a run folder may name own parts only of modules in `trust`.
 
     Settings may be given by name, sections as dictionaries, which are laid over those of the file:
     load_experiment("demo.toml", seed=3, algorithm={"name": "dpsgd"}, data={"skew": 0.6}).
     """
     named = [text for key, value in settings.items() for text in _overrides(key, value)]
-    return load(path, [*overrides, *named])
+    with granting(trust):
+        return load(path, [*overrides, *named])
 
 
 def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
@@ -226,9 +232,13 @@ def tune(
     return result
 
 
-def open_run(folder: str | Path) -> RunReader:
-    """Open a run folder to read its tables, arrays and models."""
-    return RunReader(folder)
+def open_run(folder: str | Path, *, trust: Sequence[str] = ()) -> RunReader:
+    """Open a run folder to read its tables, arrays and models.
+
+    A model of your own is built only if its module is one of `trust`: a folder may come from
+    somebody else, and nothing that it names is imported otherwise.
+    """
+    return RunReader(folder, trust=trust)
 
 
 def show(run: str | Path, *, round_index: int | None = None, width: int = 120) -> str:
@@ -257,6 +267,7 @@ def export(
     latex: str | Path | None = None,
     to: str | Sequence[str] = (),
     per_worker: bool = False,
+    trust: Sequence[str] = (),
 ) -> list[Path]:
     """Write tables, a trace or models as `fedhp export` does; returns the files.
 
@@ -265,7 +276,8 @@ def export(
 
     With `latex`, the comparison of the run or runs in the folder goes to that file.
     All tables go to the folder `out` (default: RUN/tables), a single one to the file `out`; the
-    models go to the folder `models`, one safetensors file per worker and one with their mean.
+    models go to the folder `models`, one safetensors file per worker and one with their mean;
+    a model of your own needs its module in `trust`.
     """
     nothing_else = out is None and table is None and trace is None and models is None
     if to:
@@ -280,8 +292,12 @@ def export(
         written = [save_latex(run, latex)]
         if nothing_else:
             return written
-        return [*written, *export_run(run, out, table=table, trace=trace, models=models)]
-    return export_run(run, out, table=table, trace=trace, models=models)
+    else:
+        written = []
+    return [
+        *written,
+        *export_run(run, out, table=table, trace=trace, models=models, trust=trust),
+    ]
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

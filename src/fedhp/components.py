@@ -10,8 +10,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -19,6 +22,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 
 from fedhp import trust
 from fedhp.errors import ConfigError, FedhpError, at_user_place
+from fedhp.files import is_run_folder
 from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
 
@@ -95,11 +99,34 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
     return component
 
 
+_own_folders: set[str] = set()  # that make_importable has added
+
+
 def make_importable(*folders: str) -> None:
-    """Add these folders to the import path, for dotted paths."""
+    """Add these folders to the import path, for dotted paths; the last one is looked at first.
+
+    They come after the installed modules, which no file there replaces. A run folder is left out:
+    what lies there may come from somebody else.
+    """
     for folder in folders:
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+        if folder in sys.path or is_run_folder(Path(folder)):
+            continue
+        places = (place for place, known in enumerate(sys.path) if known in _own_folders)
+        sys.path.insert(next(places, len(sys.path)), folder)
+        _own_folders.add(folder)
+
+
+@contextmanager
+def parts_of_record(trusted: Iterable[str] = (), *, named: Iterable[str] = ()) -> Iterator[None]:
+    """Inside the block, own parts are those of a record: built-in ones, and those that the user
+    trusts (module names) or has named (dotted paths). Only these are imported."""
+    modules = (*trusted, *trust.granted())
+    trust.check_option(modules)
+    paths = frozenset(filter(is_dotted, named))
+    if modules or paths:
+        make_importable(os.getcwd())
+    with trust.limited_to(trust.Trust(trust.load_trust(modules).modules, paths)):
+        yield
 
 
 def check_settings(

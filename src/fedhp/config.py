@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedhp.components import from_validation, has_no_effect, is_dotted, resolve, wrong_setting
 from fedhp.errors import ConfigError
+from fedhp.files import is_run_folder
 from fedhp.tables import (
     COMMAND_LINE,
     flatten,
@@ -27,7 +28,7 @@ from fedhp.tables import (
     resolve_paths,
     set_key,
 )
-from fedhp.trust import Trust, limited_to
+from fedhp.trust import OPTION, Trust, granted, limited_to, split_path
 from fedhp.wording import choices_at, default_at, names_at
 
 LOG = logging.getLogger("fedhp")
@@ -784,6 +785,7 @@ def load(
     experiment = parse(
         read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=dropped
     )
+    check_origin(experiment, source=str(path))
     check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
     dropped += _weak_defence(experiment)
     if notes is None:
@@ -867,6 +869,25 @@ def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> 
     with limited_to(trust):
         for key, path in own_parts(experiment).items():
             resolve(path, {}, key=key, source=source)
+
+
+def check_origin(experiment: Experiment, *, source: str) -> None:
+    """Refuse own parts of a file in a run folder, which may come from somebody else, unless the
+    user trusts their modules. Any other file is the user's own word."""
+    if not source or not is_run_folder(Path(source).absolute().parent):
+        return
+    for key, path in own_parts(experiment).items():
+        module, _ = split_path(path)
+        if module not in granted():
+            raise ConfigError(
+                f"{path!r} is a part of the user's own, and a file in a run folder may come from "
+                "somebody else",
+                key=key,
+                source=source,
+                allowed="built-in parts, and parts of modules that you trust",
+                fix=f"if you have read the module {module} and trust it, add {OPTION} {module}, "
+                "or use an experiment file outside of run folders",
+            )
 
 
 def source_of(key: str, overrides: Iterable[str], source: str) -> str:

@@ -19,7 +19,13 @@ from fedhp.errors import FedhpError, RunError, StorageFull
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # modes: for the user who runs fedhp alone
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+RUN_RECORD = "record.sqlite"  # the file that makes a folder the folder of a run
 UNFINISHED = ".tmp"  # the name of a folder that is not complete yet: nobody takes it for a run
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder holds a run: what lies there may come from somebody else."""
+    return os.path.lexists(folder / RUN_RECORD)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The one rule for the user's own parts: which modules a dotted path may name.
 
 An experiment file of this machine's user may name any module. An experiment that another machine
-sent may name only modules that the operator of this machine trusts (--trust MODULE): a part is
-code, and its settings come from that machine too.
+sent, or that lies in a run folder, may name only modules that the user of this machine trusts
+(--trust MODULE): a part is code, and its settings come from elsewhere too.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ class TrustedModule:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The modules whose parts an experiment from another machine may use; without any, none."""
+    """The modules whose parts an experiment from elsewhere may use; without any, none."""
 
     modules: tuple[TrustedModule, ...] = ()
+    named: frozenset[str] = frozenset()  # dotted paths that the user of this machine wrote
 
     def check_path(self, path: str, *, key: str, source: str = "") -> None:
         """Refuse a dotted path outside the trusted modules; nothing is imported for that."""
         module, _ = split_path(path)
-        if module not in self._names():
+        if path not in self.named and module not in self._names():
             raise self._refused(
                 f"{path!r} is not a built-in part, and this machine does not trust "
                 f"the module {module!r}",
+                module=module,
                 key=key,
                 source=source,
             )
@@ -60,9 +62,10 @@ class Trust:
     def check_part(self, part: Any, path: str, *, key: str, source: str = "") -> None:
         """Refuse what a trusted module only imported, such as its_module:shutil.rmtree."""
         home = home_of(part)
-        if home not in self._names():
+        if path not in self.named and home not in self._names():
             raise self._refused(
                 f"{path!r} is defined in the module {home!r}, which this machine does not trust",
+                module=home,
                 key=key,
                 source=source,
             )
@@ -70,7 +73,7 @@ class Trust:
     def _names(self) -> frozenset[str]:
         return frozenset(module.name for module in self.modules)
 
-    def _refused(self, problem: str, *, key: str, source: str) -> ConfigError:
+    def _refused(self, problem: str, *, module: str, key: str, source: str) -> ConfigError:
         trusted = ", ".join(sorted(self._names())) or "none"
         return ConfigError(
             problem,
@@ -78,8 +81,8 @@ class Trust:
             source=source,
             allowed="built-in parts, and functions and classes defined in the modules that this "
             f"machine trusts: {trusted}",
-            fix=f"if you have read that module and trust it, start again with {OPTION} MODULE; "
-            "otherwise ask the operator of the coordinator",
+            fix=f"if you have read that module and trust it, add {OPTION} {module}; "
+            "otherwise ask whoever wrote the experiment",
         )
 
 
@@ -145,3 +148,26 @@ def limited_to(trust: Trust) -> Iterator[None]:
 def limit() -> Trust | None:
     """The trust that limits dotted paths at the moment; None: those of this machine's user."""
     return _limit.get()
+
+
+_granted: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("granted", default=())
+
+
+def grant(names: Iterable[str]) -> None:
+    """From now on, the modules that the user trusts in experiments of run folders."""
+    _granted.set(tuple(names))
+
+
+def granted() -> tuple[str, ...]:
+    """The modules that the user trusts in experiments of run folders."""
+    return _granted.get()
+
+
+@contextlib.contextmanager
+def granting(names: Iterable[str]) -> Iterator[None]:
+    """Inside the block, the user trusts these modules as well."""
+    token = _granted.set((*granted(), *names))
+    try:
+        yield
+    finally:
+        _granted.reset(token)

@@ -148,3 +148,18 @@ def test_start_up_is_fast(tmp_path: Path, record_property: Callable[[str, object
     record_property("figure: CPU seconds of fedhp run", figures)
     assert max(wrong.values()) <= 0.5, wrong
     assert run <= 2.5
+
+
+@pytest.mark.parametrize("group", [(), ("cluster",), ("data",), ("certs",)])
+def test_a_group_without_a_command_shows_its_help(command: Command, group: tuple[str, ...]) -> None:
+    shown = command(*group)
+    assert shown.code == 2
+    assert f"{' '.join(('', *group))} [OPTIONS] COMMAND" in shown.err
+    assert "Commands:" in shown.err
+
+
+def test_the_program_without_arguments_shows_its_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedhp"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Usage: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,12 +7,14 @@ Every command raises FedhpError; main() turns it into a message and an exit code
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fedhp.blame import blame_command_line
@@ -39,7 +41,8 @@ def call(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
     end_json_lines = _begin_json_lines(arguments)
     try:
-        return _call(arguments)
+        # A context of its own: what one command trusts, the next one does not.
+        return contextvars.copy_context().run(_call, arguments)
     except (OSError, SystemExit) as error:  # of what is said about another error
         if not _is_closed_pipe(error):
             raise
@@ -86,7 +89,7 @@ def _begin_json_lines(words: list[str]) -> Callable[[], None]:
 def _option(words: Sequence[str], name: str) -> str:
     """The value of an option that may be written in two ways; the last one counts."""
     value = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         if word == name:
             value = following
         elif word.startswith(f"{name}="):

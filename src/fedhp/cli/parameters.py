@@ -66,6 +66,14 @@ Jobs = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Runs at the same time. Default: one per core."),
 ]
+TrustedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="Let the run folder use parts of this module of yours; may be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
@@ -117,6 +125,20 @@ def remove_unused_folders() -> None:
         with suppress(OSError):  # it has files, or is gone
             folder.rmdir()
     _reserved.clear()
+
+
+def trust_modules(names: Sequence[str] | None, *, error: bool = True) -> None:
+    """Import the modules of --trust, say which files they are, and let run folders name them."""
+    if not names:
+        return
+    from fedhp import trust
+    from fedhp.components import make_importable
+
+    trust.check_option(names)
+    make_importable(str(Path.cwd()))
+    for module in trust.load_trust(names).modules:
+        say(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})", error=error)
+    trust.grant(names)
 
 
 def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:

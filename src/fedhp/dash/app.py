@@ -24,8 +24,9 @@ from fedhp.dash.actions import ActionRefused, Operator
 from fedhp.dash.answers import JsonAnswer, problem_response
 from fedhp.dash.classes import DataSplits
 from fedhp.dash.events import EventLog
+from fedhp.dash.isolated import WorkRefused
 from fedhp.dash.progress import NoSuchRound, round_in_record
-from fedhp.dash.replays import ReplayRefused, Replays
+from fedhp.dash.replays import Replays
 from fedhp.dash.runs import NoSuchRun, RecordState, RunsFolder, record_state
 from fedhp.dash.schema import (
     ClassCounts,
@@ -212,11 +213,10 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
             return JsonAnswer(progress.decisions(reader, after=after))
 
     @_get(app, "/api/classes", ClassCounts, "How many samples of each class each worker has")
-    def classes(run: RunName) -> Response:
-        folder = served.runs.folder_of(run)
-        with RunReader(folder) as reader:
+    async def classes(run: RunName) -> Response:
+        with served.reader(run) as reader:
             experiment = reader.meta("experiment")
-        return JsonAnswer(served.splits.counts(folder, experiment))
+        return JsonAnswer(await served.splits.counts(experiment))
 
     @_get(app, "/api/worker", WorkerHistory, "One worker over all rounds")
     def worker(
@@ -390,7 +390,7 @@ def _add_error_handlers(app: FastAPI, served: Served) -> None:
         (NoSuchRun, 404),
         (NoSuchRound, 404),
         (TryAgain, 503),
-        (ReplayRefused, 400),
+        (WorkRefused, 400),
         (ActionRefused, 409),
         (FedhpError, 409),
     )

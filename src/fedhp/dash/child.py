@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from fedhp.children import NEUTRAL, module_command, neutral_environment
 from fedhp.dash.listening import listening_socket, url_of
 
 HOST = "127.0.0.1"
@@ -34,7 +35,9 @@ class DashChild:
             number = listener.fileno()
             arguments = {"folder": str(folder.absolute()), "listener": number}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fedhp.dash", json.dumps(arguments)],
+                module_command("fedhp.dash", json.dumps(arguments)),
+                cwd=NEUTRAL,
+                env=neutral_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

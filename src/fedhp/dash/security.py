@@ -1,8 +1,8 @@
-"""Who may ask: the Host header, the token, where a POST comes from, and headers of every answer.
+"""Who may ask: the Host header, the token, the site of a request, and headers of every answer.
 
 A page of another site must neither read an answer (its name does not resolve to this server as far
-as Host is concerned: DNS rebinding) nor make the browser send a command (Origin, the content type
-and a token that no browser adds by itself).
+as Host is concerned: DNS rebinding), nor make the browser start work here (Sec-Fetch-Site, Origin),
+nor make it send a command (also the content type and a token that no browser adds by itself).
 """
 
 from __future__ import annotations
@@ -180,6 +180,13 @@ class SecurityMiddleware:
                 "--allow-host names",
                 fix="use one of these names, or start the server with --allow-host NAME",
             )
+        if (path.startswith("/api") or method not in ("GET", "HEAD")) and self._is_foreign(headers):
+            return problem_response(
+                403,
+                "the request comes from another site",
+                allowed="requests of the page of this server, and of programs",
+                fix="open the page at this address",
+            )
         if method not in ("GET", "HEAD"):
             refusal = self._post_refusal(method, path, headers)
             if refusal is not None:
@@ -191,14 +198,6 @@ class SecurityMiddleware:
     def _post_refusal(self, method: str, path: str, headers: Mapping[str, str]) -> App | None:
         if method != "POST":
             return problem_response(405, f"{method} is not used here", allowed="GET, POST")
-        site = headers.get("sec-fetch-site", "same-origin")
-        if site not in ("same-origin", "none") or not self._same_origin(headers):
-            return problem_response(
-                403,
-                "the request comes from another site",
-                allowed="requests of the page of this server, and of programs",
-                fix="open the page at this address",
-            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         wanted = "application/x-www-form-urlencoded" if path == LOGIN else "application/json"
         if kind != wanted:
@@ -215,10 +214,15 @@ class SecurityMiddleware:
             )
         return None
 
+    def _is_foreign(self, headers: Mapping[str, str]) -> bool:
+        """Whether a browser says that a page of another site asks; programs say nothing."""
+        site = headers.get("sec-fetch-site", "same-origin")
+        return site not in ("same-origin", "none") or not self._same_origin(headers)
+
     def _same_origin(self, headers: Mapping[str, str]) -> bool:
         origin = headers.get("origin")
         if origin is None:
-            return True  # not a browser, which always says it with a POST
+            return True  # not a browser, or one that loads from its own site
         scheme = "https" if self._access.tls else "http"
         return hmac.compare_digest(
             origin.lower().encode(), f"{scheme}://{headers['host'].lower()}".encode()

@@ -16,6 +16,7 @@ import uvicorn
 from fedhp.dash.app import DashSettings, create_app
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
+from fedhp.trust import NO_TRUST, limited_to
 
 GOODBYE_SECONDS = 1  # that open streams have when the server ends
 
@@ -67,7 +68,8 @@ def serve(
         ws="none",
         **options,
     )
-    asyncio.run(_serve(_DashServer(config, started), listener, ended))
+    with limited_to(NO_TRUST):  # whatever a record names, this process imports nothing for it
+        asyncio.run(_serve(_DashServer(config, started), listener, ended))
 
 
 async def _serve(

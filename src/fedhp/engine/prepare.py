@@ -19,7 +19,14 @@ from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
 from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.topology_checks import check_topology
-from fedhp.config import AttackConfig, AugmentationConfig, ExchangeConfig, Experiment
+from fedhp.config import (
+    AttackConfig,
+    AugmentationConfig,
+    ExchangeConfig,
+    Experiment,
+    check_origin,
+    own_parts,
+)
 from fedhp.data import load_data, partition
 from fedhp.data.fingerprint import fingerprint
 from fedhp.engine.context import (
@@ -100,9 +107,16 @@ def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
         raise error.with_source(source) from error
 
 
-def _prepare(experiment: Experiment, source: str) -> Prepared:
+def own_folders(source: str) -> tuple[str, ...]:
+    """Where the user's own parts of an experiment file are looked for, the last folder first."""
     folder = str(Path(source).resolve().parent) if source else os.getcwd()
-    components.make_importable(folder, os.getcwd())
+    return folder, os.getcwd()
+
+
+def _prepare(experiment: Experiment, source: str) -> Prepared:
+    check_origin(experiment, source=source)
+    folders = own_folders(source) if own_parts(experiment) else ()
+    components.make_importable(*folders)
     device = choose_device(experiment.device, source=source)
     algorithm = load_algorithm(
         experiment.algorithm.name, experiment.algorithm.settings, source=source
@@ -204,7 +218,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         executors=_executors(experiment, device, alone=alone, stochastic=facts.stochastic),
         overlap=_overlap(experiment, facts),
         memory=memory,
-        folders=(folder, os.getcwd()),
+        folders=folders,
         attackers=attackers,
     )
 

@@ -308,6 +308,7 @@ def start_ray(
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    quiet["job_config"] = _job_config()
     try:
         if address is None:
             _start_here(ray, stop, num_cpus=cores, include_dashboard=False, **quiet)
@@ -318,6 +319,18 @@ def start_ray(
         where = address or "this machine"
         raise _unreachable(f"Ray cannot be reached at {where}: {words[:200]}") from None
     return True
+
+
+def _job_config() -> Any:
+    """Ray puts the current folder first on the path of its workers, unless the job brings a folder
+    of its own. Own parts are made importable by folder instead (ShardActor, run_task)."""
+    from ray.job_config import JobConfig
+
+    class WithoutFolder(JobConfig):  # type: ignore[misc]
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return WithoutFolder()
 
 
 def _start_here(ray: Any, stop: Callable[[], bool], **settings: Any) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,26 @@ from fedhp.record.tensors import tensor_parts
 class RunModels:
     """The workers' models as of the last checkpoint, and their mean."""
 
-    def __init__(self, folder: Path, tables: Mapping[str, Any], saved: Checkpoint) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Mapping[str, Any],
+        saved: Checkpoint,
+        *,
+        trust: Sequence[str] = (),
+    ) -> None:
         self._folder = folder
         source = str(folder)
-        components.make_importable(os.getcwd())
         self._experiment = parse(tables, source=source, stored=True)
-        self._task = make_task(
-            self._experiment.task,
-            self._experiment.model,
-            lambda: load_data(self._experiment.data, source=source),
-            source=source,
-        )
+        part = self._experiment.algorithm
+        with components.parts_of_record(trust):
+            self._task = make_task(
+                self._experiment.task,
+                self._experiment.model,
+                lambda: load_data(self._experiment.data, source=source),
+                source=source,
+            )
+            self._algorithm = load_algorithm(part.name, part.settings, source=source)
         self._rows = served_models(saved)
         self._counters = saved.arrays["counters"]
         self.round_index = saved.round_index
@@ -80,13 +88,11 @@ class RunModels:
 
     def _module(self, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]) -> nn.Module:
         module = initial_model(self._task, self._experiment.seed)
-        part = self._experiment.algorithm
-        algorithm = load_algorithm(part.name, part.settings)
         layout = layout_of(
             module,
             batch_norm=self._experiment.training.batch_norm,
-            push_sum=pushes_sums(algorithm),
-            tracking=tracks(algorithm),
+            push_sum=pushes_sums(self._algorithm),
+            tracking=tracks(self._algorithm),
             epochs=self._experiment.training.batches == "epochs",
         )
         self._check(layout, row, counters)

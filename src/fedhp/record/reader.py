@@ -37,8 +37,10 @@ TESTS_FOR_A_MEAN = 10  # a run with fewer tests still learns between its last on
 class RunReader:
     """A run folder, read only."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, trust: Sequence[str] = ()) -> None:
+        """trust: own modules that models of this run may be built with; nothing else needs one."""
         self.folder = Path(folder)
+        self._trust = tuple(trust)
         self._store = Store.open(self.folder)
 
     def close(self) -> None:
@@ -196,7 +198,7 @@ class RunReader:
                 allowed="a finished run, or one that has written a checkpoint",
                 fix="let the run finish, with --resume if it was interrupted",
             )
-        return RunModels(self.folder, self.meta("experiment"), saved)
+        return RunModels(self.folder, self.meta("experiment"), saved, trust=self._trust)
 
     def digest(self) -> str:
         """A hash of all numbers of the run, models included: equal runs have equal digests."""

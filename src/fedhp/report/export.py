@@ -117,10 +117,11 @@ def export_run(
     table: str | None = None,
     trace: str | Path | None = None,
     models: str | Path | None = None,
+    trust: Sequence[str] = (),
 ) -> list[Path]:
     """One table as a file, or all tables in a folder (default: RUN/tables); a trace; models."""
     paths: list[Path] = []
-    with RunReader(folder) as run:
+    with RunReader(folder, trust=trust) as run:
         if models is not None:
             paths += run.run_models().save(Path(models))
         if trace is not None:

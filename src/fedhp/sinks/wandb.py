@@ -14,11 +14,11 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhp.children import module_command
 from fedhp.sinks.base import has_mark, owned_folder, remove_mark, set_mark
 from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
@@ -138,7 +138,7 @@ class WandbLog:
         """End the run, and read it back: the library does not say that the disk was full."""
         self._run.finish(exit_code=exit_code)
         (file,) = self._folder.glob(f"{RUNS}/*.wandb")
-        reader = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json"]
+        reader = module_command("wandb", "leet", "inspect", "--summary", "--json")
         read = subprocess.run(
             [*reader, str(file)], capture_output=True, text=True, check=True, timeout=MOST_SECONDS
         )

@@ -19,12 +19,14 @@ from fedhp.cli.parameters import (
     Ray,
     Resume,
     Seeds,
+    TrustedModules,
     check_compared,
     choose_folder,
     parse_seeds,
     redirect_user_prints,
     say,
     table_console,
+    trust_modules,
 )
 from fedhp.errors import combine_errors
 from fedhp.tables import read_toml
@@ -48,6 +50,7 @@ def compare(
     seeds: Seeds = None,
     out: Out = None,
     resume: Resume = False,
+    trust: TrustedModules = None,
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -67,6 +70,7 @@ def compare(
     per_worker: PerWorker = False,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
+    trust_modules(trust)
     check_compared(experiment, overrides or [], algorithms)
     targets = parse_log(log, per_worker=per_worker)
 

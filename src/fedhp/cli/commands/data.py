@@ -193,16 +193,19 @@ def split(
 def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
     """The experiment and its source; if the first argument is key=value, there is no file."""
     from fedhp.components import make_importable
-    from fedhp.config import load, parse
+    from fedhp.config import load, own_parts, parse
+    from fedhp.engine.prepare import own_folders
 
-    make_importable(str(Path.cwd()))
     if name is not None and "=" in name and not Path(name).exists():
         overrides = [name, *overrides]
         name = None
     if name is None:
-        return parse({}, overrides, source="command line"), "command line"
-    make_importable(str(Path(name).resolve().parent))
-    return load(name, overrides), name
+        settings, source = parse({}, overrides, source="command line"), "command line"
+    else:
+        settings, source = load(name, overrides), name
+    if own_parts(settings):
+        make_importable(*own_folders("" if name is None else name))
+    return settings, source
 
 
 def _rule(settings: Experiment) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedhp.cli.logs import parse_log, suggest_viewing
-from fedhp.cli.parameters import say
+from fedhp.cli.parameters import TrustedModules, say, trust_modules
 from fedhp.errors import combine_errors
 
 
@@ -61,6 +61,7 @@ def export(
             help="Write every worker's model and their mean as safetensors files.",
         ),
     ] = None,
+    trust: TrustedModules = None,
     to: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,6 +77,7 @@ def export(
 ) -> None:
     """Write a run's tables, a comparison as LaTeX, its world as a trace, its models, or a log."""
     targets = parse_log(to, per_worker=per_worker, option="--to")
+    trust_modules(trust)
     from fedhp.console import Activity
     from fedhp.record.reader import RunReader
     from fedhp.report.capture import replay_settings

@@ -12,6 +12,7 @@ from fedhp.cli.parameters import (
     Out,
     Overrides,
     Resume,
+    TrustedModules,
     choose_folder,
     load_settings,
     next_commands,
@@ -19,6 +20,7 @@ from fedhp.cli.parameters import (
     say,
     suggest,
     table_console,
+    trust_modules,
 )
 
 
@@ -27,6 +29,7 @@ def run(
     overrides: Overrides = None,
     out: Out = None,
     resume: Resume = False,
+    trust: TrustedModules = None,
     as_json: Json = False,
     dash: Dash = False,
     dash_port: DashPort = None,
@@ -35,6 +38,7 @@ def run(
 ) -> None:
     """Run one experiment."""
     folder = choose_folder(out, experiment, resume=resume)
+    trust_modules(trust)
     settings = load_settings(experiment, overrides or [])
     targets = parse_log(log, per_worker=per_worker)
 

@@ -17,11 +17,13 @@ from fedhp.cli.parameters import (
     Ray,
     Resume,
     Seeds,
+    TrustedModules,
     choose_folder,
     parse_seeds,
     redirect_user_prints,
     say,
     table_console,
+    trust_modules,
 )
 from fedhp.errors import combine_errors
 from fedhp.tables import read_toml
@@ -43,6 +45,7 @@ def sweep(
     seeds: Seeds = None,
     out: Out = None,
     resume: Resume = False,
+    trust: TrustedModules = None,
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -54,6 +57,7 @@ def sweep(
 
     With --resume, finished runs are not repeated; values and seeds may be added.
     """
+    trust_modules(trust)
     targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity

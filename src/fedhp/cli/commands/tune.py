@@ -17,6 +17,7 @@ from fedhp.cli.parameters import (
     Overrides,
     Ray,
     Resume,
+    TrustedModules,
     check_compared,
     choose_folder,
     parse_seeds,
@@ -24,6 +25,7 @@ from fedhp.cli.parameters import (
     say,
     suggest,
     table_console,
+    trust_modules,
 )
 from fedhp.errors import combine_errors
 from fedhp.tables import read_toml
@@ -63,6 +65,7 @@ def tune(
     ] = "6-8",
     out: Out = None,
     resume: Resume = False,
+    trust: TrustedModules = None,
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -78,6 +81,7 @@ def tune(
 
     entries = None if algorithms is None else split_algorithms(algorithms)
     labels = None if entries is None else ",".join(split_ranges(entry)[0] for entry in entries)
+    trust_modules(trust)
     check_compared(experiment, overrides or [], labels)
     tuned_on = parse_seeds(tuning_seeds, option="--tuning-seeds")
     compared_on = parse_seeds(seeds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedhp.cli.parameters import Json, redirect_user_prints, say
+from fedhp.cli.parameters import Json, TrustedModules, redirect_user_prints, say, trust_modules
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ def verify(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of a run over the network.")
     ],
+    trust: TrustedModules = None,
     as_json: Json = False,
 ) -> None:
     """Check that a run kept the protocol's promises and that a simulation gives the same bits."""
     from fedhp.console import Activity
 
+    trust_modules(trust)
     with redirect_user_prints(as_json), Activity("checking the run and repeating it"):
         from fedhp.cluster.audit.invariants import check_invariants, find_pauses
         from fedhp.cluster.audit.verify import verify as repeat

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, redirect_user_prints, table_console
+from fedhp.cli.parameters import (
+    Json,
+    TrustedModules,
+    redirect_user_prints,
+    table_console,
+    trust_modules,
+)
 
 
 def whatif(
@@ -27,11 +33,13 @@ def whatif(
             "Default: FedHP and the algorithms it is compared with.",
         ),
     ] = None,
+    trust: TrustedModules = None,
     as_json: Json = False,
 ) -> None:
     """Replay a run with other planners or settings: how long would rounds and waiting be?"""
     from fedhp.console import Activity
 
+    trust_modules(trust)
     with redirect_user_prints(as_json), Activity("replaying the run"):
         from fedhp.engine.replay.whatif import whatif as replayed
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhp.cli.commands.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
-from fedhp.cli.parameters import say
+from fedhp.cli.parameters import say, trust_modules
 from fedhp.errors import ConfigError, Interrupted, service_exit_codes
 from fedhp.tables import COMMAND_LINE
 
@@ -133,8 +133,6 @@ def worker(
     from fedhp.cluster.ops.processes import ProcessEnvironment, standby_process
     from fedhp.cluster.security.identity import load_identity
     from fedhp.cluster.worker.worker import WorkerSettings, run_worker
-    from fedhp.components import make_importable
-    from fedhp.trust import check_option, load_trust
 
     folder = Path("workers") / name if state is None else state
     finder = None
@@ -158,11 +156,7 @@ def worker(
         give_up=give_up,
         metrics=metrics,
     )
-    if settings.trust:
-        check_option(settings.trust)
-        make_importable(str(Path.cwd()))
-        for module in load_trust(settings.trust).modules:
-            say(f"trusts {module.name} ({module.file}, SHA-256 {module.sha256})")
+    trust_modules(settings.trust, error=False)
     standby_settings = None
     for key, value in (("--allow", allow), ("--standby-name", standby_name)):
         if value is not None and standby is None:

@@ -7,6 +7,7 @@ times are compared with those that the simulator predicts from measured step and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import tomli_w
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.replay import RunReplayer
 from fedhp.cluster.audit.timeline import RunTimeline, read_timeline
+from fedhp.components import parts_of_record
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
@@ -73,8 +75,16 @@ class Verification:
         return not any(verdict.why_not for verdict in self.rounds)
 
 
-def verify(folder: Path) -> Verification:
-    """Repeat a recorded run and compare; RunError if it cannot be repeated at all."""
+def verify(folder: Path, *, trust: Sequence[str] = ()) -> Verification:
+    """Repeat a recorded run and compare; RunError if it cannot be repeated at all.
+
+    trust: modules whose parts the folder may name.
+    """
+    with parts_of_record(trust):
+        return _verify(folder)
+
+
+def _verify(folder: Path) -> Verification:
     timeline = read_timeline(folder)
     experiment = _repeatable_experiment(timeline, folder)
     rounds = list(read_committed_rounds(timeline))

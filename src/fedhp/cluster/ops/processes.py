@@ -24,6 +24,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedhp.children import SAFE_PATH
 from fedhp.cluster.coordinator.leadership import (
     CoordinatorProcessSettings,
     coordinate,
@@ -158,7 +159,8 @@ def standby_process(
         process = context.Process(
             target=_run_standby, args=(settings, environment), name=settings.name, daemon=True
         )
-        process.start()
+        with _environment_variables(SAFE_PATH):
+            process.start()
         return process
 
     standby = StandbyProcess(start)
@@ -172,7 +174,7 @@ def warm_up() -> None:
     """Start the fork server; it loads its libraries while the launcher continues."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    with _environment_variables(ONE_THREAD):
+    with _environment_variables({**ONE_THREAD, **SAFE_PATH}):
         forkserver.ensure_running()
 
 
@@ -186,7 +188,7 @@ def _start(name: str, target: Callable[..., None], arguments: tuple[object, ...]
 
 @contextlib.contextmanager
 def _environment_variables(added: Mapping[str, str]) -> Iterator[None]:
-    """The fork server inherits the environment of the moment it is started."""
+    """A new process inherits the environment of the moment it is started."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:

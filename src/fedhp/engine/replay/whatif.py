@@ -6,7 +6,6 @@ were recorded, the replay is the run.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -193,12 +192,38 @@ def _change(value: float, recorded: float) -> float | None:
 
 
 def whatif(
-    folder: str | Path, planners: Sequence[str] = (), *, overrides: Sequence[str] = ()
+    folder: str | Path,
+    planners: Sequence[str] = (),
+    *,
+    overrides: Sequence[str] = (),
+    trust: Sequence[str] = (),
 ) -> WhatIf:
     """Replay a run's recorded rounds with other planners ("fedhp:deadline=fill", "dpsgd"), by
-    default FedHP's and its rivals', and with changed settings of the run ("world.drift=0")."""
+    default FedHP's and its rivals', and with changed settings of the run ("world.drift=0").
+
+    trust: modules whose parts the run folder may name; a planner named here needs no trust.
+    """
+    with components.parts_of_record(trust, named=_named(planners, overrides)):
+        return _whatif(folder, planners, overrides)
+
+
+def _named(planners: Sequence[str], overrides: Sequence[str]) -> Iterator[str]:
+    """The dotted paths that the user wrote, not the record."""
+    variants = [parse_variant(text, key="--planner") for text in _entries(planners)]
+    yield from (variant.name for variant in variants)
+    changed = [value for variant in variants for value in variant.overrides.values()]
+    for value in (*changed, *(parse_override(override)[1] for override in overrides)):
+        if isinstance(value, str):
+            yield value
+
+
+def _entries(planners: Sequence[str]) -> list[str]:
+    # An empty entry is kept, so that it is refused as such.
+    return [entry for text in planners for entry in split_algorithms(text) or [text]]
+
+
+def _whatif(folder: str | Path, planners: Sequence[str], overrides: Sequence[str]) -> WhatIf:
     started = time.monotonic()
-    components.make_importable(os.getcwd())
     with RunReader(folder) as run:
         source = str(run.folder / "experiment.toml")
         own = parse(_tables(run), source=source, stored=True)
@@ -321,9 +346,7 @@ def _is_paced(algorithm: FedHP) -> bool:
 
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
     """The planners asked for, or all; each may be replayed, and each setting has its planner."""
-    # An empty entry is kept, so that it is refused as such.
-    entries = [entry for text in planners for entry in split_algorithms(text) or [text]]
-    chosen = entries or _default_planners(base)
+    chosen = _entries(planners) or _default_planners(base)
     variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(chosen)]
     for variant in variants:
         for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):

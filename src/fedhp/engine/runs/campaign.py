@@ -11,7 +11,6 @@ import contextlib
 import json
 import queue
 import subprocess
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +20,11 @@ from typing import Any, Protocol
 
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.rates import check_rate_has_effect, ignored_rate, is_rate_overridden
+from fedhp.children import module_command
 from fedhp.components import is_dotted
 from fedhp.config import (
     Experiment,
+    check_origin,
     check_targets,
     log_notes,
     parse,
@@ -38,6 +39,7 @@ from fedhp.engine.runs.variants import parse_variant, tables_of, with_colons
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE, parse_override
+from fedhp.trust import granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
     """Find every mistake before the first run: settings, data, models, folders."""
     seen: set[str] = set()
     for cell in cells:
+        check_origin(cell.experiment, source=source)
         check_folder(cell.experiment, cell.folder, resume=resume)
         if cell.label not in seen:
             seen.add(cell.label)
@@ -255,6 +258,7 @@ class _JobThread(threading.Thread):
         super().__init__(daemon=True)
         self._waiting, self._report, self._errors = waiting, report, errors
         self._source, self._executors = source, executors
+        self._trust = granted()  # here, since a thread has a context of its own
         self._halted = threading.Event()
         self._job = new_job()
 
@@ -284,6 +288,7 @@ class _JobThread(threading.Thread):
             "label": cell.label,
             "source": self._source,
             "executors": self._executors,
+            "trust": list(self._trust),
         }
         for event in self._job.run(orders):
             self._report(cell, event)
@@ -301,7 +306,7 @@ class _JobThread(threading.Thread):
 
 def _start_job() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedhp.engine.runs.job"],
+        module_command("fedhp.engine.runs.job"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

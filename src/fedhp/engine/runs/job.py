@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted, as_fedhp_error
+from fedhp.trust import grant
 from fedhp.types import RoundRecord
 
 Event = dict[str, Any]
@@ -58,6 +59,7 @@ def cell_events(
 ) -> Iterator[Event]:
     """Run a cell; an event for every round, then one that says how it ended."""
     try:
+        grant(cell["trust"])
         experiment = parse(cell["experiment"])
         if experiment.executors == "auto":
             experiment = experiment.model_copy(update={"executors": cell["executors"]})

@@ -27,7 +27,8 @@ from fedhp.algorithms.base import (
     load_algorithm,
 )
 from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
-from fedhp.config import Experiment, check_targets, parse, source_of, to_tables
+from fedhp.config import Experiment, check_origin, check_targets, parse, source_of, to_tables
+from fedhp.engine.prepare import own_folders
 from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
 from fedhp.engine.runs.variants import parse_variant, split_ranges, tables_of
@@ -231,7 +232,6 @@ def plan_tuning(
                 allowed="a number from 0 to 1",
                 fix=error.fix,
             ) from None
-    components.make_importable(str((folder or Path()).resolve()), str(Path.cwd()))
     entries = experiment.compare.algorithms if algorithms is None else algorithms
     tuned = [_tuned_algorithm(entry, experiment, source=source) for entry in entries]
     return Tuning(
@@ -291,6 +291,9 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
     where = f"{source}, {label}" if source else label
     variant = parse_variant(label, source=where)
     default = parse(tables_of(variant, experiment), source=where)
+    check_origin(default, source=source)
+    if components.is_dotted(variant.name):
+        components.make_importable(*own_folders(source))
     part = components.resolve(variant.name, ALGORITHMS, key="algorithm.name", source=where)
     space = _declared_space(part, variant.name, source=where)
     if is_rate_overridden(variant.overrides.items()):
