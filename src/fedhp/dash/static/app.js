@@ -145,6 +145,7 @@ class RunPage {
       get timeName() { return self.timeName; },
       name: (run) => this.name(run),
       look: (run) => this.all.indexOf(run),
+      link: (changes) => addressOf({ ...this.view, worker: null, ...changes }),
       file: (run) => (run.run === "." ? listing.folder || "run" : run.run).replaceAll(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+/, "") || "run",
       round: () => this.round(),
       setRound: (round) => { this.roundbar.pause(); this.setRound(round); },
