@@ -55,6 +55,7 @@ class RunList(Answer):
 
     folder: str
     runs: list[ListedRun]
+    most_watched: int = Field(description="Runs that one stream takes, and one page compares.")
 
 
 class NamedFact(Answer):
