@@ -188,7 +188,8 @@ def _get(app: FastAPI, path: str, model: Any, summary: str) -> Callable[[Any], A
 def _add_run_routes(app: FastAPI, served: Served) -> None:
     @_get(app, "/api/runs", RunList, "All runs, live ones first, then the newest")
     def runs() -> Response:
-        return JsonAnswer(RunList(folder=served.runs.name, runs=served.runs.listing()))
+        listing = served.runs.listing()
+        return JsonAnswer(RunList(folder=served.runs.name, runs=listing, most_watched=MOST_WATCHED))
 
     @_get(app, "/api/run", RunDetails, "A run: its workers, targets and settings")
     def run_details(run: RunName) -> Response:

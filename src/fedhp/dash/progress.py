@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from fedhp.dash.schema import (
     Decisions,
     ExplainedParagraph,
@@ -13,9 +15,11 @@ from fedhp.dash.schema import (
     NamedFact,
     ProgressColumns,
     RunDetails,
+    WorkersBehind,
 )
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
+from fedhp.report.behind import workers_behind
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import VERDICT_MEANINGS, explain_round
 
@@ -40,6 +44,11 @@ FACTS = (
     "planned_transfer_time",
     "transfer_time",
 )
+
+
+MANY_WORKERS = 30  # above which the spread of the tests is told by quantiles
+SPREAD = (0.1, 0.9)
+MOST_DRAWN = 10  # workers that are behind, with their curves
 
 
 class NoSuchRound(RunError):
@@ -71,6 +80,8 @@ def progress(run: RunReader, *, after: int) -> ProgressColumns:
         rounds = run.table("rounds", first_round=first, columns=ROUND_COLUMNS)
         tests = run.table("evaluations", first_round=first)
         spread = run.extremes("worker_evaluations", "accuracy", first_round=first)
+        quantiles = _quantiles(run, first)
+        behind = _behind(run)
         losses = run.table("test_metrics", first_round=first)
         sent = run.table("rounds", columns=("round", "bytes_sent"))
         slowest = _slowest(run, rounds)
@@ -93,10 +104,44 @@ def progress(run: RunReader, *, after: int) -> ProgressColumns:
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
             "worst": [worst.get(index) for index in indices],
             "best": [best.get(index) for index in indices],
+            **{
+                name: [quantiles.get(index, (None, None))[edge] for index in indices]
+                for edge, name in enumerate(("low", "high"))
+            },
             "loss": [loss.get(index) for index in indices],
         },
         bytes_before=before,
+        behind=behind,
     )
+
+
+def _quantiles(run: RunReader, first: int) -> dict[int, tuple[float, float]]:
+    """Between which results most workers are in each test; empty for few workers."""
+    if int(run.meta("workers")) <= MANY_WORKERS:
+        return {}
+    tests = run.table("worker_evaluations", first_round=first, columns=("round", "accuracy"))
+    rounds = np.array(tests["round"], dtype=np.int64)
+    results = np.array(tests["accuracy"], dtype=np.float64)
+    indices, starts = np.unique(rounds, return_index=True)
+    edges = (np.quantile(part, SPREAD) for part in np.split(results, starts[1:]))
+    return {
+        int(i): (float(low), float(high)) for i, (low, high) in zip(indices, edges, strict=False)
+    }
+
+
+def _behind(run: RunReader) -> WorkersBehind | None:
+    behind = workers_behind(run)
+    if behind is None:
+        return None
+    table = run.table("evaluations", columns=("round", "clock"))
+    clock = dict(zip(table["round"], table["clock"], strict=True))
+    tests: dict[str, list[Any]] = {name: [] for name in ("round", "clock", "worker", "accuracy")}
+    for worker in behind.workers[:MOST_DRAWN]:
+        own = run.worker_rows("worker_evaluations", worker, columns=("round", "worker", "accuracy"))
+        for name, values in own.items():
+            tests[name] += values
+        tests["clock"] += [clock.get(index) for index in own["round"]]
+    return WorkersBehind(text=behind.text, workers=list(behind.workers), tests=tests)
 
 
 def _slowest(run: RunReader, rounds: Columns) -> list[int | None]:

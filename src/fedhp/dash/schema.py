@@ -55,6 +55,7 @@ class RunList(Answer):
 
     folder: str
     runs: list[ListedRun]
+    most_watched: int = Field(description="Runs that one stream takes, and one page compares.")
 
 
 class NamedFact(Answer):
@@ -77,11 +78,25 @@ class RunDetails(ListedRun):
     actions: list[str] = Field(description="stop and drain, where this server can do that.")
 
 
+class WorkersBehind(Answer):
+    """The workers that are far behind at the last test, the worst first."""
+
+    text: str = Field(description="The sentence of `fedhp show`.")
+    workers: list[int]
+    tests: dict[str, Values] = Field(
+        description="All tests of the first of them: round, clock, worker, accuracy."
+    )
+
+
 class ProgressColumns(Answer):
     """Rounds and tests after a round."""
 
     rounds: dict[str, Values]
-    tests: dict[str, Values]
+    tests: dict[str, Values] = Field(
+        description="worst and best are of one worker; low and high, of many workers, are the "
+        "10 % and the 90 % quantile."
+    )
+    behind: WorkersBehind | None = Field(description="At the last test; null: nobody.")
     bytes_before: int = Field(description="Sent up to the round `after`.")
 
 

@@ -12,6 +12,7 @@ from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import summarize_runs
 from fedhp.record.store import GROUP_TABLES, METRIC_TABLES
+from fedhp.report.behind import workers_behind
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import (
     count,
@@ -139,7 +140,9 @@ def _run_parts(run: RunReader) -> Parts:
     numbers = _numbers(run.summary(), run.meta("metric"), network=bool(run.meta("network")))
     command = f"fedhp explain {shlex.quote(str(run.folder))} --round {run.rounds_done}"
     hint = Hint("explain a round:", command)
-    return [*parts, round_table(run), "", *_fact_lines(numbers), hint]
+    behind = workers_behind(run)
+    late = [] if behind is None else [("far behind", behind.text)]
+    return [*parts, round_table(run), "", *_fact_lines([*late, *numbers]), hint]
 
 
 def _round_parts(run: RunReader, round_index: int) -> Parts:

@@ -184,7 +184,11 @@ export class Stream {
       if (source === this.source) this.found();
     };
     source.onerror = () => {
-      if (source === this.source) this.lose();
+      if (source !== this.source) return;
+      // Closed: the server answered, with something else than a stream.
+      if (source.readyState !== EventSource.CLOSED) return this.lose();
+      this.lost = true;
+      this.watch();
     };
     for (const kind of ["runs", "round", "event"]) {
       source.addEventListener(kind, (event) => {
@@ -206,6 +210,14 @@ export class Stream {
     showConnection("lost");
   }
 
+  /** An EventSource does not say why it was refused: ask once like any other request. */
+  async checkStream() {
+    const stop = new AbortController();
+    const response = await fetch(address("stream", { run: this.runs }), { signal: stop.signal }).catch(() => null);
+    if (response?.ok) return stop.abort();
+    await answer(response ?? Promise.reject(new Error("no answer")));
+  }
+
   /** A server that hangs keeps its connection: ask now and then whether it answers. */
   async watch() {
     if (this.checking || !this.source) return;
@@ -215,22 +227,26 @@ export class Stream {
     this.lastCheck = performance.now();
     try {
       await answer(fetch("/api/health", { signal: AbortSignal.timeout(5000) }));
-      if (this.lost && this.source.readyState === EventSource.CLOSED) await get("runs"); // may ask for the token
+      if (this.lost && this.source.readyState === EventSource.CLOSED) {
+        await get("runs"); // may ask for the token
+        await this.checkStream();
+      }
       if (this.lost && this.source.readyState !== EventSource.OPEN) this.open();
       else if (this.lost) this.found();
     } catch (error) {
-      if (!(error instanceof ApiError && error.status === 401)) this.lose();
+      if (error instanceof ApiError && error.status > 0 && error.status !== 401) showConnection("refused", `No live updates: ${error.message}. ${error.help}`);
+      else if (!(error instanceof ApiError && error.status === 401)) this.lose();
     } finally {
       this.checking = false;
     }
   }
 }
 
-function showConnection(state) {
+function showConnection(state, why = "Server unreachable, trying again …") {
   const element = byId("connection");
-  element.dataset.state = state;
-  setText(element, state === "live" ? "connected" : "not connected");
+  element.dataset.state = state === "live" ? "live" : "lost";
+  setText(element, { live: "connected", refused: "no live updates" }[state] ?? "not connected");
   const banner = byId("unreachable");
   setHidden(banner, state === "live");
-  setText(banner, state === "live" ? "" : "Server unreachable, trying again …");
+  setText(banner, state === "live" ? "" : why);
 }

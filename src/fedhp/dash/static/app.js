@@ -1,6 +1,6 @@
 // The page: which view is open, what it shows, and how news from the server reaches it.
 
-import { get, order, Stream } from "./api.js";
+import { ApiError, get, order, Stream } from "./api.js";
 import { announce, byId, h, setHidden, setText, svg } from "./dom.js";
 import { statusBadge } from "./badges.js";
 import { count, dataSize, MISSING, percent, score, seconds, whole } from "./format.js";
@@ -21,7 +21,7 @@ const SECTIONS = [
 ];
 const KEPT_RUNS = 12; // whose tables stay in memory
 
-let listing = { folder: "", runs: [] };
+let listing = { folder: "", runs: [], most_watched: Infinity };
 const stored = new Map();
 let page = null;
 let stream = null;
@@ -87,10 +87,18 @@ class RunPage {
     return this.all.some((run) => run.info?.network) ? "time" : "virtual time";
   }
 
-  async open() {
+  /** Read the runs; `reading` is called with how many of them are there. */
+  async open(reading) {
+    const most = listing.most_watched;
+    if (this.all.length > most) {
+      throw new ApiError(422, { error: `${this.all.length} runs are chosen`, allowed: `at most ${most} runs in one comparison`, fix: "choose fewer in the list of runs" });
+    }
+    let read = 0;
     await Promise.all(this.all.map(async (run) => {
       await run.refreshInfo();
       await run.refreshProgress();
+      read += 1;
+      reading(read, this.all.length);
     }));
     this.build();
   }
@@ -145,6 +153,7 @@ class RunPage {
       get timeName() { return self.timeName; },
       name: (run) => this.name(run),
       look: (run) => this.all.indexOf(run),
+      link: (changes) => addressOf({ ...this.view, worker: null, ...changes }),
       file: (run) => (run.run === "." ? listing.folder || "run" : run.run).replaceAll(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+/, "") || "run",
       round: () => this.round(),
       setRound: (round) => { this.roundbar.pause(); this.setRound(round); },
@@ -394,7 +403,7 @@ async function navigate({ first = false } = {}) {
       next = new RunPage(view);
       const before = page;
       page = next;
-      await next.open();
+      await next.open((read, all) => number === opening && all > 1 && showReading(main, read, all));
       if (number !== opening) return;
       before?.destroy();
     } else {
@@ -418,6 +427,15 @@ async function navigate({ first = false } = {}) {
   } finally {
     if (number === opening) main.removeAttribute("aria-busy");
   }
+}
+
+/** How far the runs of a comparison are read, instead of the page that is left. */
+function showReading(main, read, all) {
+  const known = main.querySelector(":scope > .reading");
+  const shown = known ?? h("div", { class: "card stack reading" }, h("h1", { tabindex: "-1" }), h("progress", { "aria-label": "Runs read" }));
+  setText(shown.firstChild, `Reading ${read} of ${all} runs …`);
+  Object.assign(shown.lastChild, { max: all, value: read });
+  if (!known) main.replaceChildren(shown);
 }
 
 function showProblem(error) {

@@ -1,4 +1,4 @@
-// Lines against time or round with uPlot: bands, a legend that tells values, keyboard, zoom, export.
+// Lines against time or round with uPlot: bands, marks, a legend that tells values, keyboard, zoom, export.
 
 import { h, setHidden, setText, svg } from "./dom.js";
 import { figureCard } from "./figure.js";
@@ -6,6 +6,8 @@ import { axisTexts, isNumber, MISSING, number, seconds, ticks } from "./format.j
 import { colors, dashOf, faded, font, onThemeChange } from "./theme.js";
 
 const FEW_POINTS = 30; // so few are marked one by one
+const MOST_MARKS = 4; // that are named below a chart
+const WORST_TO_BEST = { low: "worst", high: "best", words: "from the worst to the best worker" };
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
 
 /** Values by x, each x once and in order. */
@@ -23,19 +25,31 @@ function tidy(line) {
   return { ...line, ...result };
 }
 
-/** The last known value up to x. */
-function valueAt(line, x) {
-  let [from, to] = [0, line.x.length];
+/** The first place in rising values that is not below x. */
+function placeOf(values, x) {
+  let [from, to] = [0, values.length];
   while (from < to) {
     const middle = (from + to) >> 1;
-    if (line.x[middle] <= x) from = middle + 1;
+    if (values[middle] < x) from = middle + 1;
     else to = middle;
   }
-  for (let index = from - 1; index >= 0; index -= 1) {
-    if (isNumber(line.y[index])) return { value: line.y[index], low: line.low?.[index], high: line.high?.[index] };
-  }
-  return null;
+  return from;
 }
+
+/** The known point of a line that is nearest to x: the dot marks it, and the legend says it. */
+function pointAt(line, x) {
+  let after = placeOf(line.x, x);
+  let before = after - 1;
+  while (before >= 0 && !isNumber(line.y[before])) before -= 1;
+  while (after < line.x.length && !isNumber(line.y[after])) after += 1;
+  if (before < 0 && after === line.x.length) return null;
+  const first = after === line.x.length || (before >= 0 && x - line.x[before] <= line.x[after] - x);
+  const index = first ? before : after;
+  return { x: line.x[index], value: line.y[index], low: line.low?.[index], high: line.high?.[index] };
+}
+
+/** Lines that are shown and hidden together: one entry of the legend. */
+const entryOf = (line) => line.group ?? line.name;
 
 export class LineChart {
   /** options: title, note, file, height, format(value), sync, zero (y from 0), top (y up to at least) */
@@ -57,6 +71,8 @@ export class LineChart {
       onblur: () => this.moveTo(null),
     });
     this.legend = h("ul", { class: "legend" });
+    this.marksNote = h("p", { class: "marks", hidden: true });
+    this.happened = [];
     this.spoken = h("p", { class: "sr", "aria-live": "polite" });
     this.reset = h("button", { type: "button", text: "Whole range", hidden: true, onclick: () => this.unzoom() });
     this.none = h("p", { class: "muted", text: options.empty ?? "Nothing recorded yet.", hidden: true });
@@ -66,7 +82,7 @@ export class LineChart {
       picture: () => this.picture(),
       table: () => this.table(),
     });
-    this.card.body.append(this.none, this.holder, this.legend, this.spoken);
+    this.card.body.append(this.none, this.holder, this.legend, this.marksNote, this.spoken);
     this.element = this.card.element;
     this.observer = new ResizeObserver(() => this.fit());
     this.observer.observe(this.holder);
@@ -76,11 +92,16 @@ export class LineChart {
     });
   }
 
-  /** lines: [{name, x, y, low, high, look (number of its colour and dash), quiet}] on one axis. */
-  set({ lines, xLabel = this.xLabel, xFormat = this.xFormat, xKey = "" }) {
-    const shape = (some) => some.map((line) => `${line.name}\t${line.look}\t${Boolean(line.low)}\t${line.dash}`).join("\n");
+  /**
+   * lines: [{name, x, y, low, high, look (number of its colour and dash), quiet, thin, band (what low
+   * and high are), group (lines with one entry in the legend)}] on one axis;
+   * marks: [{x, text}], what happened there.
+   */
+  set({ lines, marks = [], xLabel = this.xLabel, xFormat = this.xFormat, xKey = "" }) {
+    const shape = (some) => some.map((line) => `${line.name}\t${entryOf(line)}\t${line.look}\t${Boolean(line.low)}\t${line.dash}`).join("\n");
     const before = `${this.xKey}\n${this.xLabel}\n${shape(this.lines)}\n${this.crowded}`;
     this.lines = lines.map(tidy);
+    this.happened = marks.filter((mark) => isNumber(mark.x));
     this.crowded = Math.max(0, ...this.lines.map((line) => line.x.length)) > FEW_POINTS;
     this.xLabel = xLabel;
     this.xFormat = xFormat;
@@ -100,6 +121,7 @@ export class LineChart {
       this.fillLegend();
     }
     this.values();
+    this.nameMarks();
     this.card.refresh();
     this.holder.setAttribute("aria-label", `${this.options.title}: ${this.summary()}. Arrow keys read the values.`);
   }
@@ -107,10 +129,22 @@ export class LineChart {
   summary() {
     return this.lines
       .map((line) => {
-        const last = valueAt(line, Infinity);
+        const last = pointAt(line, Infinity);
         return last ? `${line.name} ${this.options.format(last.value)}` : `${line.name} no value`;
       })
       .join(", ");
+  }
+
+  nameMarks() {
+    const named = this.happened.slice(-MOST_MARKS);
+    const more = this.happened.length - named.length;
+    setHidden(this.marksNote, !named.length);
+    setText(this.marksNote, `✕ ${more ? `${more} earlier; ` : ""}${named.map((mark) => `${this.where(mark.x)} ${mark.text}`).join("; ")}`);
+  }
+
+  /** A place on the axis in words. */
+  where(x) {
+    return this.whole ? `in round ${this.xFormat(x)}` : `at ${this.xFormat(x)}`;
   }
 
   joined() {
@@ -127,6 +161,10 @@ export class LineChart {
     return line.dash ?? dashOf(line.look);
   }
 
+  lineWidth(line) {
+    return line.thin ? 1 : line.quiet ? 1.5 : 2;
+  }
+
   rebuild() {
     this.plot?.destroy();
     this.plot = null;
@@ -139,10 +177,10 @@ export class LineChart {
     const bands = [];
     this.lines.forEach((line, index) => {
       const color = this.lineColor(line);
-      const show = !this.hidden.has(line.name);
+      const show = !this.hidden.has(entryOf(line));
       series.push({
-        label: line.name, show, spanGaps: true, stroke: color, width: line.quiet ? 1.5 : 2, dash: this.dash(line),
-        points: { show: !this.crowded, size: 5, fill: color, stroke: color }, line: index,
+        label: line.name, show, spanGaps: true, stroke: color, width: this.lineWidth(line), dash: this.dash(line),
+        points: { show: !this.crowded && !line.thin, size: 5, fill: color, stroke: color }, line: index,
       });
       if (line.low) {
         const edge = { show, spanGaps: true, stroke: "transparent", width: 0, points: { show: false }, line: index };
@@ -159,6 +197,7 @@ export class LineChart {
         padding: [10, 12, 0, 0],
         cursor: {
           points: { size: 7 },
+          dataIdx: (plot, series, closest, x) => this.dotAt(plot, series, closest, x),
           drag: { x: true, y: false },
           sync: this.options.sync ? { key: `${this.options.sync} ${this.xKey}`, scales: ["x", null] } : undefined,
         },
@@ -171,6 +210,13 @@ export class LineChart {
         ],
         hooks: {
           setCursor: [(plot) => this.onCursor(plot)],
+          draw: [
+            (plot) => {
+              const { left, top, width: wide, height } = plot.bbox;
+              const [low, high] = [plot.scales.x.min, plot.scales.x.max];
+              this.paintMarks(plot.ctx, { low, high, top, bottom: top + height, scale: devicePixelRatio, at: (x) => left + ((x - low) / (high - low || 1)) * wide });
+            },
+          ],
           setScale: [
             (plot, key) => {
               if (key !== "x" || !plot.data[0]?.length) return;
@@ -225,15 +271,44 @@ export class LineChart {
     this.holder.focus();
   }
 
+  /** Where uPlot puts the dot of a series: on the point that the legend tells. */
+  dotAt(plot, series, closest, x) {
+    const line = this.lines[plot.series[series].line];
+    const point = line && pointAt(line, x);
+    return point ? placeOf(plot.data[0], point.x) : series ? null : closest;
+  }
+
   onCursor(plot) {
-    this.cursorX = plot.cursor.idx === null || plot.cursor.idx === undefined ? null : plot.data[0][plot.cursor.idx];
+    this.cursorX = plot.cursor.idx === null || plot.cursor.idx === undefined ? null : plot.posToVal(plot.cursor.left, "x");
     this.values();
+  }
+
+  /** What happened, as dashed lines from top to bottom. */
+  paintMarks(context, { low, high, top, bottom, at, scale = 1 }) {
+    const shown = this.happened.filter((mark) => mark.x >= low && mark.x <= high);
+    if (!shown.length) return;
+    context.save();
+    context.strokeStyle = context.fillStyle = colors().bad;
+    context.lineWidth = scale;
+    context.setLineDash([3 * scale, 3 * scale]);
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.font = font(11 * scale, "700");
+    for (const mark of shown) {
+      const x = at(mark.x);
+      context.beginPath();
+      context.moveTo(x, top + 9 * scale);
+      context.lineTo(x, bottom);
+      context.stroke();
+      context.fillText("✕", x, top + 3 * scale);
+    }
+    context.restore();
   }
 
   onKey(event) {
     const data = this.plot?.data[0];
     if (!data?.length) return;
-    const at = this.cursorX === null ? -1 : data.indexOf(this.cursorX);
+    const at = this.cursorX === null ? -1 : this.plot.cursor.idx;
     const places = {
       ArrowRight: at < 0 ? data.length - 1 : Math.min(at + 1, data.length - 1),
       ArrowLeft: at < 0 ? data.length - 1 : Math.max(at - 1, 0),
@@ -243,12 +318,13 @@ export class LineChart {
     if (event.key === "Escape") return this.moveTo(null);
     if (!(event.key in places)) return;
     event.preventDefault();
-    this.moveTo(data[places[event.key]]);
+    const x = data[places[event.key]];
+    this.moveTo(x);
     const read = this.lines
-      .map((line) => [line.name, valueAt(line, this.cursorX)])
+      .map((line) => [line.name, pointAt(line, x)])
       .filter(([, known]) => known)
-      .map(([name, known]) => `${name} ${this.options.format(known.value)}`);
-    setText(this.spoken, `${this.xLabel} ${this.xFormat(this.cursorX)}: ${read.join(", ")}`);
+      .map(([name, known]) => `${name} ${this.options.format(known.value)}${known.x === x ? "" : ` ${this.where(known.x)}`}`);
+    setText(this.spoken, `${this.xLabel} ${this.xFormat(x)}: ${read.join(", ")}`);
   }
 
   moveTo(x) {
@@ -258,28 +334,30 @@ export class LineChart {
   }
 
   fillLegend() {
+    this.entries = new Map();
+    for (const line of this.lines) this.entries.set(entryOf(line), [...(this.entries.get(entryOf(line)) ?? []), line]);
     this.legend.replaceChildren(
-      ...this.lines.map((line) => {
+      ...[...this.entries].map(([name, [line]]) => {
         const color = this.lineColor(line);
         const sample = svg("svg", { width: 26, height: 12, "aria-hidden": "true" });
         if (line.low) sample.append(svg("rect", { x: 0, y: 1, width: 26, height: 10, fill: color, opacity: 0.18 }));
-        sample.append(svg("line", { x1: 0, y1: 6, x2: 26, y2: 6, stroke: color, "stroke-width": 2.2, "stroke-dasharray": this.dash(line).join(" ") }));
+        sample.append(svg("line", { x1: 0, y1: 6, x2: 26, y2: 6, stroke: color, "stroke-width": this.lineWidth(line) * 1.1, "stroke-dasharray": this.dash(line).join(" ") }));
         const button = h(
           "button",
           {
             type: "button",
-            "aria-pressed": String(!this.hidden.has(line.name)),
-            title: line.low ? "The band reaches from the worst to the best worker. Click to hide or show." : "Click to hide or show",
+            "aria-pressed": String(!this.hidden.has(name)),
+            title: line.low ? `The band reaches ${(line.band ?? WORST_TO_BEST).words}. Click to hide or show.` : "Click to hide or show",
             onclick: () => {
-              if (!this.hidden.delete(line.name)) this.hidden.add(line.name);
-              button.setAttribute("aria-pressed", String(!this.hidden.has(line.name)));
+              if (!this.hidden.delete(name)) this.hidden.add(name);
+              button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
               this.plot?.series.forEach((each, index) => {
-                if (index && this.lines[each.line]?.name === line.name) this.plot.setSeries(index, { show: !this.hidden.has(line.name) });
+                if (index && entryOf(this.lines[each.line]) === name) this.plot.setSeries(index, { show: !this.hidden.has(name) });
               });
             },
           },
           sample,
-          h("span", { text: line.name }),
+          h("span", { text: name }),
           h("span", { class: "value" }),
         );
         return h("li", {}, button);
@@ -289,11 +367,17 @@ export class LineChart {
 
   values() {
     const slots = this.legend.querySelectorAll(".value");
-    this.lines.forEach((line, index) => {
+    const { format } = this.options;
+    [...(this.entries ?? new Map()).keys()].forEach((name, index) => {
       if (!slots[index]) return;
-      const known = valueAt(line, this.cursorX ?? Infinity);
-      const band = known && isNumber(known.low) ? ` (${this.options.format(known.low)} to ${this.options.format(known.high)})` : "";
-      setText(slots[index], known ? `${this.options.format(known.value)}${this.cursorX === null ? "" : band}` : MISSING);
+      const lines = this.lines.filter((line) => entryOf(line) === name);
+      const points = lines.map((line) => pointAt(line, this.cursorX ?? Infinity)).filter(Boolean);
+      if (!points.length) return setText(slots[index], MISSING);
+      const [known] = points;
+      const values = points.map((point) => point.value);
+      const text = lines.length > 1 ? `${format(Math.min(...values))} to ${format(Math.max(...values))}` : format(known.value);
+      const band = isNumber(known.low) ? ` (${format(known.low)} to ${format(known.high)})` : "";
+      setText(slots[index], this.cursorX === null ? text : `${text}${band} ${this.where(known.x)}`);
     });
   }
 
@@ -303,7 +387,8 @@ export class LineChart {
     const getters = [];
     for (const line of this.lines) {
       const places = new Map(line.x.map((x, index) => [x, index]));
-      const parts = line.low ? [["", line.y], [" worst", line.low], [" best", line.high]] : [["", line.y]];
+      const band = line.band ?? WORST_TO_BEST;
+      const parts = line.low ? [["", line.y], [` ${band.low}`, line.low], [` ${band.high}`, line.high]] : [["", line.y]];
       for (const [suffix, values] of parts) {
         columns.push(line.name + suffix);
         getters.push((x) => (places.has(x) ? values[places.get(x)] : null));
@@ -314,9 +399,9 @@ export class LineChart {
 
   /** The chart as it is zoomed, drawn by hand for the downloads, with its legend. */
   picture() {
-    const shown = this.lines.filter((line) => !this.hidden.has(line.name));
+    const shown = this.lines.filter((line) => !this.hidden.has(entryOf(line)));
     const width = Math.max(this.holder.clientWidth, 480);
-    const legendHeight = 22 * Math.ceil(shown.length / 3);
+    const legendHeight = 22 * Math.ceil(new Set(shown.map(entryOf)).size / 3);
     const height = this.options.height + legendHeight;
     return { width, height, draw: (context) => this.drawPicture(context, shown, width, this.options.height) };
   }
@@ -384,7 +469,7 @@ export class LineChart {
         context.fill();
       }
       context.strokeStyle = color;
-      context.lineWidth = line.quiet ? 1.5 : 2;
+      context.lineWidth = this.lineWidth(line);
       context.setLineDash(this.dash(line));
       context.beginPath();
       points.forEach(([x, y], index) => (index ? context.lineTo(px(x), py(y)) : context.moveTo(px(x), py(y))));
@@ -392,8 +477,11 @@ export class LineChart {
       context.setLineDash([]);
     }
     context.restore();
+    this.paintMarks(context, { low: left, high: right, top: 6, bottom: 6 + plotHeight, at: px });
     context.textAlign = "left";
-    shown.forEach((line, index) => {
+    context.textBaseline = "middle";
+    context.font = font(12);
+    [...new Map(shown.map((line) => [entryOf(line), line])).entries()].forEach(([name, line], index) => {
       const [x, y] = [margin + ((index % 3) * plotWidth) / 3, height + 8 + 22 * Math.floor(index / 3)];
       context.strokeStyle = this.lineColor(line);
       context.lineWidth = 2;
@@ -404,7 +492,7 @@ export class LineChart {
       context.stroke();
       context.setLineDash([]);
       context.fillStyle = theme.ink;
-      context.fillText(line.name, x + 33, y);
+      context.fillText(name, x + 33, y);
     });
   }
 

@@ -65,6 +65,7 @@ export class RunData {
   reset() {
     this.rounds = { round: [] };
     this.tests = { round: [] };
+    this.behind = null;
     this.decisions = null;
     this.events = [];
     this.nextEvent = 0;
@@ -119,6 +120,7 @@ export class RunData {
       if (this.lastRound !== after) return; // reset in the meantime
       append(this.rounds, news.rounds);
       append(this.tests, news.tests);
+      this.behind = news.behind ?? null;
     });
   }
 
@@ -157,6 +159,11 @@ export class RunData {
       this.nextEvent = news.next ?? this.nextEvent;
       this.events = news.reset ? (news.events ?? []) : this.events.concat(news.events ?? []);
     });
+  }
+
+  /** When workers were lost, as far as the events are read. */
+  losses() {
+    return this.events.filter((event) => event.kind === "lost" || event.kind === "dead");
   }
 
   /** States of workers change between two rounds, so the last one is read again. */

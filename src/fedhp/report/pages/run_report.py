@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import class_means
+from fedhp.report.behind import workers_behind
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import explain_round, round_line
@@ -175,7 +176,7 @@ def _batch_sections(
     runs = batch.representative_runs()
     result = "Comparison" if len(batch.runs) > 1 else "Result"
     bodies: dict[str, tuple[str, str]] = {
-        "result": (result, _result(comparison, figures, index)),
+        "result": (result, _result(comparison, figures, index) + _behind(runs)),
         "world": ("Devices and links", _world(runs[0], figures, index)),
         "topology": ("Topology", _per_label(runs, _topology, figures, index)),
         "round": ("Time in a round", _rounds(runs, figures, index)),
@@ -227,6 +228,17 @@ def _lead(sorted_runs: SortedRuns, comparisons: Sequence[Comparison]) -> str:
 def _range(values: Sequence[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low} to {high}"
+
+
+def _behind(entries: Sequence[RunEntry]) -> str:
+    """Which workers do not learn, run by run."""
+    sentences = []
+    for entry in entries:
+        with RunReader(entry.folder) as run:
+            behind = workers_behind(run)
+        if behind is not None:
+            sentences.append(f"{entry.title}: {behind.text}" if len(entries) > 1 else behind.text)
+    return text_html("\n\n".join(sentences))
 
 
 def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:

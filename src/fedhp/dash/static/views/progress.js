@@ -1,12 +1,14 @@
 // How well, how fast, at which cost: one run, or several on common axes.
 
-import { choice, h, setHidden } from "../dom.js";
+import { choice, h, setHidden, setText } from "../dom.js";
 import { DataTable } from "../datatable.js";
 import { saveCsv } from "../figure.js";
 import { dataSize, number, percent, score, seconds, whole } from "../format.js";
 import { LineChart } from "../linechart.js";
 
 const SUMMARY_EVERY = 5000; // ms; the summary reads the whole record
+export const MOST_CURVES = 20; // runs in one chart
+const MIDDLE = { low: "10 %", high: "90 %", words: "from the 10 % to the 90 % quantile of the workers" };
 
 /** Bytes sent up to each round. */
 function sums(values) {
@@ -31,18 +33,22 @@ export class Progress {
     const band = h("input", { type: "checkbox", checked: true, onchange: () => { this.band = band.checked; this.draw(); } });
     const options = { sync: "progress" };
     this.accuracy = new LineChart({
-      ...options, title: metric === "accuracy" ? "Test accuracy" : `Test ${metric}`, note: "mean of the workers; the band reaches from the worst to the best worker",
+      ...options, title: metric === "accuracy" ? "Test accuracy" : `Test ${metric}`, note: "",
       file: `${name}-${metric}`, height: 340, percent: metric === "accuracy", format: (value) => score(value, metric),
     });
     this.loss = new LineChart({ ...options, title: "Loss", note: this.several ? "on the test data, or while training where it was not tested" : "while training, and on the test data", file: `${name}-loss`, zero: true });
     this.bytes = new LineChart({ ...options, title: "Data sent", note: "by all workers together, up to each round", file: `${name}-bytes`, zero: true, format: dataSize });
     this.times = new LineChart({ ...options, title: "Round time", note: this.several ? "how long each round took" : "how long each round took, and how long a worker waited on average", file: `${name}-round-time`, zero: true, format: seconds });
     this.steps = new LineChart({ ...options, title: "Local steps", note: "mean of the workers, per round", file: `${name}-steps`, zero: true });
+    this.behind = h("div", { class: "behind stack", role: "status", hidden: true });
+    this.left = h("p", { class: "muted", hidden: true });
     this.charts = [this.accuracy, this.loss, this.bytes, this.times, this.steps];
     this.element = h(
       "div",
       { class: "stack" },
-      h("div", { class: "row" }, switcher.element, h("label", { class: "check" }, band, "worst to best worker"), h("span", { class: "muted", text: "Drag in a chart to zoom." })),
+      h("div", { class: "row" }, switcher.element, h("label", { class: "check" }, band, "spread of the workers"), h("span", { class: "muted", text: "Drag in a chart to zoom." })),
+      this.behind,
+      this.left,
       this.accuracy.element,
       this.several ? this.comparison() : null,
       h("div", { class: "two" }, this.loss.element, this.bytes.element, this.times.element, this.steps.element),
@@ -106,18 +112,30 @@ export class Progress {
   }
 
   draw() {
-    const { all } = this.context;
+    const all = this.context.all.slice(0, MOST_CURVES);
+    const left = this.context.all.length - all.length;
+    setHidden(this.left, !left);
+    setText(this.left, `Curves of the first ${all.length} of ${this.context.all.length} runs; the table has all. Take runs out of the comparison to see the curves of others.`);
     const byRound = this.axis === "round";
     const xLabel = byRound ? "round" : `${this.context.timeName} (s)`;
-    const shared = { xLabel, xKey: this.axis, xFormat: byRound ? whole : seconds };
+    const marks = all.flatMap((run) => run.losses().map((loss) => ({ x: byRound ? loss.round : loss.clock, text: this.several ? `${this.context.name(run)}: ${loss.text}` : loss.text })));
+    const shared = { xLabel, xKey: this.axis, xFormat: byRound ? whole : seconds, marks };
     const x = (table) => (byRound ? table.round : table.clock) ?? [];
     const name = (run, what) => (this.several ? this.context.name(run) : what);
     const lines = (make) => all.flatMap((run) => make(run, this.context.look(run)).filter((line) => line.y.length));
-    const spread = (tests) => (this.band ? { low: tests.worst ?? [], high: tests.best ?? [] } : {});
+    // Of many workers a few that do not learn would make the band fill the chart.
+    const isMany = (run) => (run.tests.low ?? []).some(Number.isFinite);
+    const spread = (run) => (!this.band ? {} : isMany(run) ? { low: run.tests.low, high: run.tests.high, band: MIDDLE } : { low: run.tests.worst ?? [], high: run.tests.best ?? [] });
+    const some = all.some(isMany);
+    const few = all.some((run) => !isMany(run));
+    const reach = [few && "from the worst to the best worker", some && `${few ? "of many workers " : ""}${MIDDLE.words}`].filter(Boolean).join(", ");
+    this.accuracy.card.setNote(`mean of the workers${this.band ? `; the band reaches ${reach}` : ""}`);
+    this.tellBehind();
     this.accuracy.set({
       ...shared,
       lines: lines((run, look) => [
-        { name: name(run, "workers"), look, x: x(run.tests), y: run.tests.accuracy ?? [], ...spread(run.tests) },
+        { name: name(run, "workers"), look, x: x(run.tests), y: run.tests.accuracy ?? [], ...spread(run) },
+        ...(this.several || !this.band ? [] : this.stragglers(run, byRound)),
         ...(this.several || !(run.tests.mean_model_accuracy ?? []).some(Number.isFinite) ? [] : [{ name: "mean model", look: 1, x: x(run.tests), y: run.tests.mean_model_accuracy }]),
       ]),
     });
@@ -142,9 +160,37 @@ export class Progress {
     setHidden(this.steps.element, false);
   }
 
-  update() {
+  /** The curves of the workers that are far behind, as thin lines. */
+  stragglers(run, byRound) {
+    const { tests, workers } = run.behind ?? { tests: { worker: [] }, workers: [] };
+    const drawn = [...new Set(tests.worker)];
+    const group = drawn.length < workers.length ? `${drawn.length} of ${workers.length} workers far behind` : drawn.length > 1 ? `${drawn.length} workers far behind` : `${run.name(drawn[0])}, far behind`;
+    return drawn.map((worker) => {
+      const rows = tests.worker.map((each, row) => (each === worker ? row : -1)).filter((row) => row >= 0);
+      const column = (name) => rows.map((row) => tests[name][row]);
+      return { name: run.name(worker), group, look: 0, thin: true, dash: [], x: column(byRound ? "round" : "clock"), y: column("accuracy") };
+    });
+  }
+
+  tellBehind() {
+    const { all, link } = this.context;
+    const late = all.filter((run) => run.behind);
+    setHidden(this.behind, !late.length);
+    const key = late.map((run) => `${run.run} ${run.behind.text}`).join("\n");
+    if (this.behindKey === key) return;
+    this.behindKey = key;
+    this.behind.replaceChildren(
+      ...late.map((run) => h("p", {}, h("strong", { "aria-hidden": "true", text: "! " }), this.several ? `${this.context.name(run)}: ` : "", run.behind.text, " ", h("a", { href: link({ section: "workers", focus: run.run, round: null }), text: "Workers" }))),
+    );
+  }
+
+  async update() {
     this.draw();
     this.summaries();
+    const networks = this.context.all.filter((run) => run.info.network);
+    if (!networks.length) return;
+    await Promise.all(networks.map((run) => run.refreshEvents()));
+    this.draw();
   }
 
   destroy() {

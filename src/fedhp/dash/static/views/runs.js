@@ -117,6 +117,9 @@ export class RunsView {
     setHidden(this.bar, picked === 0);
     setText(this.bar.firstChild, `${count(picked, "run")} chosen`);
     setText(this.compare, picked > 1 ? `Compare ${picked} runs` : "Open");
+    const most = this.listing().most_watched;
+    this.compare.disabled = picked > most;
+    if (picked > most) setText(this.bar.firstChild, `${count(picked, "run")} chosen; at most ${most} can be compared at once`);
     this.all.checked = shown.length > 0 && shown.every((row) => this.chosen.has(row.run));
     this.all.indeterminate = !this.all.checked && shown.some((row) => this.chosen.has(row.run));
   }

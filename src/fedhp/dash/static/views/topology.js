@@ -9,6 +9,10 @@ import { colors, font, kindColor, onRamp, reducedMotion, SHAPES } from "../theme
 
 const MOST_DRAWN = 50; // workers; more are a map
 const MOVE_TIME = 420; // ms from one round's places to the next
+const LEAST_KNOWN = 0.5; // share of the links in use that must be on record for a graph of them
+const HATCH = 7; // px between two lines of the hatch
+const [MAP_LEFT, MAP_TOP, MAP_EDGE] = [76, 24, 8]; // px around a map
+const STRIP = 56; // px for the links of each worker, next to a map with unknown cells
 const GROUP = {
   fast: "takes part: its links are fast", overdue: "takes part: it was left out as often as is allowed",
   added: "takes part: nobody else holds the current consensus", left_out: "left out because of its slow links", away: "away",
@@ -75,9 +79,10 @@ export class Topology {
     });
     this.keys = h("ul", { class: "keys" });
     this.problem = h("p", { class: "error", role: "status" });
+    this.unknown = h("div", { class: "stack unknown", role: "status", hidden: true }, h("p", {}), h("p", {}, h("button", { type: "button", text: "Show the map", onclick: () => this.showMap() })));
     this.card.body.append(
       h("div", { class: "row" }, this.viewChoice.element, this.placeChoice.element, this.sortChoice.element),
-      this.problem, this.drawing.element, this.keys,
+      this.problem, this.unknown, this.drawing.element, this.keys,
     );
     this.detail = h("div", { class: "detail", "aria-live": "polite" });
     this.counts = h("dl", { class: "plain" });
@@ -122,6 +127,11 @@ export class Topology {
     this.timeRange = range(this.links.map((link) => link.time));
     this.farRange = range(this.links.map((link) => link.far));
     this.rows = new Map(answer.workers.map((row) => [row.worker, row]));
+    // The record keeps a selection of very many links, but exact counts.
+    const cut = (answer.verdicts ?? []).find((row) => row.verdict === "cut")?.links ?? this.links.filter((link) => link.verdict === "cut").length;
+    const { rounds } = focus;
+    this.totals = { used: rounds.links?.[rounds.round.indexOf(answer.round)] ?? 0, usedOnRecord: this.links.filter((link) => link.used).length, known: answer.links_known, onRecord: this.links.length, cut };
+    this.partial = answer.links_known > this.links.length;
     this.directed = Boolean(answer.directed);
     this.isTree = this.group.size > 0;
     this.isAway = (worker) => {
@@ -150,13 +160,20 @@ export class Topology {
     setHidden(this.placeChoice.element, this.kind !== "graph" || this.isTree);
     setHidden(this.sortChoice.element, this.kind !== "map");
     const shown = this.shownRound;
-    const used = this.links.filter((link) => link.used).length;
+    const { used, usedOnRecord, cut } = this.totals;
+    const withheld = this.isGraphWithheld();
+    setHidden(this.unknown, !withheld);
+    setHidden(this.drawing.element, withheld);
+    setHidden(this.keys, withheld);
+    setText(this.unknown.firstChild, `No graph: the record keeps ${whole(usedOnRecord)} of the ${whole(used)} links in use, those that explain the round. A graph of them would show groups of workers that do not exist. The map shows what is known and what is not.`);
+    if (withheld) setHidden(this.placeChoice.element, true);
     const title = this.kind === "map" ? "Adjacency" : this.isTree ? "Group tree" : this.asynchronous ? "Pairs" : "Topology";
     this.card.setTitle(`${title} in round ${shown}`);
     this.card.setNote(this.note());
-    const cut = this.links.filter((link) => link.verdict === "cut").length;
-    this.drawing.setLabel(`${title} of round ${shown}: ${this.workers} workers, ${count(used, "link")} in use${cut ? `, ${cut} cut` : ""}. Arrow keys go through the ${this.kind === "map" ? "cells" : "links, those that were cut first"}; the table lists all.`);
-    if (this.kind === "graph") this.arrange();
+    const record = this.partial ? `, ${whole(usedOnRecord)} of them on record` : "";
+    this.drawing.setLabel(`${title} of round ${shown}: ${this.workers} workers, ${count(used, this.directed ? "transfer" : "link")} in use${record}${cut ? `, ${whole(cut)} cut` : ""}. Arrow keys go through the ${this.kind === "map" ? "cells" : "links, those that were cut first"}; the table lists all.`);
+    if (withheld) this.places = null;
+    else if (this.kind === "graph") this.arrange();
     else this.order();
     this.fillKeys();
     this.summarize();
@@ -164,9 +181,19 @@ export class Topology {
     this.card.refresh();
   }
 
+  showMap() {
+    this.viewChoice.element.querySelector("input[value=map]").click();
+    this.drawing.element.focus();
+  }
+
+  /** Springs and rings of a small selection would show a topology that does not exist. */
+  isGraphWithheld() {
+    const { used, usedOnRecord } = this.totals;
+    return this.kind === "graph" && !this.isTree && this.partial && usedOnRecord < LEAST_KNOWN * used;
+  }
+
   note() {
-    const known = this.answer.links_known;
-    const selection = known > this.links.length ? `; the record keeps ${whole(this.links.length)} of ${whole(known)} links` : "";
+    const selection = this.partial ? `; the record keeps ${whole(this.links.length)} of ${whole(this.answer.links_known)} links` : "";
     if (this.isTree && this.kind === "graph") return `the sum goes up to the root, the result comes back${selection}`;
     if (this.asynchronous) return `the pairs that averaged their models in this slice of time; there is no barrier${selection}`;
     if (this.kind === "map") return `colour: link time${this.directed ? "; a row receives from its columns" : ""}${selection}`;
@@ -220,7 +247,7 @@ export class Topology {
   }
 
   heightFor(width) {
-    if (this.kind === "map") return Math.min(width, 760);
+    if (this.kind === "map") return Math.min(MAP_TOP + this.mapRoom(width) + MAP_EDGE, 760);
     return Math.max(320, Math.min(640, width * 0.72, window.innerHeight - 240));
   }
 
@@ -393,11 +420,14 @@ export class Topology {
     this.drawing.redraw();
   }
 
+  /** How wide a map can be. */
+  mapRoom(width) {
+    return width - MAP_LEFT - MAP_EDGE - (this.partial ? STRIP : 0);
+  }
+
   mapGeometry(width, height) {
-    const left = 76;
-    const top = 24;
-    const size = Math.min(width - left - 8, height - top - 8);
-    return { left, top, size, cell: size / this.workers };
+    const size = Math.min(this.mapRoom(width), height - MAP_TOP - MAP_EDGE);
+    return { left: MAP_LEFT, top: MAP_TOP, size, cell: size / this.workers };
   }
 
   paintMap(context, width, height) {
@@ -408,8 +438,15 @@ export class Topology {
     context.globalAlpha = 0.55;
     context.fillRect(left, top, size, size);
     context.globalAlpha = 1;
+    if (this.partial) this.paintHatch(context, left, top, size);
     const wide = Math.max(cell - (cell > 5 ? 1 : 0), 0.8);
     for (const link of this.links) {
+      if (this.partial) {
+        // A cell on record is not hatched, whether its link is used or not.
+        context.fillStyle = theme.card;
+        context.fillRect(left + this.position[link.b] * cell, top + this.position[link.a] * cell, cell, cell);
+        if (!this.directed) context.fillRect(left + this.position[link.a] * cell, top + this.position[link.b] * cell, cell, cell);
+      }
       context.fillStyle = link.used ? onRamp(this.timeShare(link.time)) : theme.cut;
       const spots = this.directed ? [[link.a, link.b]] : [[link.a, link.b], [link.b, link.a]];
       for (const [row, column] of spots) {
@@ -419,6 +456,7 @@ export class Topology {
         else context.fillRect(x + wide * 0.3, y + wide * 0.3, Math.max(0.5, wide * 0.4), Math.max(0.5, wide * 0.4));
       }
     }
+    if (this.partial) this.paintStrip(context, { left, top, size, cell });
     context.font = font(11);
     context.textBaseline = "middle";
     context.fillStyle = theme.quiet;
@@ -449,6 +487,44 @@ export class Topology {
       context.textAlign = "left";
       context.fillText(this.sort === "speed" ? "fast → slow" : "worker 0 → last", left, top - 11);
     }
+  }
+
+  /** Cells of which nothing is known: diagonal lines. */
+  paintHatch(context, left, top, size) {
+    context.strokeStyle = colors().cut;
+    context.globalAlpha = 0.55;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (let offset = HATCH; offset < 2 * size; offset += HATCH) {
+      const [from, to] = [Math.min(offset, size), Math.max(0, offset - size)];
+      context.moveTo(left + to, top + from);
+      context.lineTo(left + from, top + to);
+    }
+    context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  /** How many links each worker has: exact, also where the map has unknown cells. */
+  paintStrip(context, { left, top, size, cell }) {
+    const theme = colors();
+    const start = left + size + 6;
+    const links = this.sequence.map((worker) => this.rows.get(worker)?.links ?? 0);
+    const most = links.reduce((a, b) => Math.max(a, b), 1);
+    const each = Math.max(1, Math.ceil(1 / cell)); // workers in one line of pixels
+    context.fillStyle = theme.quiet;
+    for (let index = 0; index < links.length; index += each) {
+      const some = links.slice(index, index + each);
+      // Of several workers: up to the fewest links, and paler up to the most.
+      for (const [value, alpha] of [[Math.min(...some), 1], [Math.max(...some), each > 1 ? 0.35 : 0]]) {
+        context.globalAlpha = alpha;
+        if (alpha) context.fillRect(start, top + index * cell, ((STRIP - 12) * value) / most, some.length * cell - (cell > 3 ? 1 : 0));
+      }
+    }
+    context.globalAlpha = 1;
+    context.font = font(11);
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(`0–${whole(most)}`, start, top - 11);
   }
 
   paintOver(context, width, height) {
@@ -495,7 +571,7 @@ export class Topology {
   }
 
   point(event) {
-    if (!this.answer) return;
+    if (!this.answer || this.isGraphWithheld()) return;
     const [x, y] = this.drawing.point(event);
     const hit = this.kind === "map" ? this.cellAt(x, y) : this.nearest(x, y);
     this.hover(hit);
@@ -579,6 +655,13 @@ export class Topology {
     tip.show(this.lines(next), box.left + place.x, box.top + place.y);
   }
 
+  /** How many links a worker has, and how many of them are on record. */
+  linksOf(worker) {
+    const recorded = this.links.filter((link) => link.used && (link.a === worker || link.b === worker)).length;
+    if (!this.partial) return count(recorded, "link");
+    return `${count(this.rows.get(worker)?.links ?? 0, "link")}, ${whole(recorded)} on record`;
+  }
+
   reason(verdict) {
     if (!verdict) return "";
     const sentence = this.context.focus.decisions?.words?.[verdict];
@@ -599,11 +682,15 @@ export class Topology {
         this.isAway(target.worker) ? "away in this round" : row ? `${isNumber(steps) ? count(steps, "step") : "no step"}, ${seconds(row.step_time)} each` : "",
         row && isNumber(row.worker_time) ? `computes ${seconds(row.compute_time)}, communicates ${seconds(row.communication_time)}${this.asynchronous ? "" : `, waits ${seconds(row.waiting_time)}`}` : "",
         target.worker === this.pace ? "the plan expects it to finish last: it sets the pace" : "",
-        count(this.links.filter((link) => link.used && (link.a === target.worker || link.b === target.worker)).length, "link"),
+        this.linksOf(target.worker),
       ];
     }
     const [a, b] = [focus.name(target.a), focus.name(target.b)];
-    if (target.none) return [`${a} – ${b}`, target.a === target.b ? "the same worker" : "no link on record in this round"];
+    if (target.none) {
+      if (target.a === target.b) return [a, "the same worker", this.linksOf(target.a)];
+      if (!this.partial) return [`${a} – ${b}`, "no link in this round"];
+      return [`${a} – ${b}`, "not on record: nobody knows whether it was used", `${a}: ${this.linksOf(target.a)}`, `${b}: ${this.linksOf(target.b)}`];
+    }
     return [
       this.directed ? `${b} → ${a}` : `${a} – ${b}`,
       target.used ? (this.isTree ? "part of the tree" : this.asynchronous ? "averaged as a pair" : "in use") : "not used in this round",
@@ -628,6 +715,7 @@ export class Topology {
     const keys = [];
     if (low !== null) keys.push(item(`link time ${seconds(low)}`, h("span", { class: "rampbar", "aria-hidden": "true" }), seconds(high)));
     if (this.kind === "graph" && near !== null && far > near) keys.push(item(`distance ${number(near)}`, stroke(1), stroke(3.5), stroke(6), number(far)));
+    if (this.kind === "map" && this.partial) keys.push(...this.unknownKeys(item));
     if (anyCut) keys.push(this.kind === "map" ? item("small dot: considered, not used") : item(stroke(1.5, "4 4"), "cut: point at it for the reason"));
     if (this.kind === "graph") {
       this.kinds.forEach((kind, index) => {
@@ -644,6 +732,18 @@ export class Topology {
       else if (this.pace !== null) keys.push(item("double outline: sets the pace"));
     }
     this.keys.replaceChildren(...keys);
+  }
+
+  /** What the hatch stands for, in counts. */
+  unknownKeys(item) {
+    const { used, usedOnRecord, known, onRecord } = this.totals;
+    const unused = known - onRecord - (used - usedOnRecord);
+    const pairs = (this.workers * (this.workers - 1)) / (this.directed ? 1 : 2);
+    const parts = [`used, not on record: ${whole(used - usedOnRecord)}`];
+    if (unused > 0) parts.push(`not used, not on record: ${whole(unused)}`);
+    if (known < pairs) parts.push(`no link: ${whole(pairs - known)}`);
+    const hatch = svg("svg", { width: 26, height: 14, "aria-hidden": "true" }, ...[4, 11, 18, 25, 32].map((x) => svg("line", { x1: x - 14, y1: 14, x2: x, y2: 0, stroke: "var(--cut)" })));
+    return [item(hatch, parts.join("; ")), item(`on record: ${whole(usedOnRecord)} used, ${whole(onRecord - usedOnRecord)} not used`), item("bars on the right: links of each worker, all counted")];
   }
 
   summarize() {
