@@ -98,7 +98,7 @@ class RunReader:
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, participation, test_metrics,
-        worker_test_metrics, class_test_metrics, own_test_metrics, wall.
+        worker_test_metrics, class_test_metrics, own_test_metrics, phases, wall.
         A single round can be read, or all from a first round on, up to a last one if it is given;
         all columns, or those named.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
@@ -123,6 +123,10 @@ class RunReader:
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> Columns:
         """Each worker's last value of a column up to a round: the columns worker and `column`."""
         return self._store.last_of_workers(table, column, last_round=last_round)
+
+    def last_workers(self, *, first_round: int, last_round: int) -> Columns:
+        """Who finished last in every round, see fedhp.record.timeline."""
+        return self._store.last_workers(first_round=first_round, last_round=last_round)
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""
