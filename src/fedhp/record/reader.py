@@ -257,6 +257,7 @@ class RunSummary:
     mean_model_class_accuracy: list[float | None] | None = None
     accuracy_at_time: dict[str, float | None] = field(default_factory=dict)  # evaluation.times
     bytes_to_target: dict[str, int | None] = field(default_factory=dict)  # sent by all until then
+    last_accuracy: float | None = None  # of the last test alone
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -286,6 +287,7 @@ def summarize(run: RunReader) -> RunSummary:
         status=run.status,
         rounds=len(rounds["round"]),
         final_accuracy=mean(tests["accuracy"][-last:]),
+        last_accuracy=mean(tests["accuracy"][-1:]),
         best_accuracy=max(tests["accuracy"], default=None),
         mean_model_accuracy=mean(tests["mean_model_accuracy"][-last:]),
         whole_test_accuracy=mean(run.table("final_evaluations")["accuracy"]),

@@ -1,5 +1,5 @@
-"""What held a round up, read back: who finished last and why, how long models were on the way, and
-when every turn without a barrier began and ended. All pages, texts and figures take it from here."""
+"""Time in a round, read back: who finished last and over which link, how long models were on their
+way, when each turn without a barrier began and ended. Every page, text and figure reads it here."""
 
 from __future__ import annotations
 
