@@ -38,6 +38,7 @@ PACE_COLUMNS = (
     "last_worker",
     "link_with",
     "link_time",
+    "directed",
     "waited",
     "planned_worker",
     "plan_was_right",

@@ -27,6 +27,7 @@ class Pace:
     communication_time: float | None
     link_with: int | None  # the other end of its slowest link
     link_time: float | None
+    directed: bool  # whether it is the one that receives over this link
     waited: int  # how many workers waited for it
     planned_worker: int | None  # whom the plan expected to finish last
     plan_was_right: bool | None  # None: the plan named nobody, or nobody was last
@@ -64,6 +65,7 @@ def _pace(row: dict[str, Any], *, barrier: bool) -> Pace:
         communication_time=None if worker is None else row["communication_time"],
         link_with=None if worker is None else row["b"] if row["a"] == worker else row["a"],
         link_time=None if worker is None else row["link_time"],
+        directed=bool(row["directed"]),
         waited=0 if worker is None else row["waited"],
         planned_worker=planned,
         plan_was_right=None if worker is None or planned is None else bool(right),

@@ -243,15 +243,14 @@ def _averagings(run: RunReader, round_index: int) -> int | None:
     return None if transfers is None else sum(transfers.values())
 
 
-def pace_words(pace: Pace, devices: Sequence[str], *, directed: bool = False) -> str:
+def pace_words(pace: Pace, devices: Sequence[str]) -> str:
     """Who finished last in a round, its link and who waited; whom the plan expected."""
     if pace.last_worker is None:
         return ""
     link = ""
     if pace.link_with is not None:
-        link = (
-            f", its link {'from' if directed else 'to'} {pace.link_with} {seconds(pace.link_time)}"
-        )
+        way = "from" if pace.directed else "to"
+        link = f", its link {way} {pace.link_with} {seconds(pace.link_time)}"
     text = (
         f"{worker_name(pace.last_worker, devices[pace.last_worker])} finished last: its steps took "
         f"{seconds(pace.compute_time)}{link}; {count(pace.waited, 'worker')} waited"

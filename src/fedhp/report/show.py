@@ -148,8 +148,7 @@ def _run_parts(run: RunReader) -> Parts:
 
 def _round_parts(run: RunReader, round_index: int) -> Parts:
     index = check_round(run, round_index)
-    directed = bool(run.table("rounds", round_index=index)["directed"][0])
-    words = pace_words(read_pace(run, index), run.meta("devices"), directed=directed)
+    words = pace_words(read_pace(run, index), run.meta("devices"))
     return [
         f"{run.folder}, round {index}",
         worker_table(run, index),

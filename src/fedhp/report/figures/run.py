@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
 CROWDED = 70  # with more links than this, all lines get thinner
 MOST_TIMELINE_ROWS = 60
+LEGEND_COLUMNS = 5  # of timelines: more do not fit into a page
 MOST_ARROWS, ARROWS_PER_WORKER = 300, 5  # with more directed links, lines without arrows
 MOST_LINES = 400  # links of a topology: more would only be a grey disc
 MOST_MARKERS = 1000  # workers of a topology: more would only be the same ring
@@ -625,7 +626,8 @@ def timelines(
             axes.tick_params(labelleft=False)
     if barriers:  # each panel has set the common axis for itself; the longest round must fit
         panels[0].set_xlim(0, 1.03 * max(axes.dataLim.x1 for axes in panels))
-    legend_above(figure, list(handles.values()), columns=len(handles))
+    columns = len(handles) if len(handles) <= LEGEND_COLUMNS else -(-len(handles) // 2)
+    legend_above(figure, list(handles.values()), columns=columns)
     return figure
 
 

@@ -177,9 +177,7 @@ def round_words(
         elif time:
             share = f"{100 * wait / time:.0f} % of the round's {seconds(time)}"
             parts.append(f"with {name} a worker waits {seconds(wait)} on average, {share}")
-        words = pace_words(
-            read_pace(run, round_index), run.meta("devices"), directed=bool(row["directed"][0])
-        )
+        words = pace_words(read_pace(run, round_index), run.meta("devices"))
         often = paces_words(read_paces(run), run.meta("devices"))
         lasts += [f"{name}: {sentence(words)} {sentence(often)}"] if words else []
     if not parts:
