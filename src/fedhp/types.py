@@ -344,6 +344,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a worker's turn without a barrier: its steps, or the transfer to its partner."""
+
+    worker: int
+    start: float  # virtual time, s
+    finish: float
+    partner: int | None = None  # of a transfer; both average when it ends
+
+
+@dataclass(frozen=True, slots=True)
 class RoundRecord:
     """Everything that is recorded of one round; committing it ends the round."""
 
@@ -366,6 +376,7 @@ class RoundRecord:
     evaluation: Evaluation | None
     wall: dict[str, float]  # real time in seconds by phase; not part of the result
     final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
+    phases: tuple[Phase, ...] = ()  # that ended in a round without a barrier, in this order
 
     @property
     def bytes_sent(self) -> int:

@@ -33,6 +33,7 @@ from fedhp.dash.schema import (
     Command,
     DashHealth,
     Decisions,
+    Differences,
     Done,
     EventList,
     Explanation,
@@ -41,6 +42,7 @@ from fedhp.dash.schema import (
     ProgressColumns,
     RunDetails,
     RunList,
+    Turns,
     WorkerHistory,
     WorkerTable,
 )
@@ -55,6 +57,7 @@ from fedhp.dash.security import (
 from fedhp.dash.stream import MOST_VIEWERS, MOST_WATCHED, EventLogs, Streams
 from fedhp.errors import FedhpError, RunError, TryAgain
 from fedhp.record.reader import RunReader
+from fedhp.report.differences import runs_difference_words
 from fedhp.report.show import round_json, show_json
 
 LOG = logging.getLogger("fedhp.dash")
@@ -203,6 +206,13 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
     def summary(run: RunName) -> Response:
         return JsonAnswer(served.summary(run))
 
+    @_get(app, "/api/differences", Differences, "In which settings these runs differ, in words")
+    def differences(
+        run: Annotated[list[str], Query(description="Runs to compare.", max_length=MOST_WATCHED)],
+    ) -> Response:
+        folders = [served.runs.folder_of(name) for name in dict.fromkeys(run)]
+        return JsonAnswer(Differences(text=runs_difference_words(folders)))
+
     @_get(app, "/api/progress", ProgressColumns, "Rounds and tests, as columns")
     def run_progress(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
@@ -252,6 +262,11 @@ def _add_round_routes(app: FastAPI, served: Served) -> None:
         with served.reader(run) as reader, reader.snapshot():
             index = round_in_record(reader, round_index)
             return JsonAnswer(progress.explanation(reader, index))
+
+    @_get(app, "/api/turns", Turns, "What every worker did when, around a round without a barrier")
+    def turns(run: RunName, round_index: RoundIndex) -> Response:
+        with served.reader(run) as reader, reader.snapshot():
+            return JsonAnswer(progress.turns(reader, round_in_record(reader, round_index)))
 
     @_get(app, "/api/workers", WorkerTable, "All workers in a round")
     def worker_rows(

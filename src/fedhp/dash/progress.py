@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from fedhp.dash.schema import (
     NamedFact,
     ProgressColumns,
     RunDetails,
+    Turns,
     WorkersBehind,
 )
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
+from fedhp.record.timeline import Pace, read_paces, read_turns
 from fedhp.report.behind import workers_behind
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import VERDICT_MEANINGS, explain_round
@@ -34,7 +37,15 @@ ROUND_COLUMNS = (
     "bytes_sent",
     "train_loss",
     "rule",
-    "pace_setter",
+)
+PACE_COLUMNS = (
+    "last_worker",
+    "link_with",
+    "link_time",
+    "directed",
+    "waited",
+    "planned_worker",
+    "plan_was_right",
 )
 FACTS = (
     "mean_distance",
@@ -84,7 +95,7 @@ def progress(run: RunReader, *, after: int) -> ProgressColumns:
         behind = _behind(run)
         losses = run.table("test_metrics", first_round=first)
         sent = run.table("rounds", columns=("round", "bytes_sent"))
-        slowest = _slowest(run, rounds)
+        paces = read_paces(run, first_round=first)
     before = sum(
         size for index, size in zip(sent["round"], sent["bytes_sent"], strict=True) if index < first
     )
@@ -99,7 +110,7 @@ def progress(run: RunReader, *, after: int) -> ProgressColumns:
     }
     indices = tests["round"]
     return ProgressColumns(
-        rounds={**rounds, "slowest": slowest},
+        rounds={**rounds, **_pace_columns(paces)},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
             "worst": [worst.get(index) for index in indices],
@@ -144,21 +155,9 @@ def _behind(run: RunReader) -> WorkersBehind | None:
     return WorkersBehind(text=behind.text, workers=list(behind.workers), tests=tests)
 
 
-def _slowest(run: RunReader, rounds: Columns) -> list[int | None]:
-    """Who finished last in each of these rounds; None where nobody waits for anybody."""
-    if run.meta("asynchronous") or not any(rounds["mean_waiting_time"]):
-        return [None] * len(rounds["round"])
-    table = run.table(
-        "workers", first_round=rounds["round"][0], columns=("round", "worker", "worker_time")
-    )
-    last: dict[int, tuple[float, int]] = {}
-    for index, worker, time in _rows(table, "round", "worker", "worker_time"):
-        if time is not None and (index not in last or time > last[index][0]):
-            last[index] = time, worker
-    return [
-        last[index][1] if waiting and index in last else None
-        for index, waiting in _rows(rounds, "round", "mean_waiting_time")
-    ]
+def _pace_columns(paces: Sequence[Pace]) -> Columns:
+    """Who finished last in each of these rounds, over which link; whom the plan expected."""
+    return {name: [getattr(pace, name) for pace in paces] for name in PACE_COLUMNS}
 
 
 def decisions(run: RunReader, *, after: int) -> Decisions:
@@ -194,6 +193,16 @@ def explanation(run: RunReader, round_index: int) -> Explanation:
             ExplainedParagraph(title=paragraph.heading, text=paragraph.text)
             for paragraph in explain_round(run, round_index)
         ],
+    )
+
+
+def turns(run: RunReader, round_index: int) -> Turns:
+    """What every worker did when, around a round without a barrier."""
+    window = read_turns(run, round_index)
+    names = ("worker", "start", "finish", "partner")
+    return Turns(
+        **{name: getattr(window, name) for name in window.__slots__ if name != "phases"},
+        phases={name: [getattr(phase, name) for phase in window.phases] for name in names},
     )
 
 

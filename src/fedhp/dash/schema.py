@@ -100,6 +100,12 @@ class ProgressColumns(Answer):
     bytes_before: int = Field(description="Sent up to the round `after`.")
 
 
+class Differences(Answer):
+    """In which settings runs differ."""
+
+    text: str = Field(description="Empty if only their seeds differ.")
+
+
 class ClassCounts(Answer):
     """The object of `fedhp data split EXPERIMENT.toml --json`."""
 
@@ -138,6 +144,21 @@ class Decisions(Answer):
     words: dict[str, str] = Field(description="What each verdict means.")
 
 
+class Turns(Answer):
+    """What every worker did when, around a round of a run without a barrier."""
+
+    round: int
+    began: float = Field(description="The round, in virtual seconds.")
+    ended: float
+    left: float = Field(description="The window: some turns around the round.")
+    right: float
+    phases: dict[str, Values] = Field(
+        description="Columns worker, start, finish and partner (null: it trains, else a transfer)."
+    )
+    recorded: bool = Field(description="Earlier versions did not record when a turn began.")
+    complete: bool = Field(description="Of very many phases the first of every round are kept.")
+
+
 class WorkerRow(Answer):
     """A worker in one round."""
 
@@ -150,6 +171,9 @@ class WorkerRow(Answer):
     bandwidth: float | None
     compute_time: float | None
     communication_time: float | None
+    transfer_time: float | None = Field(
+        description="As communication_time, or of a group average during which it trains on."
+    )
     waiting_time: float | None
     worker_time: float | None
     train_loss: float | None

@@ -7,9 +7,11 @@ from fedhp.dash.history import JOINING
 from fedhp.dash.progress import NoSuchRound
 from fedhp.dash.schema import WorkerHistory, WorkerRow, WorkerTable
 from fedhp.record.reader import RunReader
+from fedhp.record.timeline import transfer_times
 
 HISTORY_COLUMNS = (
     "round",
+    "worker",
     "local_steps",
     "step_time",
     "compute_time",
@@ -28,6 +30,7 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
     with run.snapshot():
         table = run.table("workers", round_index=round_index)
         roles = run.table("participation", round_index=round_index)
+        table["transfer_time"] = transfer_times(run, table)
         tested = _last_test(run, round_index)
     rows = {worker: row for row, worker in enumerate(table["worker"])}
     role = dict(zip(roles["worker"], roles["role"], strict=True))
@@ -54,6 +57,7 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
                     "bandwidth",
                     "compute_time",
                     "communication_time",
+                    "transfer_time",
                     "waiting_time",
                     "worker_time",
                     "train_loss",
@@ -79,6 +83,7 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
         )
     with run.snapshot():
         rounds = run.worker_rows("workers", worker, columns=HISTORY_COLUMNS)
+        rounds["transfer_time"] = transfer_times(run, rounds)
         tests = run.worker_rows("worker_evaluations", worker, columns=("round", "accuracy"))
         clocks = run.table("rounds", columns=("round", "clock"))
         last = run.rounds_done

@@ -36,6 +36,7 @@ from fedhp.types import (
     FloatArray,
     IntArray,
     LinkVerdict,
+    Phase,
     RoundRecord,
     StepReason,
     StepRule,
@@ -116,6 +117,7 @@ class _RoundTotals:
         self.norm = np.full(workers, np.nan)
         # Time, distance and bytes of every exchange of a pair.
         self.links: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
+        self.phases: list[Phase] = []
 
 
 class EventLoop:
@@ -306,7 +308,9 @@ class EventLoop:
         norm = self.executor.share(worker) if shared else self.executor.apply(worker)
         self._check(worker, norm)
         totals.steps[worker] += table.steps[worker]
-        totals.compute[worker] += table.duration[worker]
+        took = float(table.duration[worker])
+        totals.compute[worker] += took
+        totals.phases.append(Phase(worker, self.clock - took, self.clock))
         totals.norm[worker] = norm
         if shared:
             totals.shared = True
@@ -383,6 +387,7 @@ class EventLoop:
         compression = "int8" if int8 else "none"
         distance = self.executor.average(worker, partner, compression=compression)
         totals.communication[worker] += time
+        totals.phases.append(Phase(worker, self.clock - time, self.clock, partner))
         size = self.context.model_bytes
         sent = 2 * (int8_bytes(round(size / 4)) if int8 else size)
         key = (min(worker, partner), max(worker, partner))
@@ -451,6 +456,7 @@ class EventLoop:
             bandwidth=bandwidth,
             evaluation=None,
             wall=wall,
+            phases=tuple(totals.phases),
         )
 
     def _capture(self) -> Checkpoint:

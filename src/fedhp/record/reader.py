@@ -100,7 +100,7 @@ class RunReader:
 
         Tables: rounds, workers, links, verdicts, facts, evaluations, worker_evaluations,
         final_evaluations, final_worker_evaluations, participation, test_metrics,
-        worker_test_metrics, class_test_metrics, own_test_metrics, wall.
+        worker_test_metrics, class_test_metrics, own_test_metrics, phases, wall.
         A single round can be read, or all from a first round on, up to a last one if it is given;
         all columns, or those named.
         Verdicts are words: "cut", "kept_bridge", ... (fedhp.LinkVerdict).
@@ -125,6 +125,10 @@ class RunReader:
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> Columns:
         """Each worker's last value of a column up to a round: the columns worker and `column`."""
         return self._store.last_of_workers(table, column, last_round=last_round)
+
+    def last_workers(self, *, first_round: int, last_round: int) -> Columns:
+        """Who finished last in every round, see fedhp.record.timeline."""
+        return self._store.last_workers(first_round=first_round, last_round=last_round)
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""
@@ -255,6 +259,7 @@ class RunSummary:
     mean_model_class_accuracy: list[float | None] | None = None
     accuracy_at_time: dict[str, float | None] = field(default_factory=dict)  # evaluation.times
     bytes_to_target: dict[str, int | None] = field(default_factory=dict)  # sent by all until then
+    last_accuracy: float | None = None  # of the last test alone
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN and infinity become null, since JSON has no such numbers."""
@@ -284,6 +289,7 @@ def summarize(run: RunReader) -> RunSummary:
         status=run.status,
         rounds=len(rounds["round"]),
         final_accuracy=mean(tests["accuracy"][-last:]),
+        last_accuracy=mean(tests["accuracy"][-1:]),
         best_accuracy=max(tests["accuracy"], default=None),
         mean_model_accuracy=mean(tests["mean_model_accuracy"][-last:]),
         whole_test_accuracy=mean(run.table("final_evaluations")["accuracy"]),

@@ -1,7 +1,8 @@
 """The record of a run in SQLite (WAL): a round ends when it is committed here.
 
 The tables in RESULT_TABLES are the result that the digest is made of; METRIC_TABLES hold further
-numbers of the tests, and `wall` real seconds, which do not repeat with the seed.
+numbers of the tests, `phases` when each worker did what without a barrier, and `wall` real seconds,
+which do not repeat with the seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from fedhp.errors import RunError, StorageFull
 from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
-from fedhp.types import RoundRecord
+from fedhp.types import Phase, RoundRecord
 
 RECORD_FILE = "record.sqlite"
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
@@ -111,7 +113,17 @@ GROUP_SCHEMA = {
   PRIMARY KEY (round, worker)
 ) WITHOUT ROWID""",
 }
-ADDED_SCHEMA = {**METRIC_SCHEMA, **GROUP_SCHEMA}
+# Added later, and never part of the digest: what each worker did when, without a barrier. A phase
+# with a partner is a transfer, else it is training.
+PHASE_SCHEMA = {
+    "phases": """(
+  round INTEGER NOT NULL, position INTEGER NOT NULL, worker INTEGER NOT NULL,
+  start REAL NOT NULL, finish REAL NOT NULL, partner INTEGER,
+  PRIMARY KEY (round, position)
+) WITHOUT ROWID""",
+}
+ADDED_SCHEMA = {**METRIC_SCHEMA, **GROUP_SCHEMA, **PHASE_SCHEMA}
+PHASES_PER_WORKER = 64  # of a round that are recorded, the first ones
 
 # The tables of the result, in the order in which the digest reads them.
 RESULT_TABLES = (
@@ -128,7 +140,8 @@ RESULT_TABLES = (
 # Not in the digest, so that it stays that of the versions without them.
 METRIC_TABLES = tuple(METRIC_SCHEMA)
 GROUP_TABLES = tuple(GROUP_SCHEMA)
-ROUND_TABLES = (*RESULT_TABLES, *GROUP_TABLES, *METRIC_TABLES, "wall")
+PHASE_TABLES = tuple(PHASE_SCHEMA)
+ROUND_TABLES = (*RESULT_TABLES, *GROUP_TABLES, *METRIC_TABLES, *PHASE_TABLES, "wall")
 KEYS = {
     "meta": "key",
     "rounds": "round",
@@ -145,8 +158,37 @@ KEYS = {
     "class_test_metrics": "round, whole, class",
     "own_test_metrics": "round, worker",
     "participation": "round, worker",
+    "phases": "round, position",
     "wall": "round, phase",
 }
+# SQLite takes the other columns of a group from the row of its min() or max(). In a directed round
+# a worker waits for what it receives: link.a is the receiver.
+LAST_WORKERS = """
+WITH longest AS (
+  SELECT round, max(worker_time) AS time FROM workers
+  WHERE round BETWEEN :first AND :last GROUP BY round
+), last AS (
+  SELECT longest.round, longest.time, min(workers.worker) AS worker, compute_time,
+    communication_time
+  FROM longest JOIN workers ON workers.round = longest.round AND worker_time = longest.time
+  GROUP BY longest.round
+), slowest AS (
+  SELECT last.round, a, b, max(link_time) AS link_time
+  FROM last JOIN rounds ON rounds.round = last.round JOIN links ON links.round = last.round
+    AND used AND (a = last.worker OR (b = last.worker AND NOT directed))
+  GROUP BY last.round
+)
+SELECT rounds.round, last.worker, last.time AS worker_time, compute_time, communication_time,
+  (SELECT count(*) FROM workers WHERE workers.round = last.round AND worker_time < last.time)
+    AS waited,
+  pace_setter,
+  (SELECT worker_time = last.time FROM workers
+   WHERE workers.round = last.round AND workers.worker = pace_setter) AS plan_right,
+  a, b, link_time, mean_waiting_time, rounds.round_time, directed
+FROM rounds LEFT JOIN last ON last.round = rounds.round
+  LEFT JOIN slowest ON slowest.round = rounds.round
+WHERE rounds.round BETWEEN :first AND :last ORDER BY rounds.round
+"""
 NUMBERS_DIGEST = "numbers_digest"  # the description's key for the digest without the models
 # ... and for the hash of everything else, but for the status and this key itself.
 CONTENT_DIGEST = "content_digest"
@@ -270,7 +312,17 @@ class Store:
             digest.update(table.encode())
             for rows in self.blocks(table):
                 hash_rows(digest, rows)
+        self._hash_filled(digest, PHASE_TABLES)
         return digest.hexdigest()
+
+    def _hash_filled(self, digest: Any, tables: Sequence[str]) -> None:
+        """Add the tables that have rows: else it is the hash of the versions without them."""
+        for table in tables:
+            header, *blocks = self.blocks(table)
+            if blocks:
+                digest.update(table.encode())
+                for rows in (header, *blocks):
+                    hash_rows(digest, rows)
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set a value, durably. A changed description is not the one that was sealed."""
@@ -407,6 +459,18 @@ class Store:
             ).fetchall()
         return {"worker": [row[0] for row in rows], column: [row[1] for row in rows]}
 
+    def last_workers(self, *, first_round: int, last_round: int) -> dict[str, list[Any]]:
+        """Of every round the worker that finished last (of equal ones the first), how many finished
+        earlier, and its slowest link in use: its ends a and b, and its time."""
+        with _clear_errors(self.path):
+            cursor = self._connection.execute(
+                LAST_WORKERS, {"first": first_round, "last": last_round}
+            )
+            header = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        columns = zip(*rows, strict=True) if rows else ((),) * len(header)
+        return {name: list(column) for name, column in zip(header, columns, strict=True)}
+
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """Inside, everything that is read is of one moment, whatever is written meanwhile."""
@@ -452,12 +516,7 @@ class Store:
             digest.update(table.encode())
             for rows in self.blocks(table):
                 hash_rows(digest, rows)
-        for table in GROUP_TABLES:
-            header, *blocks = self.blocks(table)
-            if blocks:  # else it is the digest of the versions without the table
-                digest.update(table.encode())
-                for rows in (header, *blocks):
-                    hash_rows(digest, rows)
+        self._hash_filled(digest, GROUP_TABLES)
         return digest.hexdigest()
 
     def _select(
@@ -563,6 +622,12 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
             tested.accuracy[known].tolist(),
         ]
     columns.update(_metric_columns(record))
+    if record.phases:
+        kept_phases = record.phases[: PHASES_PER_WORKER * workers]
+        columns["phases"] = [
+            range(len(kept_phases)),
+            *([getattr(phase, f.name) for phase in kept_phases] for f in fields(Phase)),
+        ]
     group = decision.participation
     if group is not None:
         columns["participation"] = [

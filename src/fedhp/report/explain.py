@@ -50,6 +50,9 @@ VERDICT_MEANINGS = {
 }
 
 
+ON_TIME = 0.02  # of the planned time: less than this is not worth a reason
+
+
 @dataclass(frozen=True, slots=True)
 class Paragraph:
     """A few sentences under a heading."""
@@ -260,7 +263,8 @@ def _step_time(view: RoundView, kind: str) -> float:
 
 
 def _pace(view: RoundView) -> str:
-    setter = None if view.pace_setter is None else view.worker(view.pace_setter)
+    expected = view.pace.planned_worker
+    setter = None if expected is None else view.worker(expected)
     sentences = []
     if setter is not None:
         link = view.slowest_link(setter.worker, planned=True)
@@ -274,12 +278,36 @@ def _pace(view: RoundView) -> str:
         sentences.append(
             f"In the plan, {setter.name} finishes last: {count(setter.local_steps, 'step')}, then "
             f"{transfer}; {seconds(planned)} in total. The round actually took "
-            f"{seconds(view.round_time)}."
+            f"{seconds(view.round_time)}{_why_not_as_planned(view, planned)}."
         )
     now, base = view.facts.get("objective"), view.facts.get("base_objective")
     if now is not None and base is not None:
         sentences.append(_objective(view, now, base))
     return " ".join(sentences)
+
+
+def _why_not_as_planned(view: RoundView, planned: float | None) -> str:
+    """What the worker that finished last needed, against its plan; empty if all went as planned."""
+    pace = view.pace
+    last = None if pace.last_worker is None else view.worker(pace.last_worker)
+    if last is None or planned is None:
+        return ""
+    late = view.round_time - planned
+    if pace.plan_was_right and abs(late) < ON_TIME * planned:
+        return ", as planned"
+    instead = "" if pace.plan_was_right else " instead"
+    text = f", because {last.name} finished last{instead}: its {count(last.local_steps, 'step')} "
+    text += f"took {seconds(last.compute_time)}"
+    link = view.slowest_link(last.worker, planned=True)
+    if link is None or link.planned_link_time is None:
+        return text
+    took, expected = last.communication_time, link.planned_link_time
+    text += f", its slowest link {seconds(took)} where the plan had {seconds(expected)}"
+    if late > 0 and took - expected >= late / 2:
+        text += ". The links were slower than when the plan was made"
+    elif late > 0 and abs(late) >= ON_TIME * planned:
+        text += ". Its steps were slower than the plan had them"
+    return text
 
 
 def _objective(view: RoundView, now: float, base: float) -> str:
@@ -381,11 +409,11 @@ def _selection(view: RoundView) -> str:
 
 
 def _random_pairs(view: RoundView) -> str:
-    averagings = round(view.bytes_sent / (2 * view.model_bytes))
-    return (
-        f"{count(averagings, 'averaging')} over {count(view.links_used, 'link')}, each pair drawn "
-        f"at random when the sender was ready. {_slowest_words(view)}"
-    )
+    links = count(view.links_used, "link")
+    what = f"Averagings over {links}"
+    if view.averagings is not None:
+        what = f"{count(view.averagings, 'averaging')} over {links}"
+    return f"{what}, each pair drawn at random when the sender was ready. {_slowest_words(view)}"
 
 
 def _slowest_words(view: RoundView) -> str:
@@ -483,10 +511,10 @@ def _waiting(view: RoundView) -> str:
     if len(view.workers) < 2:
         return ""
     longest = max(view.workers, key=lambda worker: worker.waiting_time)
-    last = min(view.workers, key=lambda worker: worker.waiting_time)
+    last = None if view.pace.last_worker is None else view.worker(view.pace.last_worker)
     part = 100 * view.mean_waiting_time / view.round_time if view.round_time else 0.0
     text = f"On average {seconds(view.mean_waiting_time)}, {part:.0f} % of the round."
-    if longest.waiting_time <= 0:
+    if last is None:
         return text
     return (
         f"{text} W{longest.name[1:]} waits longest, {seconds(longest.waiting_time)}: "

@@ -45,6 +45,7 @@ class RunEntry:
     metric: str
     algorithm: dict[str, Any]
     settings: dict[str, Any]  # by dotted key
+    learning_rate: float  # that counted: the algorithm's own, or that of the experiment
     title: str  # the name of its label in the report
 
     @property
@@ -116,7 +117,7 @@ def sort_runs(folders: Sequence[Path]) -> SortedRuns:
     by_path: dict[Path, Path] = {}
     for folder in folders:
         by_path.setdefault(folder.resolve(), folder)
-    entries = [_read_entry(folder) for folder in by_path.values()]
+    entries = [read_entry(folder) for folder in by_path.values()]
     begun = [entry for entry in entries if entry.rounds]
     if not begun:
         with RunReader(entries[0].folder) as run:
@@ -130,21 +131,22 @@ def sort_runs(folders: Sequence[Path]) -> SortedRuns:
         others = listed((str(entry.folder) for entry in repeats), most=SETTINGS_IN_NAME)
         notes.append(f"Left out, because another run has the same settings and seed: {others}.")
     names = _batch_names([batch[0] for batch in batches])
-    batches = [_with_titles(batch) for batch in batches]
+    batches = [with_titles(batch) for batch in batches]
     return SortedRuns(
         tuple(Batch(name, tuple(batch)) for name, batch in zip(names, batches, strict=True)),
         tuple(notes),
     )
 
 
-def _with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
+def with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
     """The runs with the names of their labels in this batch."""
     own = stored_names(entry.folder for entry in batch)
     titles = names_for((entry.label for entry in batch), own)
     return [replace(entry, title=titles[entry.label]) for entry in batch]
 
 
-def _read_entry(folder: Path) -> RunEntry:
+def read_entry(folder: Path) -> RunEntry:
+    """What sorting needs of the run in this folder."""
     with RunReader(folder) as run:
         experiment = run.meta("experiment")
         return RunEntry(
@@ -157,6 +159,7 @@ def _read_entry(folder: Path) -> RunEntry:
             metric=run.meta("metric"),
             algorithm=experiment["algorithm"],
             settings={k: v for k, v in flatten(experiment).items() if k.split(".")[0] not in FREE},
+            learning_rate=run.meta("learning_rate") or experiment["training"]["learning_rate"],
             title=label_name(run.meta("label")),
         )
 
@@ -167,8 +170,10 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
     kinds: dict[tuple[str, str], list[str]] = {}
     batches: dict[tuple[str, int], list[RunEntry]] = {}
     for entry in entries:
-        shared = _text({k: v for k, v in entry.settings.items() if k not in free}, entry.metric)
-        own = _text({k: v for k, v in entry.settings.items() if k in free}, entry.algorithm)
+        shared = setting_text(
+            {k: v for k, v in entry.settings.items() if k not in free}, entry.metric
+        )
+        own = setting_text({k: v for k, v in entry.settings.items() if k in free}, entry.algorithm)
         seen = kinds.setdefault((shared, entry.label), [])
         if own not in seen:
             seen.append(own)
@@ -182,7 +187,8 @@ def _label_settings(label: str) -> list[str]:
     return [key for key in keys if "." in key]
 
 
-def _text(*parts: Any) -> str:
+def setting_text(*parts: Any) -> str:
+    """Equal for equal values, to compare settings."""
     return json.dumps(parts, sort_keys=True, default=str)
 
 
@@ -216,7 +222,7 @@ def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
         for first in firsts
     ]
     keys = dict.fromkeys(key for table in tables for key in table)
-    different = [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
+    different = [key for key in keys if len({setting_text(table.get(key)) for table in tables}) > 1]
     names = [_batch_name(table, different) for table in tables]
     return [
         name if names.count(name) == 1 else f"{name} ({names[: index + 1].count(name)})"
@@ -225,11 +231,12 @@ def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
 
 
 def _batch_name(table: Mapping[str, Any], keys: Sequence[str]) -> str:
-    parts = [f"{key} = {_short(table[key])}" if key in table else f"no {key}" for key in keys]
+    parts = [f"{key} = {short_value(table[key])}" if key in table else f"no {key}" for key in keys]
     return listed(parts, most=SETTINGS_IN_NAME) or "group"
 
 
-def _short(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """A setting's value in a sentence."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 

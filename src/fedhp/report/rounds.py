@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
-from fedhp.report.formatting import worker_name
+from fedhp.record.timeline import Pace, most_often_last, plan_hits, read_pace, transfers_of_pairs
+from fedhp.report.formatting import count, seconds, worker_name
 from fedhp.types import GroupRole, LinkVerdict, StepReason
 
 
@@ -117,7 +118,7 @@ class RoundView:
     bytes_sent: int
     reason: StepReason | None  # what set the steps; None: a user's algorithm gave its own words
     reason_text: str  # as recorded
-    pace_setter: int | None
+    pace: Pace
     accuracy: float | None
     mean_model_accuracy: float | None
     facts: dict[str, float | None]
@@ -130,6 +131,7 @@ class RoundView:
     links: list[Link]  # all, or a selection with the slowest of every worker and verdict
     network: bool  # a run on machines: time is real, and nobody sees all models
     group: list[GroupMember]  # every worker, in a round with a group average
+    averagings: int | None  # without a barrier; None: the record does not have all of them
 
     @property
     def complete(self) -> bool:
@@ -214,7 +216,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         bytes_sent=row["bytes_sent"],
         reason=StepReason.parse(row["rule"]),
         reason_text=row["rule"],
-        pace_setter=row["pace_setter"],
+        pace=read_pace(run, index),
         accuracy=next(iter(tests["accuracy"]), None),
         mean_model_accuracy=next(iter(tests["mean_model_accuracy"]), None),
         facts=dict(zip(facts["name"], facts["value"], strict=True)),
@@ -232,7 +234,49 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         links=_links(run.table("links", round_index=index)),
         network=bool(run.meta("network")),
         group=_group(run.table("participation", round_index=index)),
+        averagings=_averagings(run, index),
     )
+
+
+def _averagings(run: RunReader, round_index: int) -> int | None:
+    transfers = transfers_of_pairs(run, round_index) if run.meta("asynchronous") else None
+    return None if transfers is None else sum(transfers.values())
+
+
+def pace_words(pace: Pace, devices: Sequence[str]) -> str:
+    """Who finished last in a round, its link and who waited; whom the plan expected."""
+    if pace.last_worker is None:
+        return ""
+    link = ""
+    if pace.link_with is not None:
+        way = "from" if pace.directed else "to"
+        link = f", its link {way} {pace.link_with} {seconds(pace.link_time)}"
+    text = (
+        f"{worker_name(pace.last_worker, devices[pace.last_worker])} finished last: its steps took "
+        f"{seconds(pace.compute_time)}{link}; {count(pace.waited, 'worker')} waited"
+    )
+    if pace.planned_worker is None:
+        return text
+    if pace.plan_was_right:
+        return f"{text}, as planned"
+    planned = worker_name(pace.planned_worker, devices[pace.planned_worker])
+    return f"{text}; the plan expected {planned}"
+
+
+def paces_words(paces: Sequence[Pace], devices: Sequence[str]) -> str:
+    """Who finished last most often, and how often the plan was right; empty if nobody waits."""
+    often = most_often_last(paces)
+    if not often:
+        return ""
+    worker, times = often[0]
+    text = (
+        f"most often last: {worker_name(worker, devices[worker])}, in {times} of "
+        f"{count(len(paces), 'round')}"
+    )
+    right, judged = plan_hits(paces)
+    if not judged:
+        return text
+    return f"{text}; the plan was right in {right} of {count(judged, 'round')}"
 
 
 def selection_note(run: RunReader, round_index: int | None = None) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, find_runs
 from fedhp.record.statistics import summarize_runs
-from fedhp.record.store import GROUP_TABLES, METRIC_TABLES
+from fedhp.record.store import GROUP_TABLES, METRIC_TABLES, PHASE_TABLES
+from fedhp.record.timeline import read_pace, read_paces, transfer_times
 from fedhp.report.behind import workers_behind
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import (
@@ -26,7 +27,7 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.groups import sort_runs
 from fedhp.report.labels import stored_names
-from fedhp.report.rounds import check_round
+from fedhp.report.rounds import check_round, pace_words, paces_words
 from fedhp.report.tables import comparison_table, round_table, worker_table
 
 if TYPE_CHECKING:
@@ -142,14 +143,19 @@ def _run_parts(run: RunReader) -> Parts:
     hint = Hint("explain a round:", command)
     behind = workers_behind(run)
     late = [] if behind is None else [("far behind", behind.text)]
+    pace = paces_words(read_paces(run), run.meta("devices"))
+    if pace:
+        numbers.insert(-1, ("pace", pace))  # before the digest
     return [*parts, round_table(run), "", *_fact_lines([*late, *numbers]), hint]
 
 
 def _round_parts(run: RunReader, round_index: int) -> Parts:
     index = check_round(run, round_index)
+    words = pace_words(read_pace(run, index), run.meta("devices"))
     return [
         f"{run.folder}, round {index}",
         worker_table(run, index),
+        *([words] if words else []),
         Hint("explain it:", f"fedhp explain {shlex.quote(str(run.folder))} --round {index}"),
     ]
 
@@ -163,9 +169,10 @@ def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
             summary = run.summary()
         summaries.append(summary)
         final = score(summary.final_accuracy, summary.metric)
+        meaning = final_meaning([summary.final_tests])
         parts.append(
             f"{folder.relative_to(top)}: {summary.status}, {count(summary.rounds, 'round')}, "
-            f"{seconds(summary.completion_time)}, final {final}, "
+            f"{seconds(summary.completion_time)}, final {final} ({meaning}), "
             f"digest {summary.digest[:12]}"
         )
     names = stored_names(folders)
@@ -234,6 +241,7 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     meaning = final_meaning([summary.final_tests])
     return [
         ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers; {meaning})"),
+        *([("last test", score(summary.last_accuracy, metric))] if summary.final_tests > 1 else []),
         *mean_model,
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),
@@ -273,19 +281,27 @@ def _fact_lines(facts: Sequence[tuple[str, str]]) -> list[Fact]:
 
 
 def round_json(run: RunReader, index: int) -> dict[str, Any]:
-    """The round's row of `rounds`, its evaluation or null, and the rows of its other tables."""
+    """The round's row of `rounds`, its evaluation or null, the rows of its other tables, and who
+    set the pace. Workers also have transfer_time: with FedHP+ models travel while they train."""
 
     def rows(table: str) -> list[dict[str, Any]]:
         columns = run.table(table, round_index=index)
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    evaluations = rows("evaluations")
+    evaluations, workers = rows("evaluations"), rows("workers")
+    transfers = transfer_times(run, run.table("workers", round_index=index))
     return {
         **rows("rounds")[0],
         "evaluation": evaluations[0] if evaluations else None,
         "facts": {row["name"]: row["value"] for row in rows("facts")},
-        "workers": rows("workers"),
+        "workers": [
+            {**row, "transfer_time": time} for row, time in zip(workers, transfers, strict=True)
+        ],
+        "pace": read_pace(run, index).as_json(),
         "links": rows("links"),
         "verdicts": rows("verdicts"),
-        **{table: rows(table) for table in ("worker_evaluations", *METRIC_TABLES, *GROUP_TABLES)},
+        **{
+            table: rows(table)
+            for table in ("worker_evaluations", *METRIC_TABLES, *GROUP_TABLES, *PHASE_TABLES)
+        },
     }

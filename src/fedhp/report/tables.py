@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
+from fedhp.record.timeline import overlaps, transfer_times
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.formatting import (
     ACCURACY,
@@ -62,6 +63,7 @@ class Column:
     """One number of a comparison: where it comes from and how it is written."""
 
     header: str  # a line break where a narrow column may have one
+    meaning: str
     value: Callable[[RunSummary], float | None]
     better: int = 0  # -1: more is better, 1: less is, 0: neither
     spread: bool = False  # show the half-width of the interval
@@ -87,6 +89,7 @@ class ComparisonGrid:
     """A comparison as texts, before it becomes a rich table or Markdown."""
 
     headers: list[str]
+    meanings: list[str]  # of the headers
     rows: list[list[TableCell]]
     caption: str
     bold_caption: str  # for a form in which the best cells are bold
@@ -119,9 +122,12 @@ def comparison_table(
 
 
 def comparison_markdown(
-    summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
+    summaries: Sequence[RunSummary],
+    *,
+    names: Mapping[str, str] | None = None,
+    differences: str = "",
 ) -> str:
-    """The comparison as a Markdown table with its caption below."""
+    """The comparison as a Markdown table with its caption below, and how the settings differ."""
     grid = comparison_grid(summaries, names=names)
 
     def line(cells: Sequence[str]) -> str:
@@ -133,7 +139,8 @@ def comparison_markdown(
     rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
     notes = [f"- {line}" for line in paired_lines(summaries, names=names)]
     notes = ["", *notes] if notes else []
-    return "\n".join([line(headers), ruler, *rows, "", caption, *notes]) + "\n"
+    settings = ["", differences] if differences else []
+    return "\n".join([line(headers), ruler, *rows, "", caption, *settings, *notes]) + "\n"
 
 
 def paired_lines(
@@ -180,7 +187,8 @@ def comparison_grid(
     rows = _mark_best(rows, labels, columns=columns, runs=ranked)
     marked = any(cell.best for row in rows for cell in row)
     caption = _caption(summaries, best_marked=marked)
-    return ComparisonGrid(headers, rows, caption, BOLD_CAPTION if marked else "")
+    meanings = ["Its settings are at the end of the page.", *(each.meaning for each in columns)]
+    return ComparisonGrid(headers, meanings, rows, caption, BOLD_CAPTION if marked else "")
 
 
 def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
@@ -202,12 +210,20 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         return lambda run: run.accuracy_at_time.get(time)
 
     limit = find_limit(summaries)
+    final = final_meaning(run.final_tests for run in summaries)
     return [
         Column(
-            f"final\n{unit}", lambda run: run.final_accuracy, -1, True, scale, decimals=decimals
+            f"final\n{unit}",
+            f"Test {metric}, mean of the workers: {final}.",
+            lambda run: run.final_accuracy,
+            -1,
+            True,
+            scale,
+            decimals=decimals,
         ),
         Column(
             f"mean-\nmodel {unit}",
+            f"Test {metric} of the mean of all models: {final}.",
             lambda run: run.mean_model_accuracy,
             -1,
             scale=scale,
@@ -215,6 +231,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         Column(
             f"worst\nworker {unit}",
+            f"Test {metric} of the worker that ends worst: {final}.",
             lambda run: run.worst_worker_accuracy,
             -1,
             scale=scale,
@@ -222,6 +239,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         Column(
             f"best\nworker {unit}",
+            f"Test {metric} of the worker that ends best: {final}.",
             lambda run: run.best_worker_accuracy,
             -1,
             scale=scale,
@@ -231,6 +249,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             [
                 Column(
                     f"own\ndata {unit}",
+                    f"Test {metric} of each worker on the samples it held back: {final}.",
                     lambda run: run.own_accuracy,
                     -1,
                     scale=scale,
@@ -241,14 +260,31 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             else []
         ),
         *(
-            [Column(f"worst\nclass {unit}", _worst_class, -1, scale=scale, decimals=decimals)]
+            [
+                Column(
+                    f"worst\nclass {unit}",
+                    f"Test {metric} of the class that ends worst, mean of the workers: {final}.",
+                    _worst_class,
+                    -1,
+                    scale=scale,
+                    decimals=decimals,
+                )
+            ]
             if any(run.class_accuracy for run in summaries)
             else []
         ),
-        Column("test\nloss", lambda run: run.final_loss, 1, decimals=3),
+        Column(
+            "test\nloss",
+            f"Loss on the test data, mean of the workers: {final}.",
+            lambda run: run.final_loss,
+            1,
+            decimals=3,
+        ),
         *(
             Column(
                 f"to {target_name(target, metric)}\n(s)",
+                f"Virtual seconds until the workers' mean test {metric} first reaches "
+                f"{target_name(target, metric)}.",
                 time_to(target),
                 1,
                 True,
@@ -260,6 +296,8 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         *(
             Column(
                 f"sent to\n{target_name(target, metric)}",
+                f"What all workers together had sent when {target_name(target, metric)} was "
+                "first reached.",
                 bytes_to(target),
                 1,
                 write=data_size,
@@ -271,6 +309,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         *(
             Column(
                 f"at {time_name(time)}\n{unit}",
+                f"Test {metric} of the last test up to {time_name(time)} of virtual time.",
                 result_at(time),
                 -1,
                 True,
@@ -281,15 +320,43 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             for time in times
         ),
         *(
-            [Column("share of\nlimit %", limit.share, -1, scale=100.0, decimals=0)]
+            [
+                Column(
+                    "share of\nlimit %",
+                    "The time of the limit (links that cost nothing) to its target, divided by "
+                    "that of the algorithm.",
+                    limit.share,
+                    -1,
+                    scale=100.0,
+                    decimals=0,
+                )
+            ]
             if limit is not None
             else []
         ),
-        Column("round\n(s)", lambda run: run.round_time, 1),
-        Column("waiting\n(s)", lambda run: run.mean_waiting_time, 1),
+        Column(
+            "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
+        ),
+        Column(
+            "waiting\n(s)",
+            "How long a worker waits in a round for the last one, mean of workers and rounds.",
+            lambda run: run.mean_waiting_time,
+            1,
+        ),
         # More steps are neither better nor worse by themselves.
-        Column("mean\nsteps", lambda run: run.mean_local_steps, decimals=1),
-        Column("data\nsent", lambda run: run.bytes_sent, 1, write=data_size),
+        Column(
+            "mean\nsteps",
+            "Local steps of a worker in a round, mean of workers and rounds.",
+            lambda run: run.mean_local_steps,
+            decimals=1,
+        ),
+        Column(
+            "data\nsent",
+            "What all workers together sent in the whole run.",
+            lambda run: run.bytes_sent,
+            1,
+            write=data_size,
+        ),
     ]
 
 
@@ -476,7 +543,7 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "steps": ["away" if gone else text for gone, text in zip(away, steps, strict=True)],
         "step\n(s)": column_texts(workers["step_time"], 3),
         "compute\n(s)": column_texts(workers["compute_time"]),
-        "link\n(s)": column_texts(workers["communication_time"]),
+        "link\n(s)": column_texts(transfer_times(run, workers)),
         "done\n(s)": column_texts([None if asynchronous else t for t in workers["worker_time"]]),
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
@@ -506,6 +573,8 @@ def worker_table(run: RunReader, round_index: int) -> Table:
     notes = []
     if asynchronous:
         notes.append("turns that ended in this round; they may have started earlier")
+    if overlaps(run, round_index):
+        notes.append("link: the transfer of the group, during which everyone trained")
     if own["worker"]:
         notes.append("own: on the samples that the worker held back")
     if len(chosen) < len(devices):

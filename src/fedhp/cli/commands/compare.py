@@ -125,6 +125,7 @@ def _finish(
     from fedhp.files import write_file
     from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
+    from fedhp.report.differences import runs_difference_words
     from fedhp.report.formatting import count
     from fedhp.report.labels import COMPARISON_FILE
     from fedhp.report.latex import comparison_latex
@@ -148,9 +149,9 @@ def _finish(
     with run_storage_errors(folder):
         if folders:
             write_file(folder / COMPARISON_FILE, json.dumps(result, indent=1).encode())
-            write_file(
-                folder / "comparison.md", comparison_markdown(summaries, names=names).encode()
-            )
+            differences = runs_difference_words(folders)
+            text = comparison_markdown(summaries, names=names, differences=differences)
+            write_file(folder / "comparison.md", text.encode())
             write_file(folder / "comparison.tex", comparison_latex(summaries, names=names).encode())
         if folders and figures:
             from fedhp.report.figures.comparison import save_comparison_figures

@@ -28,7 +28,7 @@ def export(
             help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
             "worker_evaluations, final_evaluations, final_worker_evaluations, "
             "participation, test_metrics, worker_test_metrics, class_test_metrics, "
-            "own_test_metrics or wall.",
+            "own_test_metrics, phases or wall.",
         ),
     ] = None,
     out: Annotated[

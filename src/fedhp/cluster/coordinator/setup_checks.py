@@ -11,10 +11,10 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedhp.children import SAFE_PATH, module_command
 from fedhp.cluster.protocol.setup import Setup, SetupPart, difference
 from fedhp.config import Experiment, to_tables
 
@@ -107,13 +107,12 @@ async def parts_of_this_machine(experiment: Experiment, folders: Sequence[str]) 
     Another process reads the data and builds the model: a coordinator needs neither, nor torch.
     """
     request = json.dumps({"experiment": to_tables(experiment), "folders": list(folders)})
-    program = "from fedhp.cluster.coordinator.setup_process import main; main()"
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program),
+        *module_command("fedhp.cluster.coordinator.setup_process"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **SAFE_PATH, "OMP_NUM_THREADS": "1"},
     )
     try:
         async with asyncio.timeout(OWN_SECONDS):

@@ -56,3 +56,7 @@ def own_modules(experiment: Experiment, *, source: str = "") -> tuple[str, ...]:
         part = resolve(path, {}, key=key, source=source)
         modules |= {split_path(path)[0], home_of(part)} - {""}
     return tuple(sorted(modules))
+
+
+if __name__ == "__main__":
+    main()

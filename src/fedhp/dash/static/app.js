@@ -257,7 +257,7 @@ class RunPage {
     const mean = (values) => (values?.length ? sum(values) / values.length : null);
     const [roundTime, waiting] = [mean(rounds.round_time), mean(rounds.mean_waiting_time)];
     const planned = info.planned_rounds ?? null;
-    const metric = info.metric === "accuracy" ? "test accuracy" : `test ${info.metric}`;
+    const metric = `last test: ${info.metric}`;
     const best = (tests.best ?? []).at(-1);
     const items = [
       [metric, score((tests.accuracy ?? []).at(-1) ?? info.accuracy, info.metric), Number.isFinite(best) ? `${score(tests.worst.at(-1), info.metric)} to ${score(best, info.metric)}` : ""],

@@ -5,7 +5,7 @@ import { h, setText } from "./dom.js";
 const MOST_ROWS = 200; // at first; a button shows the rest
 
 export class DataTable {
-  /** columns: [{key, title, value(row), text(row), node(row, cell), number, wide}], keyOf(row). */
+  /** columns: [{key, title, meaning, value(row), text(row), node(row, cell), number, wide}], keyOf(row). */
   constructor({ columns, keyOf, caption, sort = null, descending = false, className = "", rowData = null, unsorted = false }) {
     Object.assign(this, { columns, keyOf, sort, descending, rowData });
     this.rows = [];
@@ -16,7 +16,7 @@ export class DataTable {
       const sortable = !unsorted && column.value;
       return h(
         "th",
-        { scope: "col", class: column.number ? "number" : "" },
+        { scope: "col", class: column.number ? "number" : "", ...(column.meaning ? { title: column.meaning } : {}) },
         sortable ? h("button", { type: "button", text: column.title, onclick: () => this.sortBy(column) }) : column.head ?? column.title,
       );
     });
@@ -38,6 +38,14 @@ export class DataTable {
       const state = column.key === this.sort ? (this.descending ? "descending" : "ascending") : "none";
       if (column.value && this.sort !== undefined) this.headers[index].setAttribute("aria-sort", state);
     });
+  }
+
+  /** Another title of a column, once it is known. */
+  setTitle(key, title) {
+    const index = this.columns.findIndex((column) => column.key === key);
+    this.columns[index].title = title;
+    setText(this.headers[index].querySelector("button") ?? this.headers[index], title);
+    for (const { cells } of this.cells.values()) cells[index].dataset.title = title;
   }
 
   set(rows) {

@@ -57,6 +57,7 @@ export class RunData {
     this.info = null;
     this.summary = null;
     this.round = new Kept((round) => get("round", { run, round }), (answer) => answer.links?.length ?? 1);
+    this.turns = new Kept((round) => get("turns", { run, round }), (answer) => answer.phases.worker.length);
     this.explain = new Kept((round) => get("explain", { run, round }));
     this.workers = new Kept((round) => get("workers", { run, round }));
     this.reset();
@@ -72,7 +73,7 @@ export class RunData {
     this.eventLog = null;
     this.classes = null;
     this.loading = {};
-    for (const kept of [this.round, this.explain, this.workers]) kept.clear();
+    for (const kept of [this.round, this.turns, this.explain, this.workers]) kept.clear();
   }
 
   get lastRound() {

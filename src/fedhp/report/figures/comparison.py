@@ -163,6 +163,17 @@ def overview(comparison: Comparison) -> Figure:
     return figure
 
 
+def overview_words(comparison: Comparison) -> str:
+    """What the panels of the overview show, for its caption."""
+    target = most_telling_target(comparison)
+    learning = f"Test {comparison.metric} over virtual time"
+    waiting = "mean waiting time per round"
+    if target is None:
+        return f"{learning}, {waiting}, and local steps by device kind"
+    goal = _target_text(target, comparison.metric)
+    return f"{learning}, time to {goal}, {waiting}, and data that all workers send until {goal}"
+
+
 def _legend_height(comparison: Comparison) -> float:
     return LEGEND_LINE * _legend_lines(comparison, _legend_columns(comparison, COLUMN, 2))
 

@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhp.record.reader import RunReader
+from fedhp.record.timeline import (
+    overlaps,
+    read_pace,
+    read_turns,
+    transfer_times,
+    transfers_of_pairs,
+)
 from fedhp.report.figures.comparison import accuracy_over_time
 from fedhp.report.figures.style import (
     BLUE,
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 WIDTHS = (0.25, 2.0)  # of the slowest and the fastest link, points
 CROWDED = 70  # with more links than this, all lines get thinner
 MOST_TIMELINE_ROWS = 60
+LEGEND_COLUMNS = 5  # of timelines: more do not fit into a page
 MOST_ARROWS, ARROWS_PER_WORKER = 300, 5  # with more directed links, lines without arrows
 MOST_LINES = 400  # links of a topology: more would only be a grey disc
 MOST_MARKERS = 1000  # workers of a topology: more would only be the same ring
@@ -109,7 +117,7 @@ class RoundLinks:
     round_index: int
     total: int  # recorded or not
     pairs: list[tuple[int, int]]  # (receiver, sender) where directed
-    speed: FloatArray  # bits per second that the transfer reached
+    speed: FloatArray  # bits per second that the transfer reached, by the bytes sent; NaN: unknown
     directed: bool
     away: list[int]
 
@@ -118,21 +126,36 @@ def read_links(run: RunReader, round_index: int) -> RoundLinks:
     """The used links of a round with their speed."""
     links = run.table("links", round_index=round_index)
     used = np.flatnonzero(links["used"])
-    times = np.array([links["link_time"][i] or 0.0 for i in used])
-    with np.errstate(divide="ignore"):
-        speed = 8.0 * run.meta("model_bytes") * (run.meta("transfer_share") or 1.0) / times
-    workers = run.table("workers", round_index=round_index)
+    pairs = [(links["a"][i], links["b"][i]) for i in used]
     row = run.table("rounds", round_index=round_index)
+    directed = bool(row["directed"][0])
+    times = np.array([links["link_time"][i] or 0.0 for i in used])
+    sizes = np.array([links["bytes"][i] for i in used], dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed = 8.0 * sizes / _transfers(run, round_index, pairs, directed=directed) / times
+    workers = run.table("workers", round_index=round_index)
     return RoundLinks(
         round_index=round_index,
         total=row["links"][0],
-        pairs=[(links["a"][i], links["b"][i]) for i in used],
+        pairs=pairs,
         speed=speed,
-        directed=bool(row["directed"][0]),
+        directed=directed,
         away=[
             w for w, t in zip(workers["worker"], workers["worker_time"], strict=True) if t is None
         ],
     )
+
+
+def _transfers(
+    run: RunReader, round_index: int, pairs: Sequence[tuple[int, int]], *, directed: bool
+) -> FloatArray:
+    """How many models the bytes of each link are: one in each direction, at every exchange. NaN
+    where the record does not say how often a pair exchanged."""
+    exchanges = np.ones(len(pairs))
+    if run.meta("asynchronous"):
+        counted = transfers_of_pairs(run, round_index) or {}
+        exchanges = np.array([counted.get(pair, np.nan) for pair in pairs], dtype=np.float64)
+    return exchanges * (1 if directed else 2)
 
 
 def run_devices(run: RunReader) -> tuple[list[str], dict[str, DeviceStyle]]:
@@ -306,8 +329,10 @@ def topology_handles(
 
 
 def link_width(speed: float, top: float) -> float:
-    """Line width of a link: in proportion to its speed, never invisible."""
+    """Line width of a link: in proportion to its speed, never invisible; unknown ones are thin."""
     thin, thick = WIDTHS
+    if np.isnan(speed):
+        return thin
     return thin + (thick - thin) * min(1.0, speed / top if top > 0 else 1.0)
 
 
@@ -315,57 +340,134 @@ def draw_timeline(
     axes: Any, run: RunReader, round_index: int, *, devices: Sequence[str], order: Sequence[str]
 ) -> list[Any]:
     """How every worker spent a round: compute, communicate, wait. Returns the legend's handles."""
+    rows = timeline_rows(devices, order)
+    if run.meta("asynchronous"):
+        handles, text = _draw_turns(axes, run, round_index, rows)
+    else:
+        handles, text = _draw_round(axes, run, round_index, rows)
+        axes.set_xlim(left=0)
+    axes.set_yticks(range(len(rows)), [f"{devices[worker]}  {worker}" for worker in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_ylabel("worker")
+    if len(rows) < len(devices):
+        text += f", {len(rows)} of {len(devices)} workers"
+    axes.set_xlabel(text)
+    return handles
+
+
+def _draw_round(
+    axes: Any, run: RunReader, round_index: int, rows: Sequence[int]
+) -> tuple[list[Any], str]:
+    """A round with a barrier, from its start. Returns the legend's handles and the axis' name."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     table = run.table("workers", round_index=round_index)
-    rows = timeline_rows(devices, order)
+    transfers, overlapped = transfer_times(run, table), overlaps(run, round_index)
+    # Both go on at the same time: one above the other, in the same row.
+    bar, lift = (BAR, 0.0) if not overlapped else ({**BAR, "height": BAR["height"] / 2}, 0.185)
     for row, worker in enumerate(rows):
         if table["worker_time"][worker] is None:
             axes.text(0, row, " away", va="center", color=QUIET, style="italic", fontsize=6.5)
             continue
-        compute = table["compute_time"][worker]
-        communicate = table["communication_time"][worker]
-        axes.barh(row, compute, color=BLUE, **BAR)
-        axes.barh(row, communicate, left=compute, color=ORANGE, **BAR)
+        compute, transfer = table["compute_time"][worker], transfers[worker] or 0.0
+        axes.barh(row - lift, compute, color=BLUE, **bar)
+        axes.barh(row + lift, transfer, left=0 if overlapped else compute, color=ORANGE, **bar)
         wait = table["waiting_time"][worker]
         if wait > 0:
             axes.barh(
                 row,
                 wait,
-                left=compute + communicate,
+                left=table["worker_time"][worker],
                 color="white",
                 edgecolor=FAINT,
                 hatch="////",
                 **BAR,
             )
-    handles: list[Any] = [
-        Patch(facecolor=BLUE, label="compute"),
-        Patch(facecolor=ORANGE, label="communicate"),
-    ]
+    handles = _part_handles()
     if any(table["waiting_time"][worker] for worker in rows):
         handles.append(
             Patch(facecolor="#f3f3f3", edgecolor=FAINT, linewidth=0, hatch="////", label="wait")
         )
     facts = run.table("facts", round_index=round_index)
-    planned = dict(zip(facts["name"], facts["value"], strict=True)).get("deadline")
+    known = dict(zip(facts["name"], facts["value"], strict=True))
+    planned = known.get("deadline")
     if planned is not None:
+        # The deadline of a group average counts from the end of its transfer.
+        planned += known.get("transfer_time") or 0.0
         axes.axvline(planned, color=INK, linewidth=0.9, dashes=(3, 2), zorder=4)
         line = Line2D([], [], color=INK, linewidth=0.9, dashes=(3, 2), label="planned deadline")
         handles.append(line)
-    axes.set_yticks(range(len(rows)), [f"{devices[worker]}  {worker}" for worker in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlim(left=0)
-    axes.set_ylabel("worker")
-    text = f"time in round {round_index} (s)"
-    if run.meta("asynchronous"):
-        text = f"time of the turns that ended in round {round_index} (s)"
-    if len(rows) < len(devices):
-        text += f", {len(rows)} of {len(devices)} workers"
-    axes.set_xlabel(text)
-    return handles
+    pace = read_pace(run, round_index)
+    # The hollow mark is larger, so that both are seen where the plan was right.
+    for worker, name, face, size in (
+        (pace.planned_worker, "planned to be last", "white", 6.0),
+        (pace.last_worker, "finished last", INK, 3.5),
+    ):
+        if worker in rows and table["worker_time"][worker] is not None:
+            mark = Line2D(
+                [table["worker_time"][worker]],
+                [rows.index(worker)],
+                linestyle="",
+                marker="o",
+                markersize=size,
+                markerfacecolor=face,
+                markeredgecolor=INK,
+                markeredgewidth=0.8,
+                clip_on=False,
+                zorder=5,
+                label=name,
+            )
+            axes.add_line(mark)
+            handles.append(mark)
+    return handles, f"time in round {round_index} (s)"
+
+
+def _draw_turns(
+    axes: Any, run: RunReader, round_index: int, rows: Sequence[int]
+) -> tuple[list[Any], str]:
+    """Some turns around a round without a barrier, where they were in virtual time."""
+    from matplotlib.lines import Line2D
+
+    window = read_turns(run, round_index)
+    place = {worker: row for row, worker in enumerate(rows)}
+    for phase in window.phases:
+        if phase.worker not in place:
+            continue
+        start, finish = max(phase.start, window.left), min(phase.finish, window.right)
+        color = BLUE if phase.partner is None else ORANGE
+        axes.barh(place[phase.worker], finish - start, left=start, color=color, **BAR)
+    averaged = [
+        (phase.finish, place[phase.worker], place[phase.partner])
+        for phase in window.phases
+        if phase.partner in place and phase.worker in place and phase.finish <= window.right
+    ]
+    for time, sender, partner in averaged:
+        axes.plot([time, time], [sender, partner], color=INK, linewidth=0.5, zorder=4)
+        axes.plot([time], [partner], marker=7 if partner > sender else 6, color=INK, zorder=4, ms=2)
+    axes.axvspan(window.began, window.ended, color=AWAY_COLOR, linewidth=0, zorder=0)
+    axes.set_xlim(window.left, window.right)
+    if not window.recorded:
+        axes.text(
+            *((window.left + window.right) / 2, (len(rows) - 1) / 2),
+            "when turns began is not on record",
+            ha="center",
+            color=QUIET,
+            style="italic",
+        )
+    line = Line2D([], [], color=INK, linewidth=0.5, marker=7, ms=2, label="averages with")
+    return [*_part_handles(), line], "virtual time (s)"
+
+
+def _part_handles() -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(facecolor=BLUE, label="compute"),
+        Patch(facecolor=ORANGE, label="communicate"),
+    ]
 
 
 def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
@@ -499,7 +601,8 @@ def link_maps(run: RunReader, rounds: Sequence[int]) -> Figure:
 def timelines(
     runs: Sequence[RunReader], round_index: int, *, names: Mapping[str, str] | None = None
 ) -> Figure:
-    """How every worker spent one round, in several runs with a common time axis.
+    """How every worker spent one round, in several runs; with a common time axis if all have a
+    barrier.
 
     `names` of their labels are shown, if known.
     """
@@ -507,7 +610,8 @@ def timelines(
     same = all(devices == devices_and_styles[0][0] for devices, _ in devices_and_styles)
     tallest = max(min(MOST_TIMELINE_ROWS, len(devices)) for devices, _ in devices_and_styles)
     figure = new_figure(PAGE, 1.05 + 0.15 * tallest)
-    panels = figure.subplots(1, len(runs), sharex=True, squeeze=False)[0]
+    barriers = not any(run.meta("asynchronous") for run in runs)  # else time is not since its start
+    panels = figure.subplots(1, len(runs), sharex=barriers, squeeze=False)[0]
     handles: dict[str, Any] = {}
     for axes, run, (devices, styles) in zip(panels, runs, devices_and_styles, strict=True):
         index = check_round(run, round_index)
@@ -520,9 +624,10 @@ def timelines(
         axes.xaxis.get_major_locator().set_params(nbins=6)
         if same and axes is not panels[0]:
             axes.tick_params(labelleft=False)
-    # Each panel has set the common axis for itself; the longest round must fit.
-    panels[0].set_xlim(0, 1.03 * max(axes.dataLim.x1 for axes in panels))
-    legend_above(figure, list(handles.values()), columns=len(handles))
+    if barriers:  # each panel has set the common axis for itself; the longest round must fit
+        panels[0].set_xlim(0, 1.03 * max(axes.dataLim.x1 for axes in panels))
+    columns = len(handles) if len(handles) <= LEGEND_COLUMNS else -(-len(handles) // 2)
+    legend_above(figure, list(handles.values()), columns=columns)
     return figure
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedhp.record.reader import RunReader
+from fedhp.record.timeline import read_pace, read_paces
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.figures.comparison import most_telling_target
 from fedhp.report.figures.run import (
@@ -25,12 +26,13 @@ from fedhp.report.formatting import (
     number,
     score,
     seconds,
+    sentence,
     target_name,
     worker_name,
 )
 from fedhp.report.groups import Comparison
 from fedhp.report.paired import compare_times
-from fedhp.report.rounds import check_round, selection_note
+from fedhp.report.rounds import check_round, pace_words, paces_words, selection_note
 
 
 def result_sentences(comparison: Comparison) -> list[str]:
@@ -162,8 +164,9 @@ def topology_words(run: RunReader) -> str:
 def round_words(
     runs: Sequence[RunReader], round_index: int, *, names: Mapping[str, str] | None = None
 ) -> str:
-    """How long the workers wait in one round, run by run; `names` of their labels, if known."""
-    parts = []
+    """How long the workers wait in one round, and for whom, run by run; `names` of their labels, if
+    known."""
+    parts, lasts = [], list[str]()
     for run in runs:
         label = run.meta("label")
         name = (names or {}).get(label, label_name(label))
@@ -174,7 +177,12 @@ def round_words(
         elif time:
             share = f"{100 * wait / time:.0f} % of the round's {seconds(time)}"
             parts.append(f"with {name} a worker waits {seconds(wait)} on average, {share}")
-    return f"In round {round_index}, {'; '.join(parts)}." if parts else ""
+        words = pace_words(read_pace(run, round_index), run.meta("devices"))
+        often = paces_words(read_paces(run), run.meta("devices"))
+        lasts += [f"{name}: {sentence(words)} {sentence(often)}"] if words else []
+    if not parts:
+        return ""
+    return " ".join([f"In round {round_index}, {'; '.join(parts)}.", *lasts])
 
 
 def step_words(run: RunReader) -> str:

@@ -111,10 +111,12 @@ def table_html(
     caption: str = "",
     numeric: Container[int] = (),
     marks: Mapping[tuple[int, int], str] = {},
+    meanings: Sequence[str] = (),
 ) -> str:
     """A table that scrolls where it is too wide; `numeric` columns are aligned right.
 
-    A mark is good, bad or quiet, by (row, column); line breaks in cells are kept.
+    `meanings` explain the headings, one each, when the pointer is on them. A mark is good, bad or
+    quiet, by (row, column); line breaks in cells are kept.
     """
     for row in rows:
         if len(row) != len(header):
@@ -123,8 +125,10 @@ def table_html(
         if mark not in CELL_MARKS:
             raise ValueError(f"unknown mark {mark!r}; allowed: {', '.join(CELL_MARKS)}")
     names = [_classes("num" if column in numeric else "") for column in range(len(header))]
+    hints = [f' title="{escape(text)}"' if text else "" for text in meanings] or [""] * len(header)
     head = "".join(
-        f'<th scope="col"{names[column]}>{_cell(text)}</th>' for column, text in enumerate(header)
+        f'<th scope="col"{names[column]}{hints[column]}>{_cell(text)}</th>'
+        for column, text in enumerate(header)
     )
     lines = []
     for index, row in enumerate(rows):

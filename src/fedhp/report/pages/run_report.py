@@ -15,6 +15,7 @@ from fedhp.record.statistics import class_means
 from fedhp.report.behind import workers_behind
 from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.describe import describe_run
+from fedhp.report.differences import difference_words
 from fedhp.report.explain import explain_round, round_line
 from fedhp.report.export import has_parquet, save_report_data, save_text
 from fedhp.report.figures.comparison import (
@@ -22,6 +23,7 @@ from fedhp.report.figures.comparison import (
     accuracy_over_time,
     local_steps,
     overview,
+    overview_words,
     spread_note,
     time_to_target,
     waiting_time,
@@ -255,6 +257,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         caption="; ".join(filter(None, [grid.caption, grid.bold_caption])),
         numeric=range(1, len(grid.headers)),
         marks=marks,
+        meanings=grid.meanings,
     )
     names = listed(group.name for group in comparison.groups)
     sentences = result_sentences(comparison)
@@ -268,8 +271,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         figures.show(
             overview(comparison),
             name=_numbered("overview", index),
-            caption=f"Test {comparison.metric} over virtual time, time to target, mean waiting "
-            f"time per round and local steps by device kind.{bands}",
+            caption=f"{overview_words(comparison)}.{bands}",
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
     ]
@@ -438,11 +440,14 @@ def _timeline_key(shown: Sequence[RunEntry]) -> str:
     sentences = []
     if not all(entry.asynchronous for entry in shown):
         sentences.append(
-            "First its local steps, then its slowest link, then waiting for the others."
+            "First its local steps, then its slowest link, then waiting for the others; with a "
+            "group average it trains while its model is on the way. A dot marks the worker "
+            "that finished last, a hollow circle the one that the plan expected to."
         )
     if any(entry.asynchronous for entry in shown):
         sentences.append(
-            "Without a barrier, turns may have started before the round and are not in order."
+            "Without a barrier there is no common start: some turns around the round (grey), where "
+            "they were in virtual time; lines lead to the worker with which a model was averaged."
         )
     return " ".join(sentences)
 
@@ -520,7 +525,7 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
         ("algorithm" if len(entries) == 1 else "algorithms", algorithms),
         ("seeds", seeds),
     ]
-    others = " The others differ in what their labels say." if len(entries) > 1 else ""
+    others = f" {difference_words(entries)}" if len(entries) > 1 else ""
     table = table_html(
         ("setting", "value"),
         [*rows, *facts],

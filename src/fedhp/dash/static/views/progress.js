@@ -1,5 +1,6 @@
 // How well, how fast, at which cost: one run, or several on common axes.
 
+import { get } from "../api.js";
 import { choice, h, setHidden, setText } from "../dom.js";
 import { DataTable } from "../datatable.js";
 import { saveCsv } from "../figure.js";
@@ -66,30 +67,53 @@ export class Progress {
       return key ? table[key] : null;
     };
     const known = (run, text) => (of(run) ? text : "…");
-    const column = (key, title, value, text) => ({ key, title, number: true, value, text: (run) => known(run, text(value(run), run)) });
+    const column = (key, title, meaning, value, text) => ({ key, title, meaning, number: true, value, text: (run) => known(run, text(value(run), run)) });
+    const { metric } = this;
+    const test = `Test ${metric}, mean of the workers`;
     this.table = new DataTable({
       caption: "The runs in numbers",
       keyOf: (run) => run.run,
       columns: [
-        { key: "name", title: "Run", head_of_row: true, value: (run) => this.context.name(run) },
-        { key: "status", title: "Status", value: (run) => run.info.status },
-        { key: "rounds", title: "Rounds", number: true, value: (run) => run.info.rounds, text: (run) => whole(run.info.rounds) },
-        column("final", "Final", (run) => of(run)?.final_accuracy, (value) => score(value, this.metric)),
-        column("worst", "Worst", (run) => of(run)?.worst_worker_accuracy, (value) => score(value, this.metric)),
-        ...targets.map((target) => column(`to ${target}`, `To ${targetText(target)}`, (run) => reached(run, target, "time_to_target"), (value) => (value === null ? "not reached" : seconds(value)))),
-        ...targets.slice(-1).map((target) => column(`sent to ${target}`, `Sent to ${targetText(target)}`, (run) => reached(run, target, "bytes_to_target"), (value) => (value === null ? "not reached" : dataSize(value)))),
-        column("round", "Round", (run) => of(run)?.round_time, seconds),
-        column("waiting", "Waiting", (run) => of(run)?.mean_waiting_time, seconds),
-        column("steps", "Steps", (run) => of(run)?.mean_local_steps, (value) => number(value)),
-        column("bytes", "Data sent", (run) => of(run)?.bytes_sent, dataSize),
+        { key: "name", title: "Run", meaning: "The name of the run's label, with its seed where it is needed", head_of_row: true, value: (run) => this.context.name(run) },
+        { key: "status", title: "Status", meaning: "Whether the run is finished; the numbers of others are those so far", value: (run) => run.info.status },
+        { key: "rounds", title: "Rounds", meaning: "Committed rounds", number: true, value: (run) => run.info.rounds, text: (run) => whole(run.info.rounds) },
+        column("last", "Last test", `${test}: the last test alone, as in the list and in the legend`, (run) => of(run)?.last_accuracy, (value) => score(value, metric)),
+        column("final", "Final", `${test}: mean of the last tests (evaluation.final_mean of them; only the last one if there are fewer than ten)`, (run) => of(run)?.final_accuracy, (value) => score(value, metric)),
+        column("worst", "Worst", `Test ${metric} of the worker that ends worst, over the same tests as Final`, (run) => of(run)?.worst_worker_accuracy, (value) => score(value, metric)),
+        ...targets.map((target) => column(`to ${target}`, `To ${targetText(target)}`, `${this.context.timeName} until the workers' mean test ${metric} first reaches ${targetText(target)}`, (run) => reached(run, target, "time_to_target"), (value) => (value === null ? "not reached" : seconds(value)))),
+        ...targets.slice(-1).map((target) => column(`sent to ${target}`, `Sent to ${targetText(target)}`, `What all workers together had sent when ${targetText(target)} was first reached`, (run) => reached(run, target, "bytes_to_target"), (value) => (value === null ? "not reached" : dataSize(value)))),
+        column("round", "Round", "Length of a round, mean of the rounds", (run) => of(run)?.round_time, seconds),
+        column("waiting", "Waiting", "How long a worker waits in a round for the last one, mean of workers and rounds", (run) => of(run)?.mean_waiting_time, seconds),
+        column("steps", "Steps", "Local steps of a worker in a round, mean of workers and rounds", (run) => of(run)?.mean_local_steps, (value) => number(value)),
+        column("bytes", "Data sent", "What all workers together sent in the whole run", (run) => of(run)?.bytes_sent, dataSize),
       ],
     });
+    this.differences = h("p", { class: "muted" });
+    this.readDifferences();
     return h(
       "section",
       { class: "card stack", "aria-label": "The runs in numbers" },
       h("div", { class: "row spread" }, h("h2", { text: "In numbers" }), h("div", { class: "tools" }, h("button", { type: "button", text: "CSV", "aria-label": "Download the numbers as CSV", onclick: () => saveCsv(this.table.table(), "comparison-numbers") }))),
       this.table.element,
+      this.differences,
     );
+  }
+
+  /** In which settings the runs really differ; labels do not say all of it. */
+  async readDifferences() {
+    try {
+      const { text } = await get("differences", { run: this.context.all.map((run) => run.run) });
+      setText(this.differences, text);
+    } catch {
+      setText(this.differences, "");
+    }
+  }
+
+  /** What "final" is in these runs: the mean of how many tests. */
+  nameFinal() {
+    const tests = [...new Set(this.context.all.map((run) => run.summary?.final_tests).filter(Boolean))].sort((a, b) => a - b);
+    if (!tests.length) return;
+    this.table.setTitle("final", tests.at(-1) === 1 ? "Final (the last test)" : `Final (mean of ${tests.join(" or ")})`);
   }
 
   async summaries() {
@@ -107,6 +131,7 @@ export class Progress {
         // The connection's state is told elsewhere; the next round tries again.
       }
       this.table.set(this.context.all);
+      this.nameFinal();
     }
     this.reading = false;
   }

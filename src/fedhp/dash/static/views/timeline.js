@@ -6,8 +6,9 @@ import { count, device, isNumber, MISSING, percent, seconds, ticks, whole } from
 import { LineChart } from "../linechart.js";
 import { colors, font, kindColor, onThemeChange } from "../theme.js";
 
-const PARTS = [["compute", "compute_time", "computes"], ["communicate", "communication_time", "communicates"], ["wait", "waiting_time", "waits"]];
+const PARTS = ["compute_time", "transfer_time", "waiting_time"];
 const MOST_PACE_ROWS = 24;
+const MOST_ARROW_ROWS = 40; // with more workers only the arrows of the chosen one are drawn
 const LONGEST_NAME = 16;
 
 const short = (text) => (text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME - 1)}…` : text);
@@ -90,8 +91,8 @@ export class Timeline {
       file: `${context.file(context.focus)}-pace`,
       picture: () => this.pace.picture(),
       table: () => ({
-        columns: ["round", "worker", "name", "device", "round_time"],
-        rows: this.setters().map(({ round, worker }, index) => [round, worker, worker === null ? null : context.focus.name(worker), worker === null ? null : context.focus.info.devices?.[worker], context.focus.rounds.round_time[index]]),
+        columns: ["round", "last_worker", "name", "device", "link_with", "link_time", "waited", "planned_worker", "plan_was_right", "round_time"],
+        rows: this.setters().map((pace, index) => [pace.round, pace.last_worker, pace.last_worker === null ? null : context.focus.name(pace.last_worker), pace.last_worker === null ? null : context.focus.info.devices?.[pace.last_worker], pace.link_with, pace.link_time, pace.waited, pace.planned_worker, pace.plan_was_right === null ? null : pace.plan_was_right ? "yes" : "no", context.focus.rounds.round_time[index]]),
       }),
     });
     this.noPace = h("p", { class: "muted", hidden: true });
@@ -114,9 +115,10 @@ export class Timeline {
     this.drawPace();
     const round = this.context.round();
     if (!round) return;
-    const answer = await focus.round.get(round);
+    const [answer, turns] = await Promise.all([focus.round.get(round), focus.info.asynchronous ? focus.turns.get(round) : null]);
     if (round !== this.context.round()) return;
     this.answer = answer;
+    this.turns = turns;
     this.draw();
   }
 
@@ -128,28 +130,66 @@ export class Timeline {
     const asynchronous = focus.info.asynchronous;
     this.rows = answer.workers.map((row) => ({ ...row, device: devices[row.worker], busy: (row.compute_time ?? 0) + (row.communication_time ?? 0) }));
     const present = this.rows.filter((row) => isNumber(row.worker_time));
-    // With FedHP+ a worker trains while its model is on the way: both lines run from the start. The
-    // record has one time for the transfer of the whole group.
-    const members = new Set((answer.participation ?? []).filter((row) => !["left_out", "away"].includes(row.role)).map((row) => row.worker));
-    const transfer = answer.facts?.transfer_time;
-    this.overlap = members.size > 0 && isNumber(transfer) && present.every((row) => !row.communication_time);
-    for (const row of this.rows) row.transfer = this.overlap && members.has(row.worker) ? transfer : row.communication_time;
+    // With FedHP+ a worker trains while its model is on the way: both lines run from the start.
+    this.overlap = !asynchronous && this.rows.some((row) => row.transfer_time > (row.communication_time ?? 0));
     const keys = { worker: (row) => row.worker, device: (row) => `${row.device} ${String(row.worker).padStart(6, "0")}`, time: (row) => -row.busy };
     const key = keys[this.order];
     this.rows.sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.worker - b.worker));
-    this.longest = Math.max(answer.round_time, ...present.map((row) => (asynchronous ? row.busy : row.worker_time + (row.waiting_time ?? 0))));
-    this.card.setTitle(`Round ${answer.round}, worker by worker`);
-    const waiting = answer.round_time ? answer.mean_waiting_time / answer.round_time : 0;
-    const notes = [
-      `the round took ${seconds(answer.round_time)}`,
-      asynchronous ? "nobody waits: bars are the turns that ended in this round, which may have begun earlier" : this.overlap && !answer.mean_waiting_time ? "nobody waits" : `waiting ${seconds(answer.mean_waiting_time)} on average (${percent(waiting)})`,
-      this.overlap && `the transfer of the group took ${seconds(transfer)}, while everyone trained`,
-    ];
-    this.card.setNote(notes.filter(Boolean).join("; "));
-    this.keys.replaceChildren(partKey("compute", "computes"), partKey("communicate", "communicates"), ...(asynchronous || this.overlap ? [] : [partKey("wait", "waits")]));
+    this.from = this.turns?.left ?? 0;
+    this.to = this.turns?.right ?? Math.max(answer.round_time, ...present.map((row) => row.worker_time + (row.waiting_time ?? 0)));
+    this.card.setTitle(asynchronous ? `Turns around round ${answer.round}` : `Round ${answer.round}, worker by worker`);
+    this.card.setNote((asynchronous ? this.turnNotes() : this.roundNotes()).filter(Boolean).join("; "));
+    const planned = answer.pace?.planned_worker;
+    const keys_shown = [partKey("compute", "computes"), partKey("communicate", "communicates")];
+    if (asynchronous) keys_shown.push(h("li", {}, "↕ averages with; dashed: the round"));
+    else if (!this.overlap) keys_shown.push(partKey("wait", "waits"));
+    if (isNumber(answer.pace?.last_worker)) keys_shown.push(h("li", {}, "bold: finished last"));
+    if (isNumber(planned)) keys_shown.push(h("li", {}, "○ the plan expected it to finish last"));
+    this.keys.replaceChildren(...keys_shown);
     this.gantt.setLabel(`Timeline of round ${answer.round}: ${present.length} workers. Up and down keys read the workers; the table has all numbers.`);
     this.gantt.redraw();
     this.card.refresh();
+  }
+
+  roundNotes() {
+    const { answer } = this;
+    const { focus } = this.context;
+    const waiting = answer.round_time ? answer.mean_waiting_time / answer.round_time : 0;
+    const transfer = Math.max(0, ...this.rows.map((row) => row.transfer_time ?? 0));
+    return [
+      `the round took ${seconds(answer.round_time)}`,
+      this.overlap && !answer.mean_waiting_time ? "nobody waits" : `waiting ${seconds(answer.mean_waiting_time)} on average (${percent(waiting)})`,
+      this.overlap && `the transfer of the group took ${seconds(transfer)}, while everyone trained`,
+      isNumber(answer.pace?.last_worker) && this.lastText(answer.pace),
+      answer.pace?.plan_was_right === false && `the plan expected ${focus.name(answer.pace.planned_worker)}`,
+    ];
+  }
+
+  turnNotes() {
+    const { began, ended, left, right, recorded, complete } = this.turns;
+    if (!recorded) return ["nobody waits", "when each turn began is not on record: this run is of an earlier version; the table has the sums of the turns that ended in the round"];
+    return [
+      `the round is from ${seconds(began)} to ${seconds(ended)} of virtual time`,
+      `shown are the turns from ${seconds(left)} to ${seconds(right)}`,
+      "nobody waits",
+      !complete && "of very many turns the record keeps the first ones of every round",
+    ];
+  }
+
+  /** link to 10: 6.89 s */
+  linkText({ link_with: other, link_time: time, directed }) {
+    const { focus } = this.context;
+    return isNumber(other) ? `link ${directed ? "from" : "to"} ${focus.info.network ? focus.name(other) : other}: ${seconds(time)}` : "no link";
+  }
+
+  lastText(pace) {
+    return `${this.context.focus.name(pace.last_worker)} finished last, ${this.linkText(pace)}; ${count(pace.waited, "worker")} waited for it`;
+  }
+
+  /** The phases of a worker in the window, as far as they are on record. */
+  phases() {
+    const { worker, start, finish, partner } = this.turns.phases;
+    return worker.map((each, index) => ({ worker: each, start: start[index], finish: finish[index], partner: partner[index] }));
   }
 
   rowHeight() {
@@ -174,11 +214,11 @@ export class Timeline {
     const left = this.margin(context);
     this.left = left;
     const room = width - left - 12;
-    const x = (time) => left + (time / (this.longest || 1)) * room;
+    const x = (time) => left + ((Math.min(this.to, Math.max(this.from, time)) - this.from) / (this.to - this.from || 1)) * room;
     const bottom = this.rows.length * high;
     context.textBaseline = "middle";
     context.textAlign = "center";
-    for (const value of ticks(0, this.longest, Math.max(3, room / 100))) {
+    for (const value of ticks(this.from, this.to, Math.max(3, room / 100))) {
       context.strokeStyle = theme.grid;
       context.lineWidth = 1;
       context.beginPath();
@@ -190,15 +230,18 @@ export class Timeline {
     }
     const gap = high > 8 ? 3 : high > 4 ? 1 : 0;
     const every = Math.max(1, Math.ceil(13 / high));
+    const pace = this.answer.pace ?? {};
     this.rows.forEach((row, index) => {
       const y = index * high + gap / 2;
       const size = high - gap;
-      if (index % every === 0) {
-        context.fillStyle = row.worker === this.answer.pace_setter ? theme.ink : theme.quiet;
-        context.font = font(12, row.worker === this.answer.pace_setter ? "700" : "");
+      const last = row.worker === pace.last_worker;
+      if (index % every === 0 || last) {
+        context.fillStyle = last ? theme.ink : theme.quiet;
+        context.font = font(12, last ? "700" : "");
         context.textAlign = "right";
         context.fillText(short(focus.name(row.worker)), left - 8, Math.max(7, y + size / 2));
       }
+      if (this.turns) return;
       if (!isNumber(row.worker_time)) {
         context.fillStyle = theme.quiet;
         context.textAlign = "left";
@@ -206,25 +249,82 @@ export class Timeline {
         if (high > 9) context.fillText("away", left + 4, y + size / 2);
         return;
       }
-      const [compute, communication] = [row.compute_time ?? 0, row.communication_time ?? 0];
+      const [compute, transfer] = [row.compute_time ?? 0, row.transfer_time ?? 0];
       if (this.overlap) {
         bar(context, "compute", x(0), y, x(compute) - x(0), size / 2);
-        bar(context, "communicate", x(0), y + size / 2, x(row.transfer ?? 0) - x(0), size / 2);
-        bar(context, "wait", x(row.worker_time), y, x(row.worker_time + (row.waiting_time ?? 0)) - x(row.worker_time), size);
+        bar(context, "communicate", x(0), y + size / 2, x(transfer) - x(0), size / 2);
       } else {
         bar(context, "compute", x(0), y, x(compute) - x(0), size);
-        bar(context, "communicate", x(compute), y, x(compute + communication) - x(compute), size);
-        const start = compute + communication;
-        bar(context, "wait", x(start), y, x(start + (row.waiting_time ?? 0)) - x(start), size);
+        bar(context, "communicate", x(compute), y, x(compute + transfer) - x(compute), size);
+      }
+      const start = this.overlap ? row.worker_time : compute + transfer;
+      bar(context, "wait", x(start), y, x(start + (row.waiting_time ?? 0)) - x(start), size);
+      if (last && isNumber(pace.link_with) && high > 12) this.label(context, this.linkText(pace), x(compute) + 6, y + size / 2);
+      if (row.worker === pace.planned_worker) {
+        context.beginPath();
+        context.arc(x(row.worker_time), y + size / 2, Math.max(2.5, Math.min(6, size / 3)), 0, 2 * Math.PI);
+        context.fillStyle = theme.card;
+        context.fill();
+        context.strokeStyle = theme.ink;
+        context.lineWidth = 1.5;
+        context.stroke();
       }
     });
+    if (this.turns) this.paintTurns(context, x, high, gap);
     context.strokeStyle = theme.ink;
+    context.lineWidth = 1;
     context.setLineDash([3, 3]);
-    context.beginPath();
-    context.moveTo(x(this.answer?.round_time ?? 0), 0);
-    context.lineTo(x(this.answer?.round_time ?? 0), bottom + 4);
-    context.stroke();
+    for (const time of this.turns ? [this.turns.began, this.turns.ended] : [this.answer.round_time]) {
+      context.beginPath();
+      context.moveTo(x(time), 0);
+      context.lineTo(x(time), bottom + 4);
+      context.stroke();
+    }
     context.setLineDash([]);
+  }
+
+  /** Words on a bar, on their own ground. */
+  label(context, text, x, y) {
+    const theme = colors();
+    context.font = font(11, "600");
+    context.textAlign = "left";
+    context.fillStyle = theme.card;
+    context.fillRect(x, y - 7, context.measureText(text).width + 8, 14);
+    context.fillStyle = theme.ink;
+    context.fillText(text, x + 4, y + 0.5);
+  }
+
+  /** Bars where they happened in virtual time, and for each average an arrow to the partner. */
+  paintTurns(context, x, high, gap) {
+    const places = new Map(this.rows.map((row, index) => [row.worker, index]));
+    const phases = this.phases();
+    for (const { worker, start, finish, partner } of phases) {
+      const edge = x(finish) - x(start) > 3 ? 0.5 : 0; // so that two transfers in a row stay two
+      bar(context, partner === null ? "compute" : "communicate", x(start) + edge, places.get(worker) * high + gap / 2, x(finish) - x(start) - 2 * edge, high - gap);
+    }
+    if (this.rows.length <= MOST_ARROW_ROWS) this.arrows(context, phases, x);
+  }
+
+  arrows(context, phases, x) {
+    const places = new Map(this.rows.map((row, index) => [row.worker, index]));
+    const high = this.rowHeight();
+    context.strokeStyle = context.fillStyle = colors().ink;
+    context.lineWidth = 1;
+    for (const { worker, finish, partner } of phases) {
+      if (partner === null || finish > this.to || finish < this.from) continue;
+      const [from, to] = [worker, partner].map((each) => (places.get(each) + 0.5) * high);
+      const tip_size = Math.sign(to - from) * Math.min(5, high / 2);
+      context.beginPath();
+      context.moveTo(x(finish), from);
+      context.lineTo(x(finish), to);
+      context.stroke();
+      context.beginPath();
+      context.moveTo(x(finish), to);
+      context.lineTo(x(finish) - 3, to - tip_size);
+      context.lineTo(x(finish) + 3, to - tip_size);
+      context.closePath();
+      context.fill();
+    }
   }
 
   paintFocus(context, width) {
@@ -232,19 +332,35 @@ export class Timeline {
     context.strokeStyle = colors().accent;
     context.lineWidth = 2;
     context.strokeRect(1, this.chosen * this.rowHeight(), width - 2, Math.max(3, this.rowHeight()));
+    if (!this.turns || this.rows.length <= MOST_ARROW_ROWS) return;
+    const { worker } = this.rows[this.chosen];
+    const room = width - this.left - 12;
+    this.arrows(context, this.phases().filter((phase) => phase.worker === worker || phase.partner === worker), (time) => this.left + ((time - this.from) / (this.to - this.from || 1)) * room);
   }
 
   lines(row) {
     const { focus } = this.context;
     const steps = row.local_steps ?? row.steps;
     if (!isNumber(row.worker_time)) return [focus.name(row.worker), device(row.device), "away in this round"];
+    const { pace } = this.answer;
+    const trained = `computes ${seconds(row.compute_time)}${isNumber(steps) ? `, ${count(steps, "step")}` : ""}`;
+    const name = `${focus.name(row.worker)}, ${device(row.device)}`;
+    if (this.turns) return [name, `turns that ended in the round: ${trained}, communicates ${seconds(row.transfer_time)}`, ...this.averages(row.worker)];
     return [
-      `${focus.name(row.worker)}, ${device(row.device)}`,
-      `computes ${seconds(row.compute_time)}${isNumber(steps) ? `, ${count(steps, "step")}` : ""}`,
-      this.overlap ? (row.transfer ? `exchanges with its group for ${seconds(row.transfer)} meanwhile` : "not in the group") : `communicates ${seconds(row.communication_time)}`,
-      focus.info.asynchronous ? "" : `waits ${seconds(row.waiting_time)}`,
-      row.worker === this.answer.pace_setter ? "the plan expects it to finish last" : "",
+      name,
+      trained,
+      this.overlap ? (row.transfer_time ? `exchanges with its group for ${seconds(row.transfer_time)} meanwhile` : "not in the group") : `communicates ${seconds(row.transfer_time)}`,
+      `waits ${seconds(row.waiting_time)}`,
+      row.worker === pace?.last_worker ? this.lastText(pace) : "",
+      row.worker === pace?.planned_worker ? "the plan expected it to finish last" : "",
     ];
+  }
+
+  /** With whom a worker averages in the window. */
+  averages(worker) {
+    const { focus } = this.context;
+    const own = this.phases().filter((phase) => phase.partner !== null && (phase.worker === worker || phase.partner === worker) && phase.finish <= this.to);
+    return own.map(({ worker: sender, start, finish, partner }) => (sender === worker ? `${seconds(start)} to ${seconds(finish)}: transfer, averages with ${focus.name(partner)}` : `${seconds(finish)}: ${focus.name(sender)} averages with it`));
   }
 
   point(event) {
@@ -274,33 +390,45 @@ export class Timeline {
 
   table() {
     const { focus } = this.context;
+    if (this.turns?.recorded) {
+      return {
+        columns: ["worker", "name", "device", "phase", "start", "finish", "partner"],
+        rows: this.phases().map(({ worker, start, finish, partner }) => [worker, focus.name(worker), focus.info.devices?.[worker], partner === null ? "computes" : "communicates", start, finish, partner]),
+      };
+    }
     return {
-      columns: ["worker", "name", "device", "steps", ...PARTS.map(([, key]) => key), "worker_time"],
-      rows: this.rows.map((row) => [row.worker, focus.name(row.worker), row.device, row.local_steps ?? row.steps, ...PARTS.map(([, key]) => row[key]), row.worker_time]),
+      columns: ["worker", "name", "device", "steps", ...PARTS, "worker_time"],
+      rows: this.rows.map((row) => [row.worker, focus.name(row.worker), row.device, row.local_steps ?? row.steps, ...PARTS.map((key) => row[key]), row.worker_time]),
     };
   }
 
-  /** Per round the worker whose time the others match: as planned, else as measured. */
+  /** Per round the worker that finished last, with its slowest link, and whom the plan expected. */
   setters() {
     const { rounds } = this.context.focus;
-    return rounds.round.map((round, index) => ({ round, worker: rounds.pace_setter?.[index] ?? rounds.slowest?.[index] ?? null, planned: isNumber(rounds.pace_setter?.[index]) }));
+    const names = ["last_worker", "link_with", "link_time", "directed", "waited", "planned_worker", "plan_was_right"];
+    return rounds.round.map((round, index) => ({ round, ...Object.fromEntries(names.map((name) => [name, rounds[name]?.[index] ?? null])) }));
   }
 
   drawPace() {
     const { focus } = this.context;
     const setters = this.setters();
     const counts = new Map();
-    for (const { worker } of setters) if (worker !== null) counts.set(worker, (counts.get(worker) ?? 0) + 1);
+    for (const { last_worker: last, planned_worker: planned } of setters) {
+      if (last !== null) counts.set(last, (counts.get(last) ?? 0) + 1);
+      if (last !== null && planned !== null) counts.set(planned, counts.get(planned) ?? 0);
+    }
     this.paceRows = [...counts].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, MOST_PACE_ROWS);
     this.paceTotal = counts.size;
     const none = !counts.size;
     setHidden(this.noPace, !none);
     setHidden(this.pace.element, none);
     setText(this.noPace, !focus.lastRound ? "No round yet." : focus.info.asynchronous ? "Nobody sets the pace: there is no barrier, every worker goes at its own." : "No single worker sets the pace: everyone trains until a common deadline.");
-    const planned = setters.some((each) => each.planned);
+    const judged = setters.filter((pace) => pace.plan_was_right !== null);
+    const right = judged.filter((pace) => pace.plan_was_right).length;
+    this.paceCard.setTitle(judged.length ? `Who set the pace: the plan was right in ${whole(right)} of ${count(judged.length, "round")}` : "Who set the pace");
     const [worker, times] = this.paceRows[0] ?? [null, 0];
     this.paceCard.setNote(
-      none ? "" : `${planned ? "the worker that the plan expects to finish last" : "the worker that finished last"}; most often ${focus.name(worker)} (${device(focus.info.devices?.[worker])}): ${whole(times)} of ${count(setters.length, "round")}. Click goes to a round.`,
+      none ? "" : `the worker that finished last${judged.length ? " (hollow: the one that the plan expected)" : ""}; most often ${focus.name(worker)} (${device(focus.info.devices?.[worker])}): ${whole(times)} of ${count(setters.length, "round")}. Click goes to a round.`,
     );
     this.pace.setLabel(none ? "No pace setters" : `Who set the pace in ${setters.length} rounds: ${this.paceRows.slice(0, 5).map(([each, number]) => `${focus.name(each)} ${number} times`).join(", ")}. Left and right keys go through the rounds.`);
     const kinds = [...new Set(focus.info.devices ?? [])].sort();
@@ -347,11 +475,19 @@ export class Timeline {
       context.fillText(`${number} ×`, left + room + 8, y + 8);
     });
     const step = room / rounds;
-    this.setters().forEach(({ worker }, index) => {
-      const row = place.get(worker);
-      if (row === undefined) return;
-      context.fillStyle = kindColor(kinds.indexOf(focus.info.devices?.[worker]));
-      context.fillRect(left + index * step, row * 18 + 2, Math.max(1.2, step - (step > 4 ? 1 : 0)), 14);
+    this.setters().forEach(({ last_worker: worker, planned_worker: planned }, index) => {
+      if (worker === null) return;
+      const [wide, color] = [Math.max(1.2, step - (step > 4 ? 1 : 0)), (each) => kindColor(kinds.indexOf(focus.info.devices?.[each]))];
+      const [row, expected] = [place.get(worker), place.get(planned)];
+      if (row !== undefined) {
+        context.fillStyle = color(worker);
+        context.fillRect(left + index * step, row * 18 + 2, wide, 14);
+      }
+      if (expected !== undefined && planned !== worker) {
+        context.strokeStyle = color(planned);
+        context.lineWidth = 1.5;
+        context.strokeRect(left + index * step + 0.75, expected * 18 + 4, Math.max(1, wide - 1.5), 10);
+      }
     });
     context.fillStyle = theme.quiet;
     context.textAlign = "center";
@@ -378,8 +514,10 @@ export class Timeline {
 
   paceText(round) {
     const { focus } = this.context;
-    const setter = this.setters()[round - 1];
-    return `Round ${round}: ${setter && setter.worker !== null ? `${focus.name(setter.worker)}, ${device(focus.info.devices?.[setter.worker])}` : MISSING}`;
+    const pace = this.setters()[round - 1];
+    if (!pace || pace.last_worker === null) return `Round ${round}: ${MISSING}`;
+    const plan = pace.plan_was_right === null ? "" : pace.plan_was_right ? "; as planned" : `; the plan expected ${focus.name(pace.planned_worker)}`;
+    return `Round ${round}: ${focus.name(pace.last_worker)}, ${device(focus.info.devices?.[pace.last_worker])}, ${this.linkText(pace)}; ${count(pace.waited, "worker")} waited${plan}`;
   }
 
   pointPace(event) {

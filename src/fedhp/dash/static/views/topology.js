@@ -138,7 +138,8 @@ export class Topology {
       const row = this.rows.get(worker);
       return this.group.get(worker)?.role === "away" || (row && !isNumber(row.worker_time));
     };
-    this.pace = answer.pace_setter ?? null;
+    this.pace = answer.pace?.last_worker ?? null; // as measured
+    this.expected = answer.pace?.planned_worker ?? null;
     this.asynchronous = focus.info.asynchronous;
   }
 
@@ -345,11 +346,13 @@ export class Topology {
     context.setLineDash(this.isAway(worker) ? [3, 3] : out ? [5, 3] : []);
     context.stroke();
     context.setLineDash([]);
-    if (worker === this.pace) {
+    if (worker === this.pace || worker === this.expected) {
       context.strokeStyle = theme.ink;
       context.lineWidth = 1.5;
+      context.setLineDash(worker === this.pace ? [] : [2, 3]);
       shape(context, SHAPES[kind % SHAPES.length], x, y, r + 4);
       context.stroke();
+      context.setLineDash([]);
     }
     context.fillStyle = out ? theme.quiet : theme.ink;
     context.textAlign = "center";
@@ -680,8 +683,9 @@ export class Topology {
         member?.returns ? "returns: it receives the whole consensus" : "",
         member?.role === "left_out" ? `left out ${count(member.left_out + 1, "time")} in a row` : "",
         this.isAway(target.worker) ? "away in this round" : row ? `${isNumber(steps) ? count(steps, "step") : "no step"}, ${seconds(row.step_time)} each` : "",
-        row && isNumber(row.worker_time) ? `computes ${seconds(row.compute_time)}, communicates ${seconds(row.communication_time)}${this.asynchronous ? "" : `, waits ${seconds(row.waiting_time)}`}` : "",
-        target.worker === this.pace ? "the plan expects it to finish last: it sets the pace" : "",
+        row && isNumber(row.worker_time) ? `computes ${seconds(row.compute_time)}, communicates ${seconds(row.transfer_time)}${this.asynchronous ? "" : `, waits ${seconds(row.waiting_time)}`}` : "",
+        target.worker === this.pace ? "it finished last: it set the pace" : "",
+        target.worker === this.expected ? "the plan expected it to finish last" : "",
         this.linksOf(target.worker),
       ];
     }
@@ -729,7 +733,7 @@ export class Topology {
         keys.push(item(canvas, device(kind)));
       });
       if (this.isTree) keys.push(item("dashed outline: left out or away"));
-      else if (this.pace !== null) keys.push(item("double outline: sets the pace"));
+      else if (this.pace !== null) keys.push(item(`double outline: finished last${this.expected === null ? "" : "; dotted: the plan expected it to"}`));
     }
     this.keys.replaceChildren(...keys);
   }

@@ -32,7 +32,7 @@ export class Workers {
       numeric("step_time", "Step", seconds),
       { key: "bandwidth", title: "Bandwidth", number: true, value: (row) => row.bandwidth ?? null, text: (row) => (isNumber(row.bandwidth) ? `${dataSize(row.bandwidth)}/s` : MISSING) },
       numeric("compute_time", "Computes", seconds),
-      numeric("communication_time", "Transfers", seconds),
+      numeric("transfer_time", "Transfers", seconds),
       numeric("waiting_time", "Waits", seconds),
       numeric("train_loss", "Loss", (value) => number(value)),
       { key: "accuracy", title: metric === "accuracy" ? "Accuracy" : words(metric), number: true, value: (row) => row.accuracy ?? null, text: (row) => score(row.accuracy, metric) },
@@ -130,7 +130,7 @@ export class Workers {
     const grid = h("div", { class: "two" });
     body.append(state, grid);
     chart({ title: metric === "accuracy" ? "Own test accuracy" : `Own test ${metric}`, file: `${file}-${metric}`, zero: false, percent: metric === "accuracy", format: (value) => score(value, metric), empty: "Not tested yet." }, [{ name: "this worker", look: 0, x: answer.tests?.round ?? [], y: answer.tests?.accuracy ?? [] }, { name: "all workers", look: 1, quiet: true, x: focus.tests.round, y: focus.tests.accuracy ?? [] }]);
-    chart({ title: "Where its time goes", file: `${file}-times`, format: seconds }, [{ name: "computes", look: 0, x: column("round"), y: column("compute_time") }, { name: "communicates", look: 1, x: column("round"), y: column("communication_time") }, { name: "waits", look: 7, x: column("round"), y: column("waiting_time") }]);
+    chart({ title: "Where its time goes", file: `${file}-times`, format: seconds }, [{ name: "computes", look: 0, x: column("round"), y: column("compute_time") }, { name: "communicates", look: 1, x: column("round"), y: column("transfer_time") }, { name: "waits", look: 7, x: column("round"), y: column("waiting_time") }]);
     chart({ title: "Local steps", file: `${file}-steps` }, [{ name: "steps", look: 2, dash: [], x: column("round"), y: column("local_steps", "steps") }]);
     chart({ title: "Seconds per step", file: `${file}-speed`, format: seconds }, [{ name: "step", look: 3, dash: [], x: column("round"), y: column("step_time") }]);
     chart({ title: "Bandwidth", file: `${file}-bandwidth`, format: (value) => `${dataSize(value)}/s` }, [{ name: "bandwidth", look: 4, dash: [], x: column("round"), y: column("bandwidth") }]);
