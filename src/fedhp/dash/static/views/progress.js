@@ -154,7 +154,7 @@ export class Progress {
     const some = all.some(isMany);
     const few = all.some((run) => !isMany(run));
     const reach = [few && "from the worst to the best worker", some && `${few ? "of many workers " : ""}${MIDDLE.words}`].filter(Boolean).join(", ");
-    this.accuracy.card.setNote(`mean of the workers${this.band ? `; the band reaches ${reach}` : ""}`);
+    this.accuracy.card.setNote(`mean of the workers${this.band ? `; the band reaches ${reach}` : ""}; the legend has the last test, or the one at the pointer`);
     this.tellBehind();
     this.accuracy.set({
       ...shared,
