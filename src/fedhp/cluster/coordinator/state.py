@@ -1089,7 +1089,7 @@ class CoordinatorState:
         if accuracy is None:
             return
         self._best_accuracy = best = max(self._best_accuracy, accuracy)
-        if accuracy >= best / 2:
+        if accuracy >= best / 2 or best == 0:
             self.warnings.end(ACCURACY_FELL)
             return
         text = (
