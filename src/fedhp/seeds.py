@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     JITTER = 34
     CLIENTS = 35  # of a recorded population
     ATTEMPTS = 36  # who takes part in an attempt, after several that failed
+    HELPERS = 37  # from whom a worker that was away takes the committed model
     EPOCHS = 40  # the order of a worker's samples
     AUGMENTATION = 41
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
+from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
+from fedhp.cluster.worker.rounds import _middle_of
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from net.federation import experiment, run, start_federation
@@ -79,6 +82,93 @@ def test_a_forged_model_is_refused_by_its_digest_and_another_peer_is_asked(
             assert await federation.running[2] == 0
 
     run(test())
+
+
+def test_of_three_models_the_middle_one_is_taken(certificates: Path, tmp_path: Path) -> None:
+    """One that a member has reported, and that no training makes, is left alone."""
+    settings = experiment(workers=4)
+    engine = LocalExecutor(prepare(settings))
+    codec = ModelCodec(engine.prepared.layout)
+    forged = row_digest(np.full(codec.width, 0.25, dtype=np.float32))
+    engine.close()
+
+    async def test() -> None:
+        async with (
+            start_federation(settings, certificates, tmp_path) as federation,
+            in_place_of_one(federation.coordinator, Forger(codec)),
+        ):
+            coordinator = federation.coordinator
+            await federation.ready([0, 2, 3])
+            digests = {forged}
+            for worker in (0, 3):
+                work = coordinator.work(
+                    worker,
+                    peers=[],
+                    weights=[],
+                    own_weight=1.0,
+                    readers=[],
+                    committed=INITIAL,
+                    attempt=FIRST,
+                )
+                coordinator.order(worker, work)
+                digests.add((await coordinator.report(worker)).digest)
+            behind = wire.Order(epoch=1, committed=FIRST.to_wire())
+            behind.catch_up.peers.extend(map(coordinator.peer, (1, 0, 3)))
+            behind.catch_up.digests.extend(sorted(digests))
+            behind.catch_up.compare = 3
+            coordinator.order(2, behind)
+            await coordinator.until(lambda: FIRST in coordinator.stored["w2"])
+            (caught,) = federation.events(2, "caught_up")
+            assert caught["peer"] in ("w0", "w3")
+            coordinator.finish(2, FIRST)
+            assert await federation.running[2] == 0
+
+    run(test())
+
+
+def test_the_middle_of_some_models() -> None:
+    values = {"a": 9, "b": 1, "c": 2}
+    rows = {name: np.full(4, value, dtype=np.float32) for name, value in values.items()}
+    assert _middle_of(rows) == "c"
+    assert _middle_of({"a": rows["a"], "b": rows["b"]}) == "a"
+
+
+def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_path: Path) -> None:
+    settings = scripted_experiment(workers=4, rounds=100_000, exchange={"robust": "median"})
+
+    async def scenario() -> None:
+        async with in_process_federation(settings, certificates, tmp_path) as federation:
+            leader = await federation.start_coordinator()
+            for name in ("w0", "w1", "w2", "w3"):
+                federation.start_worker(name)
+            await until(lambda: leader.round_index >= 1 and len(leader.digests) == 4)
+            for name in ("w0", "w1", "w2", "w3"):
+                await federation.stop_worker(name)
+            members, planner = leader.conductor.members, leader.planner
+            assert planner is not None
+            for other in (0, 2, 3):  # worker 1 says that it is very fast
+                planner.links.learn(other, 1, bits=1e9, seconds=1e-7, round_index=1)
+            first: set[str] = set()
+            for index in range(2, 40):
+                committed = leader.conductor.committed = Attempt(1, index, 1)
+                now = time.monotonic()
+                for member in members.values():
+                    member.models, member.left, member.seen = (committed,), False, now
+                members[0].models = ()
+                order = CoordinatorHandlers(leader)._order(members[0])
+                first.add(order.catch_up.peers[0].name)
+                assert {peer.name for peer in order.catch_up.peers} == {"w1", "w2", "w3"}
+                assert order.catch_up.compare == 3
+            assert first == {"w1", "w2", "w3"}
+
+            # Where most have the same model, another one is not a model of the round.
+            common, other = bytes(32), bytes([7] * 32)
+            leader.digests = {1: other, 2: common, 3: common}
+            order = CoordinatorHandlers(leader)._order(members[0])
+            assert {peer.name for peer in order.catch_up.peers} == {"w2", "w3"}
+            assert list(order.catch_up.digests) == [common]
+
+    run_scenario(scenario())
 
 
 def test_the_coordinator_names_the_digests_that_the_round_committed(

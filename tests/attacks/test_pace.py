@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,11 @@ from fedhp.cluster.coordinator.outliers import (
 from fedhp.cluster.coordinator.state import Phase
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.message_checks import check_next, check_report
+from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.message_checks import ANY_METRIC, SHARE, check_next, check_report
 from fedhp.config import ClusterConfig
+from fedhp.engine.until import StopCondition
+from fedhp.types import Evaluation
 from net.federation import experiment as worker_experiment
 from net.federation import start_federation
 from net.good_messages import GOOD, SCENE
@@ -271,6 +274,38 @@ def test_what_one_member_measured_does_not_dominate_the_plan() -> None:
     odd = set_aside_odd_metrics(np.array([0.1, 0.9, 0.5, 1e9]))
     np.testing.assert_array_equal(odd, [0.1, 0.9, 0.5, np.nan])
     assert usual_count([100, 100, 4_000_000_000]) == 100
+
+
+def test_an_accuracy_is_a_share_and_the_median_ends_a_run() -> None:
+    attempt = Attempt(1, 1, 1)
+    envelope = Envelopes("w1").make(run="0" * 32, attempt=attempt)
+
+    def check(accuracy: float, metric: tuple[float, float]) -> None:
+        report = wire.RoundReport(envelope=envelope, step_time=0.1, accuracy=accuracy)
+        check_report(report, workers=3, worker=1, attempt=attempt, metric=metric)
+
+    for accuracy in (0.0, 1.0, float("nan")):
+        check(accuracy, SHARE)
+    for accuracy in (1.49, -0.1):
+        check(accuracy, ANY_METRIC)  # of a task of one's own it may be anything
+        with pytest.raises(Refused, match="range"):
+            check(accuracy, SHARE)
+
+    settings = experiment(rounds=50, until={"accuracy": 0.8})
+    accuracies = np.array([0.71, 1.0, 0.72, np.nan])  # the mean is 0.81
+    for values, by_middle, ends in (
+        (accuracies, False, True),
+        (accuracies, True, False),
+        (accuracies + 0.1, True, True),
+        (np.array([0.8, 0.8, 0.8, 0.8]), True, True),
+    ):
+        evaluation = Evaluation(values, float("nan"), 100, 0.01)
+        mean = evaluation.mean_accuracy
+        record: Any = SimpleNamespace(
+            round_index=1, clock=1.0, bytes_sent=0, accuracy=mean, evaluation=evaluation
+        )
+        condition = StopCondition(settings, tested=True, by_middle=by_middle)
+        assert condition.is_last(record) == ends
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedhp.config import EvaluationConfig, Experiment, UntilConfig
 from fedhp.types import RoundRecord
 
@@ -22,9 +24,11 @@ def _multiples(clock: float, seconds: float) -> int:
 
 class StopCondition:
     """The last round of a run, as far as it is known. Without tests, `until` and the horizon do not
-    count: a replay has the rounds of its record."""
+    count: a replay has the rounds of its record. by_middle: `until.accuracy` is what half of the
+    workers have reached, not their mean, which one of them could move."""
 
-    def __init__(self, experiment: Experiment, *, tested: bool) -> None:
+    def __init__(self, experiment: Experiment, *, tested: bool, by_middle: bool = False) -> None:
+        self._by_middle = by_middle
         self._until = experiment.until if tested else UntilConfig()
         self._horizon = experiment.horizon if tested else None
         self._round, self.bytes_sent = 0, 0
@@ -50,7 +54,10 @@ class StopCondition:
         if record.round_index > self._round:
             self._round = record.round_index
             self.bytes_sent += record.bytes_sent
-        self._check(record.round_index, record.clock, record.accuracy)
+        accuracy, tested = record.accuracy, record.evaluation
+        if self._by_middle and tested is not None:
+            accuracy = float(np.nanmedian(tested.accuracy))
+        self._check(record.round_index, record.clock, accuracy)
         return record.round_index >= self.last_round
 
     def _check(self, round_index: int, clock: float, accuracy: float | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -188,32 +188,60 @@ class RunReplayer:
         """Exchange and mix; the workers whose result is known: they and all that they heard began
         with a model that is. Links between workers that did not report are on no record: what
         the others reported shows which of them there were."""
-        engine, nothing = self._engine, np.empty((0, 2), dtype=np.int64)
         silent = sorted(set(done.participants) - done.digests.keys())
         guesses = self._possible_links(done, silent)
-        for guess in guesses:
-            rows = self._planned_rows(done, guess)
-            engine.shard.exchange(nothing, self._weights(done, rows), kernel="ordered")
-            heard = self._heard(done, rows)
-            known = {
-                worker for worker in done.digests if self._unknown.keys().isdisjoint(heard[worker])
-            }
-            mixed = engine.shard.mixed
-            if len(guesses) == 1 or all(
-                self._digest(mixed[worker].cpu().numpy()) == done.digests[worker]
-                for worker in known
-            ):
-                break
-        else:
+        if len(guesses) > 1:
+            guesses = self._best_guess(done, guesses)
+        if not guesses:
             why = f"the links between workers {silent} are unknown: none of them reported"
             self._unknown = dict.fromkeys(range(self._workers), why)
             return set()
+        heard = self._exchange(done, guesses[0])
+        known = self._known_after(done, heard)
         for worker in done.digests.keys() - known:
             whose = min(self._unknown.keys() & heard[worker])
             self._unknown.setdefault(worker, self._unknown[whose])
         for worker in known:
             self._unknown.pop(worker, None)
         return known
+
+    def _best_guess(
+        self, done: CommittedRound, guesses: list[tuple[tuple[int, int], ...]]
+    ) -> list[tuple[tuple[int, int], ...]]:
+        """The one that gives all models that were reported, and most of those that only their
+        workers know of; none if there is no such."""
+        fitting: dict[tuple[tuple[int, int], ...], int] = {}
+        for guess in guesses:
+            known = self._known_after(done, self._exchange(done, guess))
+            if self._have(known, done.digests):
+                stored = [self._have({worker}, done.unreported) for worker in done.unreported]
+                fitting[guess] = sum(stored)
+        return sorted(fitting, key=lambda guess: -fitting[guess])[:1]
+
+    def _known_after(self, done: CommittedRound, heard: list[set[int]]) -> set[int]:
+        """Those whose report was counted, and that heard nothing unknown."""
+        unknown = self._unknown.keys()
+        return {worker for worker in done.digests if unknown.isdisjoint(heard[worker])}
+
+    def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
+        """Whether these workers have the models with these digests after the exchange."""
+        mixed = self._engine.shard.mixed
+        return all(
+            self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
+        )
+
+    def _exchange(
+        self, done: CommittedRound, silent_links: Sequence[tuple[int, int]]
+    ) -> list[set[int]]:
+        """Mix by the weights of the plan. By worker: itself, and those whose models decided what
+        it has now."""
+        rows = self._planned_rows(done, silent_links)
+        nothing = np.empty((0, 2), dtype=np.int64)
+        self._engine.shard.exchange(nothing, self._weights(done, rows), kernel="ordered")
+        heard = [{worker, *row} - set(done.lost.get(worker, ())) for worker, row in enumerate(rows)]
+        for receiver, sender in done.links.tolist() if done.scored else ():
+            heard[receiver].add(sender)
+        return heard
 
     def _possible_links(
         self, done: CommittedRound, silent: Sequence[int]
@@ -227,13 +255,6 @@ class RunReplayer:
         between = [(int(a), int(b)) for a, b in planned.links if a in ends and b in ends]
         sizes = range(len(between), -1, -1) if len(between) <= MOST_UNKNOWN else (len(between), 0)
         return [guess for size in sizes for guess in combinations(between, size)]
-
-    def _heard(self, done: CommittedRound, rows: list[dict[int, float]]) -> list[set[int]]:
-        """By worker: itself, and those whose models decided what it has now."""
-        heard = [{worker, *row} - set(done.lost.get(worker, ())) for worker, row in enumerate(rows)]
-        for receiver, sender in done.links.tolist() if done.scored else ():
-            heard[receiver].add(sender)
-        return heard
 
     # --- weights ---------------------------------------------------------------------------
 

@@ -557,6 +557,7 @@ class CoordinatorRoundLoop:
         await self._write(lambda: self.state.record.write(record))
         await self.commit(attempt)
         self.state.attempt_committed(attempt, reported=reported)
+        self.state.accuracy_tested(record.accuracy)
         reach("coordinator.committed", record.round_index)
         self.on_round(record)
         self.state.wake_behind()

@@ -5,11 +5,13 @@ It sees no model. Norms and digests are what the workers report; none of them co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS
 from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
@@ -57,6 +59,35 @@ class PartSizes:
 def _weights(speed: FloatArray) -> FloatArray:
     weights: FloatArray = np.sqrt(np.clip(speed, 1.0, STEP_TIME_FACTOR))
     return weights
+
+
+class WrongParts:
+    """Pairs of members of which one refused what the other sent, or has another result. Which of
+    the two is wrong nobody knows: who is in most pairs is taken for the cause."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[int, int], int] = {}  # the round of the last time
+
+    def add(self, one: int, other: int, *, round_index: int) -> None:
+        """It happened in this round."""
+        self._pairs[min(one, other), max(one, other)] = round_index
+
+    def forget(self, *, round_index: int) -> None:
+        """What was long ago does not count any more."""
+        since = round_index - REMEMBERED_ROUNDS
+        self._pairs = {pair: last for pair, last in self._pairs.items() if last > since}
+
+    def suspects(self) -> list[tuple[int, ...]]:
+        """One worker that is in several pairs; of a pair that is left, both."""
+        pairs, suspects = set(self._pairs), list[tuple[int, ...]]()
+        while pairs:
+            counts = Counter(worker for pair in pairs for worker in pair)
+            worker, count = min(counts.items(), key=lambda each: (-each[1], each[0]))
+            if count == 1:
+                return [*suspects, *sorted(pairs)]
+            suspects.append((worker,))
+            pairs = {pair for pair in pairs if worker not in pair}
+        return suspects
 
 
 def disputed_links(

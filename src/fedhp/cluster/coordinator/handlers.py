@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,12 +20,20 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused
-from fedhp.cluster.protocol.message_checks import MAX_DIAL_TEXT, check_report, one_line
+from fedhp.cluster.protocol.message_checks import (
+    ANY_METRIC,
+    MAX_DIAL_TEXT,
+    SHARE,
+    check_report,
+    one_line,
+)
 from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
+from fedhp.seeds import Purpose, generator
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
 MOST_HELPERS = 8  # peers offered to a worker that is behind
+COMPARED_MODELS = 3  # of them, where mixing is robust: one of three can be wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,9 @@ class CoordinatorHandlers:
                     )
                     for holder in holders[:MOST_HELPERS]
                 )
-                order.catch_up.digests.extend(sorted(set(state.digests.values())))
+                order.catch_up.digests.extend(state.committed_digests())
+                if state.experiment.exchange.robust != "none":
+                    order.catch_up.compare = COMPARED_MODELS
                 return order
             state.waiting.waits_for_model(member.worker)
         if state.survey is not None and state.survey.wanted(member.worker):
@@ -189,6 +198,7 @@ class CoordinatorHandlers:
             attempt=expected.attempt,
             asked=expected.peers,
             most_bytes=self.state.largest_transfer,
+            metric=SHARE if self.state.counts_shares else ANY_METRIC,
         )
         self.state.member_reported(member, report)
 
@@ -324,23 +334,19 @@ class CoordinatorHandlers:
         return over or await _is_set_soon(self.state.removals_committed)
 
     def _holders(self, member: Member) -> list[Member]:
-        """Other members that hold the committed model, the fastest link first."""
+        """Other members that hold the committed model, in an order that nobody's numbers decide:
+        who says that its links are fast could choose what others continue from."""
         holders = [
             other
             for other in self.state.alive()
             if other.worker != member.worker and self.state.conductor.holds(other)
         ]
         # Others have caught up, or their report never came: then their model may be refused.
-        holders = [other for other in holders if other.worker in self.state.digests] or holders
-        if self.state.planner is None:
-            return holders
-        links = self.state.planner.links
-
-        def slowness(holder: Member) -> float:
-            bandwidth = links.bandwidth(member.worker, holder.worker)
-            return 0.0 if math.isnan(bandwidth) else -bandwidth
-
-        return sorted(holders, key=slowness)
+        wanted, digests = set(self.state.committed_digests()), self.state.digests
+        holders = [other for other in holders if digests.get(other.worker) in wanted] or holders
+        keys = self.state.round_index, member.worker
+        drawn = generator(self.state.experiment.seed, Purpose.HELPERS, *keys)
+        return [holders[index] for index in drawn.permutation(len(holders))]
 
 
 async def _is_set_soon(event: asyncio.Event) -> bool:

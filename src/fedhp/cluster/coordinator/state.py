@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -34,9 +35,14 @@ from fedhp.cluster.coordinator.deadlines import (
     withholding_members,
 )
 from fedhp.cluster.coordinator.dial_back import DialBacks
-from fedhp.cluster.coordinator.group_checks import Norms, PartSizes, disputed_links
+from fedhp.cluster.coordinator.group_checks import (
+    Norms,
+    PartSizes,
+    WrongParts,
+    disputed_links,
+)
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
-from fedhp.cluster.coordinator.outliers import usual_count
+from fedhp.cluster.coordinator.outliers import LEAST_VALUES, usual_count
 from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
@@ -49,7 +55,7 @@ from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.protocol.guard import BAD_REASONS, Guard, Refused
 from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
 from fedhp.cluster.protocol.setup import Setup, SetupPart
 from fedhp.cluster.protocol.succession import Line
@@ -82,6 +88,7 @@ ATTEMPTS_TO_WARN = 10  # of one round, until an operator is warned
 # Keys of warnings.
 ATTEMPTS, PUT_ASIDE, MANY_TURNS = "attempts", "put_aside", "many_turns"
 NOT_ALLOWED = "it is no longer on the allow-list"
+WRONG_PARTS, ACCURACY_FELL, WENT_BACK = "wrong_parts", "accuracy_fell", "went_back"  # warnings
 BY_OPERATOR = "the operator removed it"
 LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
 
@@ -145,7 +152,8 @@ class CoordinatorState:
         self.has_begun = False  # a round under this coordinator
         self.informed = set(informed)  # workers that said that they know that the run is over
         self._dismissed = set[int]()  # workers that got their last order
-        self.stop_condition = StopCondition(experiment, tested=True)
+        self.counts_shares = experiment.task.name == "classification"  # results of tests
+        self.stop_condition = StopCondition(experiment, tested=True, by_middle=True)
         self.stop_condition.resume(self.round_index, 0.0, bytes_sent, None)
         if ended:
             self.stop_condition.end(self.round_index, ended)
@@ -166,6 +174,8 @@ class CoordinatorState:
         self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
         self._blame = Blame()
+        self._wrong_parts, self._suspects = WrongParts(), set[tuple[str, ...]]()
+        self._best_accuracy = 0.0  # the best mean of the workers so far
         # Workers that lost a group average: in which round, and when.
         self._left_aside: dict[int, tuple[int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
@@ -313,7 +323,7 @@ class CoordinatorState:
         to = self._return.attempt
         self.history.note("went_back", {**attempt.to_facts(), "to": to.to_list(), "why": why})
         self.warnings.set(
-            "went_back",
+            WENT_BACK,
             value=self.checkpoints.returns,
             text=f"in round {attempt.round_index} {why}: everyone went back to the models of round "
             f"{to.round_index}. Either a member poisons the averages, or the learning rate is too "
@@ -337,7 +347,30 @@ class CoordinatorState:
             self.conductor.dispute(above, below)
             facts = {**running.attempt.to_facts(), "above": above, "below": below}
             self.history.note("disputed", facts)
+            self._note_wrong_part(above, below)
         return bool(disputed)
+
+    def _note_wrong_part(self, one: int, other: int) -> None:
+        """Two neighbors in a tree contradict each other."""
+        self._wrong_parts.add(one, other, round_index=self.round_index + 1)
+        self._warn_of_wrong_parts()
+
+    def _warn_of_wrong_parts(self) -> None:
+        members, before = self.conductor.members, self._suspects
+        self._suspects = {
+            tuple(members[worker].name for worker in suspects)
+            for suspects in self._wrong_parts.suspects()
+        }
+        for names in before - self._suspects:
+            self.warnings.end(WRONG_PARTS, members=names)
+        for names in sorted(self._suspects):
+            whose = f"{names[0]} sends" if len(names) == 1 else f"{names[0]} or {names[1]} sends"
+            self.warnings.set(
+                WRONG_PARTS,
+                members=names,
+                value=self.round_index + 1,
+                text=f"{whose} wrong parts of group averages, which others refused or contradict",
+            )
 
     def _leave_aside(self) -> None:
         """The round is tried again without the members that are taken for the cause."""
@@ -391,6 +424,15 @@ class CoordinatorState:
     def goes_without_group(self) -> bool:
         """Whether the next attempt averages nothing, since too many averages failed in a row."""
         return self.conductor.tries >= WHOLE_TRIES + HALF_TRIES
+
+    def committed_digests(self) -> list[bytes]:
+        """Of the models of the committed round, as reported: the one that most have, where there
+        is a common model; else all."""
+        digest, count = max(
+            Counter(self.digests.values()).items(), key=lambda each: each[1], default=(b"", 0)
+        )
+        common = 2 * count > len(self.digests) and len(self.digests) >= LEAST_VALUES
+        return [digest] if common else sorted(set(self.digests.values()))
 
     def late_report(self, member: Member, report: wire.RoundReport) -> None:
         """A report that does not count any more: the member may still hold a model of the round,
@@ -686,6 +728,9 @@ class CoordinatorState:
         self._fail(member, attempt, failure)
         facts = {**attempt.to_facts(), "worker": member.worker, "lost": sorted(lost)}
         self.history.note("failed", {**facts, "why": report.failed})
+        for worker, why in lost.items():
+            if why.removeprefix("refused: ") in BAD_REASONS:
+                self._note_wrong_part(member.worker, worker)
         if isinstance(self.planner, RoundPlanner):
             timed = {member.worker: report.links}
             self.planner.learn_failed(timed, round_index=attempt.round_index)
@@ -1076,11 +1121,27 @@ class CoordinatorState:
         self.digests = self._reported_digests()
         if self.conductor.settings.groups:
             self.norms = self._norms_after()
+            self._wrong_parts.forget(round_index=attempt.round_index)
+            self._warn_of_wrong_parts()
         self.versions, self._own = self._versions_after(attempt), {}
         self._return = None
         self.conductor.commit()
         self.warnings.end(ATTEMPTS)
         self.history.note("commit", {**attempt.to_facts(), "reported": reported})
+
+    def accuracy_tested(self, accuracy: float | None) -> None:
+        """The mean of the workers after a round; a fall by half is worth a look."""
+        if accuracy is None:
+            return
+        self._best_accuracy = best = max(self._best_accuracy, accuracy)
+        if accuracy >= best / 2 or best == 0:
+            self.warnings.end(ACCURACY_FELL)
+            return
+        text = (
+            f"the mean accuracy of the workers is {accuracy:.3g} after round {self.round_index}, "
+            f"and was {best:.3g}: a member may send wrong models, or the learning rate is too high"
+        )
+        self.warnings.set(ACCURACY_FELL, value=accuracy, text=text)
 
     def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
         """Whether models are tested after this round."""

@@ -24,7 +24,7 @@ from fedhp.cluster.protocol.setup import MAX_FACTS, MAX_PARTS, MAX_SCALED, SKETC
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
 MAX_STEP_SECONDS = 3600.0  # of one local step
 MAX_MEASURE = 3.5e38  # of losses and norms: what a 32-bit float can hold
-MAX_METRIC = 1e9  # of a test's result, whatever the task counts
+SHARE, ANY_METRIC = (0.0, 1.0), (-1e9, 1e9)  # of a test's result: least and most
 MAX_SAMPLES = 1_000_000_000
 MAX_LOCAL_STEPS = 1_000_000  # of one round
 MAX_BEAT_SECONDS = 60.0
@@ -127,12 +127,14 @@ def check_report(
     attempt: Attempt,
     asked: Collection[int] | None = None,
     most_bytes: int = limits.MODEL_BYTES,
+    metric: tuple[float, float] = ANY_METRIC,
 ) -> None:
     """What worker `worker` measured in this attempt.
 
     A report of an earlier attempt is refused before its fields are checked: it is late, not bad.
     asked: the peers and probes of its order; it may report on no others.
     most_bytes: that can have gone over one link.
+    metric: the least and the most that a test can give.
     """
     _check_envelope(report)
     _check_attempt(report.envelope, attempt)
@@ -164,7 +166,7 @@ def check_report(
     for name in ("smoothness", "gradient_variance"):
         check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
     for name in ("accuracy", "whole_accuracy"):
-        check_number(getattr(report, name), name, least=-MAX_METRIC, most=MAX_METRIC, nan=True)
+        check_number(getattr(report, name), name, least=metric[0], most=metric[1], nan=True)
     check_count(report.images, "images", most=MAX_SAMPLES)
     check_digest(report.digest, "the model's digest")
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
@@ -271,6 +273,7 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         check_length(len(order.catch_up.digests), "digests", most=workers)
         for digest in order.catch_up.digests:
             check_digest(digest, "the digest of a committed model")
+        check_count(order.catch_up.compare, "the models to compare", most=workers)
     elif what == "survey":
         if not order.survey.peers:
             raise Refused("missing", "the order names no link to survey")

@@ -202,12 +202,14 @@ class Finished(_message.Message):
     def __init__(self, why: _Optional[str] = ..., removed: bool = ...) -> None: ...
 
 class CatchUp(_message.Message):
-    __slots__ = ("peers", "digests")
+    __slots__ = ("peers", "digests", "compare")
     PEERS_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    COMPARE_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedCompositeFieldContainer[PeerAddress]
     digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    compare: int
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., digests: _Optional[_Iterable[bytes]] = ..., compare: _Optional[int] = ...) -> None: ...
 
 class Survey(_message.Message):
     __slots__ = ("peers", "deadline")

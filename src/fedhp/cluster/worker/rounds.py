@@ -438,7 +438,8 @@ class OrderExecutor:
         )
 
     async def catch_up(self, order: wire.Order) -> bool:
-        """Take the committed model from the first peer that has it; whether one did.
+        """Take the committed model from the first peer that has it, or the middle one of the first
+        few that have; whether one did.
 
         It must be one that a worker reported in the committed round: a peer cannot give another.
         """
@@ -446,7 +447,10 @@ class OrderExecutor:
         committed = Attempt.from_wire(order.committed)
         wanted = frozenset(order.catch_up.digests)  # an older coordinator names none
         session.enter("catching up")
+        taken: dict[str, Row] = {}  # by name of the peer
         for peer in order.catch_up.peers:
+            if len(taken) >= max(1, order.catch_up.compare):
+                break
             try:
                 row = await self._peers.pull_committed(
                     peer,
@@ -464,13 +468,16 @@ class OrderExecutor:
                 )
                 session.note_refusal(peer.name, forged, what="committed model")
                 continue
-            model = learner.with_received(row)
-            await learner.run(learner.store.write, committed, model, keeping=committed)
-            learner.load(committed, model)
-            facts = {**committed.to_facts(), "peer": peer.name, **learner.position(model)}
-            session.note("caught_up", facts)
-            return True
-        return False
+            taken[peer.name] = row
+        if not taken:
+            return False
+        name = _middle_of(taken)
+        model = learner.with_received(taken[name])
+        await learner.run(learner.store.write, committed, model, keeping=committed)
+        learner.load(committed, model)
+        facts = {**committed.to_facts(), "peer": name, **learner.position(model)}
+        session.note("caught_up", facts)
+        return True
 
     # --- a turn of an asynchronous algorithm -----------------------------------------------
 
@@ -714,6 +721,15 @@ async def _in_background(job: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.T
         yield task
     finally:
         task.cancel()
+
+
+def _middle_of(models: Mapping[str, Row]) -> str:
+    """The one that is nearest to the others, all distances together; of two the first."""
+    if len(models) < 3:
+        return next(iter(models))
+    stacked = np.stack([row.astype(np.float64) for row in models.values()])
+    far = [float(np.linalg.norm(stacked - row, axis=1).sum()) for row in stacked]
+    return list(models)[int(np.argmin(far))]
 
 
 def _update(group: wire.GroupWork, result: NodeResult) -> GroupUpdate:
