@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,18 +16,22 @@ import grpc
 import grpc.aio
 import pytest
 
+from fedhp.cluster.coordinator.leadership import FEDERATION, leader_finder
+from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.operator import Target
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security import signatures
-from fedhp.cluster.security.certificates import issue
+from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import PURPOSE, check_proof, prove
 from fedhp.cluster.security.tls import cause_of, open_coordinator_channel
+from fedhp.cluster.worker.coordinator_client import Finder
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.errors import FedhpError, IdentityError, RunError
+from net.etcd_support import running_etcd
 from net.fake_coordinator import RUN, FakeCoordinator
 from net.federation import experiment, run
 from net.identities import LONG_AGO, knock, make_certificates, serving, sign
@@ -98,7 +101,9 @@ async def switchboard(choose: Callable[[int], str]) -> AsyncIterator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def victim(certificates: Path, folder: Path, address: str) -> int:
+async def victim(
+    certificates: Path, folder: Path, address: str, *, finder: Finder | None = None
+) -> int:
     """A worker that is sent to this address, as by what somebody wrote into etcd."""
 
     async def find() -> str:
@@ -110,7 +115,7 @@ async def victim(certificates: Path, folder: Path, address: str) -> int:
         certificates=certificates,
         state=folder / "w0",
         listen="127.0.0.1:0",
-        finder=find,
+        finder=finder or find,
         give_up=SOON,
     )
     return await asyncio.wait_for(run_worker(settings), PATIENCE)
@@ -130,17 +135,42 @@ def test_a_worker_is_not_followed(attack: str, certificates: Path, tmp_path: Pat
                     lambda count: boss.address if attack == "turns" and count % 2 else thief.address
                 ) as address,
             ):
-                task = asyncio.create_task(victim(certificates, tmp_path, address))
-                if attack == "turns":  # a connection that reaches the coordinator is a good one
-                    boss.finish(0, INITIAL)
-                    assert await task == 0
-                else:
-                    with pytest.raises(FedhpError, match="is worker, not a coordinator"):
-                        await task
+                boss.finish(0, INITIAL)
+                ended = asyncio.gather(
+                    victim(certificates, tmp_path, address), return_exceptions=True
+                )
+                (end,) = await ended
+                # A connection that reaches the coordinator itself is a good one.
+                assert isinstance(end, FedhpError) or (attack == "turns" and end == 0)
+                if attack != "turns":
+                    assert "by its certificate it is worker, not a coordinator" in str(end)
                 assert thief.calls == 0
                 assert not thief.stored
 
     run(test())
+
+
+def test_a_worker_that_writes_its_address_into_etcd_is_not_followed(
+    certificates: Path, tmp_path: Path
+) -> None:
+    async def test(url: str) -> None:
+        async with Thief(certificates) as thief:
+            ledger = EtcdLedger(url, FEDERATION, lease_seconds=60.0, insecure=True)
+            await ledger.lead(name=thief.name, address=thief.address)
+            try:
+                finder = leader_finder(url, insecure=True)
+                assert await finder() == thief.address
+                with pytest.raises(FedhpError, match="is worker, not a coordinator"):
+                    await victim(certificates, tmp_path, "", finder=finder)
+                target = Target("", certificates, etcd=url, insecure_etcd=True, run=RUN)
+                with pytest.raises(RunError, match="is worker, not a coordinator"):
+                    await asyncio.to_thread(operator.command, target, stop=True)
+            finally:
+                await ledger.close()
+            assert thief.calls == 0
+
+    with running_etcd(tmp_path, 1) as etcd:
+        run(test(etcd.url))
 
 
 def test_passing_packets_on_to_the_coordinator_is_no_attack(
@@ -242,16 +272,19 @@ def test_only_a_coordinator_of_this_authority_proves_anything(
 
 def test_a_proof_needs_a_certificate_that_is_valid_now(tmp_path: Path) -> None:
     """The time of a signature is the signer's word: a key that was stolen long ago must not do."""
-    folder = make_certificates(tmp_path, 1)
-    issue(folder, "old", roles=["coordinator"], days=30, now=LONG_AGO + timedelta(days=1))
-    identity = load_identity(folder, "old", now=LONG_AGO + timedelta(days=2))
-    reply = proven(folder)
+    init_authority(tmp_path, now=LONG_AGO)
+    issue(tmp_path, "boss", roles=["coordinator"])
+    issue(tmp_path, "old", roles=["coordinator"], days=30, now=LONG_AGO)
+    reply = proven(tmp_path)
     content = reply.proof.partition(signatures.MAGIC)[2].partition(b"\n")[2]
-    then = (LONG_AGO + timedelta(days=2)).timestamp()
-    assert then < time.time()
-    reply.proof = signatures.sign(identity, content, purpose=PURPOSE, now=then)
+    for name, moment in (("boss", None), ("old", LONG_AGO + timedelta(days=2))):
+        identity = load_identity(tmp_path, name, now=moment)
+        signed_at = None if moment is None else moment.timestamp()
+        reply.proof = signatures.sign(identity, content, purpose=PURPOSE, now=signed_at)
+        if name == "boss":
+            assert check(tmp_path, reply)
     with pytest.raises(IdentityError, match="expired"):
-        check(folder, reply)
+        check(tmp_path, reply)
 
 
 class Replaying(FakeCoordinator):
