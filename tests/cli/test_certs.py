@@ -27,7 +27,7 @@ def test_the_output_names_the_next_step(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = command("certs", "init", "--folder", "my keys", "--days", 100)
-    assert "fedhp certs issue NAME --host HOST --folder 'my keys'" in result.out
+    assert "fedhp certs issue NAME --folder 'my keys'" in result.out
     result = command(
         "certs", "issue", "w", "--host", "10.0.0.5", "--days", 50, "--folder", "my keys"
     )

@@ -133,13 +133,19 @@ def test_a_status_without_a_coordinator_says_why(
     assert "nobody.crt is missing" in outcome.err
 
 
-def test_only_a_standby_has_an_allow_list(command: Command, tmp_path: Path, certs: Path) -> None:
-    outcome = command(
-        *("worker", "--name", "w0", "--coordinator", "127.0.0.1:1"),
-        *("--certs", certs, "--allow", tmp_path / "names.txt"),
-    )
+def test_a_standby_has_its_own_allow_list_and_certificate(
+    command: Command, tmp_path: Path, certs: Path
+) -> None:
+    worker = ("worker", "--name", "w0", "--coordinator", "127.0.0.1:1", "--certs", certs)
+    for option, value in (("--allow", tmp_path / "names.txt"), ("--standby-name", "c1")):
+        outcome = command(*worker, option, value)
+        assert outcome.code == 2
+        assert f"{option} together with --standby" in outcome.err
+    standby = ("--ha", "etcds://127.0.0.1:1", "--standby", "127.0.0.1:7701")
+    assert "w0-standby.crt is missing" in command(*worker, *standby).err
+    outcome = command(*worker, *standby, "--standby-name", "w0")
     assert outcome.code == 2
-    assert "--allow together with --standby" in outcome.err
+    assert "w0 is worker by its certificate, not coordinator" in outcome.err
 
 
 def test_a_stranger_reads_the_true_cause(command: Command, gathering: Cluster, certs: Path) -> None:

@@ -64,15 +64,17 @@ def test_commands_with_etcd_through_a_failover(command: Command, tmp_path: Path)
         asked = command("cluster", "status", "--coordinator", standby, *certs, "--json")
         assert asked.json()["coordinator"] == first.json()["coordinator"]
         assert "is a standby" in asked.err
-        assert "w2 leaves" in command("cluster", "drain", "w2", *by_etcd).out
+        meant = ("--run", first.json()["run"][:8])
+        assert "w2 leaves" in command("cluster", "drain", "w2", *by_etcd, *meant).out
 
         cluster.kill(leader, signal.SIGKILL)  # its lease is not over yet
         second = command("cluster", "status", *by_etcd, "--json")
         assert second.json()["coordinator"] == standby
         assert second.json()["epoch"] > first.json()["epoch"]
         assert "waiting for a coordinator to take over" in second.err
-        assert "w1 is removed" in command("cluster", "remove", "w1", *by_etcd).out
-        assert "the run ends" in command("cluster", "stop", "--coordinator", standby, *certs).out
+        assert "w1 is removed" in command("cluster", "remove", "w1", *by_etcd, *meant).out
+        stop = ("cluster", "stop", "--coordinator", standby, *certs, *meant)
+        assert "the run ends" in command(*stop).out
         until(cluster, lambda: cluster.exit_codes()[other] == 0, "the run is over")
         over = command("cluster", "status", *by_etcd)
         assert over.code == 2

@@ -54,7 +54,6 @@ def test_a_machine_without_faults(command: Command, certs: Path) -> None:
         "certificate ca.crt": "ok",
         "certificate c1.crt": "ok",
         "clock": "ok",
-        "host": "ok",
     }
     assert (
         "1437 samples of 64" in checks["data"]["message"]
@@ -103,12 +102,6 @@ def test_every_certificate_without_a_name(command: Command, certs: Path) -> None
     checks = checks_of(command, "--certs", certs, ready=False)
     assert checks["certificate w1.crt"]["verdict"] == "wrong"
     assert checks["certificate c1.crt"]["verdict"] == "ok"
-
-
-def test_a_host_that_the_certificate_is_not_for(command: Command, certs: Path) -> None:
-    arguments = ("--certs", certs, "--name", "c1", "--listen", "127.0.0.2:0")
-    check = checks_of(command, *arguments, ready=False)["host"]
-    assert "not for 127.0.0.2" in check["message"]
 
 
 def test_a_file_from_the_future(command: Command, certs: Path) -> None:

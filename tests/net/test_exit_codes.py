@@ -28,6 +28,8 @@ from fedhp.cluster.protocol.wire_pb2 import Finished, JoinReply, JoinRequest, Or
 from fedhp.cluster.security.certificates import issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import cause_of
+from fedhp.cluster.worker import coordinator_client
+from fedhp.cluster.worker.session import WorkerSession
 from fedhp.cluster.worker.worker import Worker
 from fedhp.errors import NO_RESTART, ExitCode, FedhpError, StorageFull, restart_helps
 from fedhp.record.lock import FolderLock
@@ -90,6 +92,35 @@ def test_a_worker_without_a_coordinator_tries_again(certificates: Path, tmp_path
             assert (await end_of(federation, give_up=0.3)).exit_code == TRY_AGAIN
 
     run(test())
+
+
+def test_a_worker_that_has_joined_waits_unless_it_is_to_give_up(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    monkeypatch.setattr(coordinator_client, "ALONE_SECONDS", 0.3)
+    phases: list[str] = []
+    enter = WorkerSession.enter
+
+    def note(session: WorkerSession, phase: str) -> None:
+        phases.append(phase)
+        enter(session, phase)
+
+    monkeypatch.setattr(WorkerSession, "enter", note)
+
+    async def test() -> None:
+        async with start_federation(experiment(), certificates, tmp_path) as federation:
+            waiting = federation.start(0, give_up=2.0)
+            await federation.coordinator.until(lambda: "w0" in federation.coordinator.stored)
+            await federation.coordinator._server.stop(grace=None)
+            with pytest.raises(FedhpError, match="no coordinator answered within") as caught:
+                await asyncio.wait_for(waiting, PATIENCE)
+            assert caught.value.exit_code == TRY_AGAIN
+            federation.running.clear()
+
+    run(test())
+    assert phases[-1] == coordinator_client.ALONE
+    (line,) = (line for line in log_lines if line.startswith("no coordinator for"))
+    assert "start it again with the same command" in line
 
 
 def test_a_worker_whose_coordinator_began_another_run_tries_again(

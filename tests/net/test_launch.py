@@ -242,9 +242,9 @@ def test_certificates_are_kept_as_long_as_they_are_valid(tmp_path: Path) -> None
     ensure_certificates(tmp_path, names)
     assert (tmp_path / "w0.crt").read_bytes() == kept
     issue(tmp_path, "w0", days=10, replace=True, now=past)
-    ensure_certificates(tmp_path, {"w0": ("worker",), "c": ("coordinator", "worker")})
+    ensure_certificates(tmp_path, {"w0": ("worker",), "c": ("coordinator", "operator")})
     assert load_identity(tmp_path, "w0").ends > datetime.now(UTC)
-    assert load_identity(tmp_path, "c").roles == {"coordinator", "worker"}
+    assert load_identity(tmp_path, "c").roles == {"coordinator", "operator"}
 
 
 def test_final_digests_are_those_of_the_last_commit(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from faults.in_process import experiment, run, until
 from faults.scripted import ScriptedWorker
+from fedhp.cli import call as main
 from fedhp.cluster.coordinator import leadership
 from fedhp.cluster.coordinator.leadership import (
     ANNOUNCEMENT,
     STANDBY_ANNOUNCEMENT,
+    Announcement,
     CoordinatorProcessSettings,
     coordinate,
     read_announcement,
@@ -30,8 +33,14 @@ from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
+from fedhp.dash import actions as dash_actions
+from fedhp.dash.schema import Command, ListedRun
 from fedhp.errors import Interrupted, RunError
 from net.clusters import ENDLESS
+from net.fake_coordinator import RUN, FakeCoordinator
+from net.federation import experiment as scripted_experiment
+from net.leaders import RUN as OLD_RUN
+from net.leaders import Leader as RecordedLeader
 
 
 @pytest.fixture(autouse=True)
@@ -213,3 +222,73 @@ def test_what_a_standby_says_is_read_with_care() -> None:
         odd = read_refusal(f"standby: c1 waits for the lead; the leader is c0 at {address}")
         assert odd is not None
         assert odd.leader is None
+
+
+class Commanded(FakeCoordinator):
+    """A coordinator of another run than that of the folder, at the same address."""
+
+    def __init__(self, certificates: Path) -> None:
+        super().__init__(scripted_experiment(), certificates)
+        self.commands: list[str] = []
+
+    async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
+        return wire.StatusReply(run=RUN, epoch=1, state="running")
+
+    async def Command(self, request: wire.CommandRequest, context: Any) -> wire.Receipt:
+        assert request.envelope.run == RUN
+        self.commands.append(str(request.WhichOneof("what")))
+        return wire.Receipt(accepted=True, why="done")
+
+
+def test_a_command_for_a_run_that_is_over_does_not_reach_the_next_one(
+    certificates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = RecordedLeader(tmp_path / "old", "boss").lead(1).rounds(1, 6).finish().folder
+    assert OLD_RUN != RUN
+
+    async def scenario() -> None:
+        async def fedhp(*arguments: object) -> tuple[int, str]:
+            words = ["cluster", *map(str, arguments), "--certs", str(certificates)]
+            code = await asyncio.to_thread(main, words)
+            return code, capsys.readouterr().err
+
+        async with Commanded(certificates) as coordinator:
+            announced = Announcement("boss", coordinator.address, 1, 1)
+            (old / ANNOUNCEMENT).write_text(json.dumps(asdict(announced)))
+            for words in (("stop",), ("drain", "w0"), ("remove", "w0"), ("allow", "w0")):
+                code, errors = await fedhp(*words, "--out", old)
+                assert code == 2
+                assert f"leads run {RUN}, not run {OLD_RUN}" in errors
+            code, errors = await fedhp("status", "--out", old)
+            assert f"leads run {RUN}, not run {OLD_RUN}" in errors
+
+            page = dash_actions.Operator(certificates)
+            entry = ListedRun.model_construct(run=".", network=True, live=True)
+            with pytest.raises(RunError, match=f"leads run {RUN}, not run {OLD_RUN}"):
+                await asyncio.to_thread(page.act, "stop", entry, old, Command(run="."))
+            assert coordinator.commands == []
+
+            address = ("--coordinator", coordinator.address)
+            code, errors = await fedhp("stop", *address)  # nobody can be asked here
+            assert code == 2
+            assert f"if that run is meant: --run {RUN}" in errors
+            code, errors = await fedhp("stop", *address, "--run", "nonsense")
+            assert "does not name a run" in errors
+            code, errors = await fedhp("stop", *address, "--run", OLD_RUN[:8])
+            assert f"leads run {RUN}, not run {OLD_RUN[:8]}" in errors
+            assert coordinator.commands == []
+            assert await fedhp("stop", *address, "--run", RUN[:8]) == (0, "")
+            assert await fedhp("drain", "w0", "--out", old, "--run", RUN) == (0, "")
+            assert coordinator.commands == ["stop", "drain"]
+
+    run(scenario())
+
+
+def test_a_folder_with_several_runs_is_no_target(certificates: Path, tmp_path: Path) -> None:
+    for name, of_run in (("one", "a" * 32), ("two", "b" * 32)):
+        RecordedLeader(tmp_path / name, "boss").lead(1, run=of_run).finish()
+        announced = Announcement("boss", "127.0.0.1:1", 1, 1)
+        (tmp_path / name / ANNOUNCEMENT).write_text(json.dumps(asdict(announced)))
+    with pytest.raises(RunError, match="holds several runs"):
+        operator.target_of(tmp_path, certificates=certificates)
+    assert operator.target_of(tmp_path / "two", certificates=certificates).run == "b" * 32

@@ -40,7 +40,7 @@ def check_tls(files: DashCertificate) -> None:
             key="--cert, --key",
             source=COMMAND_LINE,
             allowed="a PEM certificate and its PEM key, without a password",
-            fix="issue one: fedhp certs issue NAME --host HOST --role coordinator",
+            fix="issue one: fedhp certs issue NAME --host HOST --role operator",
         ) from None
 
 

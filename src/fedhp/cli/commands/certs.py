@@ -45,7 +45,7 @@ def init(
     say(f"  {authority.file}   its certificate: every machine needs a copy")
     say(f"  {authority.file.with_suffix('.key')}   its key: keep it secret, do not copy it")
     option = "" if folder == Path("certs") else f" --folder {shlex.quote(str(folder))}"
-    suggest("next, for every machine:", [f"fedhp certs issue NAME --host HOST{option}"])
+    suggest("next, for every machine:", [f"fedhp certs issue NAME{option}"])
 
 
 @app.command()
@@ -82,8 +82,6 @@ def issue(
     say(f"{issued.name}: {', '.join(issued.roles)}; valid until {issued.ends:%Y-%m-%d}")
     if issued.hosts:
         say(f"  serves at {', '.join(issued.hosts)}")
-    else:
-        say("  no --host: others can connect to it only by its name")
     files = [issued.file.with_name("ca.crt"), issued.file, issued.file.with_suffix(".key")]
     say("next, copy these three files, and no others, to one folder on that machine:")
     for file in files:

@@ -86,7 +86,8 @@ def check_settings(settings: CoordinatorProcessSettings) -> Identity:
         raise IdentityError(
             f"{settings.name} is {' and '.join(sorted(identity.roles))} by its certificate, "
             "not coordinator",
-            fix=f"fedhp certs issue {settings.name} --role coordinator --host HOST --replace",
+            fix=f"fedhp certs issue {settings.name} --role coordinator --replace; a worker needs "
+            "another certificate",
         )
     AllowList(settings.allow)
     listen = parse_listen(settings.listen, key="--listen")

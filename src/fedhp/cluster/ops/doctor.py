@@ -63,7 +63,7 @@ def run_checks(options: DoctorOptions) -> Iterator[Check]:
     if any(installed()[name] == "missing" for name in REQUIRED_LIBRARIES):
         return  # the other checks need them
     if options.certificates is not None:
-        yield from _certificates(options.certificates, options.name, listen=options.listen)
+        yield from _certificates(options.certificates, options.name)
     if options.coordinator is not None:
         yield from _coordinator(options, options.coordinator)
     if options.etcd is not None:
@@ -173,7 +173,7 @@ def _data(what: str) -> Check:
 # --- identities ------------------------------------------------------------------------------
 
 
-def _certificates(folder: Path, name: str | None, *, listen: str | None) -> Iterator[Check]:
+def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
     from fedhp.cluster.security.identity import inspect, load_identity
 
     now = datetime.now(UTC)
@@ -190,8 +190,6 @@ def _certificates(folder: Path, name: str | None, *, listen: str | None) -> Iter
     own = certificates.get(name or "")
     if own is not None:
         yield _clock_by_file(own, now)
-        if listen is not None and "coordinator" in own.roles:
-            yield _caught("host", partial(_serves, own, listen))
 
 
 def _certificate(facts: CertificateInfo, now: datetime) -> Check:
@@ -223,21 +221,6 @@ def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
         f"{now:%Y-%m-%d %H:%M} UTC is within the certificate's dates; with --coordinator the "
         "clocks are compared",
     )
-
-
-def _serves(facts: CertificateInfo, listen: str) -> Check:
-    from fedhp.cluster.protocol.addresses import parse_listen
-
-    host = parse_listen(listen, key="--listen")
-    hosts = ", ".join(facts.hosts)
-    issue_again = f"fedhp certs issue {facts.name} --role coordinator --host HOST --replace"
-    if not hosts:
-        message = f"{facts.name}'s certificate names no host that workers could connect to"
-        return Check("host", "warning", message, issue_again)
-    if not host.everywhere and not facts.may_serve(host.host):
-        message = f"the certificate is for {hosts}, not for {host.host}"
-        return Check("host", "wrong", message, issue_again)
-    return Check("host", "ok", f"workers can connect to {hosts}")
 
 
 # --- others ----------------------------------------------------------------------------------

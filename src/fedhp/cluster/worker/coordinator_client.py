@@ -43,6 +43,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # s between two tries
 SILENT_SECONDS = 3.0  # without any answer, even to a beat, until a call is tried elsewhere
 DIAGNOSIS_SECONDS = 30.0  # between two diagnoses of why a worker lost its coordinator
 JOIN_PATIENCE = 60.0  # s without a coordinator before the first join, unless --give-up says more
+ALONE_SECONDS = 10.0  # without an answer until the log and the phase say that this worker waits
 REMINDER_SECONDS = 60.0  # between two lines of the log about a coordinator that does not come back
 ALONE = "waiting for a coordinator"  # the phase of a worker that lost its coordinator
 # Errors that may pass: the coordinator is not there, not leading, or busy.
@@ -322,8 +323,9 @@ class CoordinatorClient:
                 allowed="the host and port of a coordinator that is running",
                 fix="start it, or correct the cause above, then start this worker again",
             )
-        if self.joined and time.monotonic() - self._reminded > REMINDER_SECONDS:
-            self._reminded = time.monotonic()
+        now = time.monotonic()
+        if self.joined and waited > ALONE_SECONDS and now - self._reminded > REMINDER_SECONDS:
+            self._reminded = now
             self._session.enter(ALONE)
             until = "without a limit (--give-up SECONDS sets one)"
             if self._give_up is not None:
