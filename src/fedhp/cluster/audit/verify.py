@@ -15,7 +15,7 @@ import tomli_w
 
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.replay import RunReplayer
-from fedhp.cluster.audit.timeline import RunTimeline, read_timeline
+from fedhp.cluster.audit.timeline import RunTimeline, missing_beginning, read_timeline
 from fedhp.config import parse, to_tables
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
@@ -54,6 +54,7 @@ class Verification:
     rounds: tuple[RoundVerdict, ...]
     times: RoundTimes
     algorithm: str
+    missing: str = ""  # which rounds the histories no longer have
 
     @property
     def equal(self) -> bool:
@@ -74,7 +75,8 @@ def verify(folder: Path) -> Verification:
     rounds = list(read_committed_rounds(timeline))
     replayer = RunReplayer(experiment, timeline)
     verdicts: list[RoundVerdict] = []
-    obstacle = ""  # once a round cannot be repeated, no later one can
+    # Once a round cannot be repeated, no later one can.
+    missing = obstacle = missing_beginning(timeline.dropped)
     try:
         for done in rounds:
             index = done.attempt.round_index
@@ -96,7 +98,7 @@ def verify(folder: Path) -> Verification:
             verdicts.append(RoundVerdict(index, len(done.digests), different))
     finally:
         replayer.close()
-    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm)
+    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm, missing)
 
 
 def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
