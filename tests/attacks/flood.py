@@ -21,6 +21,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+from attacks.flood_memory import SERVICE, own_channel
 from faults.scripted import ScriptedWorker
 from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
@@ -29,9 +30,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
-from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import new_nonce
-from fedhp.cluster.security.tls import open_channel
 from fedhp.config import Experiment, parse
 from net.identities import make_certificates
 from waiting import emulate_work, wait_until_async
@@ -41,6 +40,13 @@ CALLS = 2_000  # in parallel
 CONNECTIONS = 8  # of the attacker
 ENDLESS = 1_000_000  # rounds
 KINDS = ("Next", "Beat", "Status", "Join")
+# Messages that cannot be parsed and methods that do not exist: fewer calls, each on its own stream.
+BAD_CALLS, BAD_CONNECTIONS = 480, 15
+BAD_KINDS = {
+    "64 bytes of 0xff": ("Beat", b"\xff" * 64),
+    "an unknown method": ("Nothing", b""),
+    "1 MB of garbage": ("Beat", b"\xff" * 1_000_000),
+}
 
 
 @dataclass
@@ -79,9 +85,10 @@ def experiment() -> Experiment:
 
 
 def measure(
-    folder: Path, *, kind: str, periods: int = 4, seconds: float = 4.0, calls: int = CALLS
+    folder: Path, *, kind: str, periods: int = 4, seconds: float = 4.0, calls: int = 0
 ) -> Outcome:
-    """Rounds with and without so many parallel calls of one member."""
+    """Rounds with and without so many parallel calls of one member; 0: as many as its kind has."""
+    calls = calls or (BAD_CALLS if kind in BAD_KINDS else CALLS)
     certificates = make_certificates(folder / "certs", HONEST + 1)
     run = folder / "run"
     settings = CoordinatorProcessSettings(experiment(), certificates, run, name="boss")
@@ -174,11 +181,10 @@ async def _flood(
     from fedhp import __version__
 
     name = f"w{HONEST}"
-    identity, envelopes = load_identity(certificates, name), Envelopes(name)
-    stubs: list[Any] = [
-        CoordinatorStub(open_channel(identity, address, name=None)) for _ in range(CONNECTIONS)
-    ]
-    stub = stubs[0]
+    envelopes = Envelopes(name)
+    connections = BAD_CONNECTIONS if calls <= BAD_CALLS else CONNECTIONS
+    channels = [own_channel(certificates, name, address, server="boss") for _ in range(connections)]
+    stub: Any = CoordinatorStub(channels[0])
     join = wire.JoinRequest(
         envelope=envelopes.make(),
         address="127.0.0.1:1",
@@ -190,7 +196,14 @@ async def _flood(
     answers.put("joined")
     counts: Counter[str] = Counter()
 
-    def request() -> Any:
+    method, bad_message = BAD_KINDS.get(kind, (kind, None))
+
+    def request() -> bytes:
+        if bad_message is not None:
+            return bad_message
+        return good_request().SerializeToString()
+
+    def good_request() -> Any:
         if kind == "Join":
             return wire.JoinRequest(
                 envelope=envelopes.make(),
@@ -205,10 +218,11 @@ async def _flood(
             "Status": wire.StatusRequest(envelope=envelope),
         }[kind]
 
-    async def call_again_and_again(stub: Any) -> None:
+    async def call_again_and_again(channel: Any) -> None:
+        call = channel.unary_unary(f"{SERVICE}Coordinator/{method}")
         while flooding.is_set():
             try:
-                await getattr(stub, kind)(request(), timeout=limits.POLL_SECONDS)
+                await call(request(), timeout=limits.POLL_SECONDS)
                 counts["answered"] += 1
             except grpc.aio.AioRpcError as error:
                 counts[str(error.code().name).lower()] += 1
@@ -217,7 +231,7 @@ async def _flood(
         await asyncio.to_thread(flooding.wait)
         counts.clear()
         tasks = [
-            asyncio.create_task(call_again_and_again(stubs[index % CONNECTIONS]))
+            asyncio.create_task(call_again_and_again(channels[index % connections]))
             for index in range(calls)
         ]
         while flooding.is_set():
@@ -230,12 +244,12 @@ async def _flood(
 
 def main(kinds: list[str]) -> None:
     """Print the ratio for each kind of call."""
-    for kind in kinds or KINDS:
+    for kind in kinds or [*KINDS, *BAD_KINDS]:
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
             started = time.monotonic()
             outcome = measure(Path(folder), kind=kind)
             print(
-                f"{CALLS} parallel {kind} calls of one member: {100 * outcome.ratio:.0f} % of the "
+                f"parallel calls of one member, {kind}: {100 * outcome.ratio:.0f} % of the "
                 f"rounds ({outcome.flooded} to {outcome.quiet}), "
                 f"{dict(outcome.answers)}, {time.monotonic() - started:.0f} s",
                 flush=True,

@@ -3,20 +3,40 @@
 A line is written before the event it describes has any effect elsewhere; on a full disk it waits
 in memory, and nothing is committed or reported before flush() has written it. A kill may leave an
 incomplete last line; readers skip it.
+
+A file that has grown large becomes a part, history-NAME.jsonl.1, .2, ..., and a new one begins. Of
+a round that was tried again and again, a part keeps the first and the last attempts and says how
+many lines are left out. Beyond a number of parts the oldest is dropped: part 0 keeps its lines
+about leaders and members, and says which round was the last that was dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
+import logging
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedhp.errors import StorageFull
-from fedhp.files import restrict, storage_errors
+from fedhp.files import PRIVATE_FILE, restrict, storage_errors, write_file
+
+LOG = logging.getLogger("fedhp.history")
+PART_BYTES = 8 << 20  # of a file until it becomes a part
+PARTS = 128  # that are kept
+ATTEMPTS = 10  # of one round, of the first and of the last ones, that a part keeps
+# What a reader of the rest needs of the lines that were dropped.
+LASTING = ("lead", "join", "certificate", "removed", "allowed", "finished")
+# Without an attempt of their own: these lines are left out together with those of the attempts.
+PER_ATTEMPT = ("left_aside", "waiting")
+DROPPED, LEFT_OUT = "dropped", "left_out"
+
+_Attempt: TypeAlias = tuple[int, int, int]  # epoch, round, number
 
 
 class History:
@@ -26,17 +46,30 @@ class History:
         self.name = name
         self._path = folder / f"history-{name}.jsonl"
         with storage_errors(self._path, what="the history"):
-            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
-        restrict(self._path)
+            self._open()
         # Ends an incomplete line.
         self._unwritten = b"\n" if self._file.tell() else b""
 
+    def _open(self) -> None:
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        restrict(self._path)
+        self._size = self._file.tell()
+        self._tries = 0  # the most attempts at one round in this file
+
     def note(self, event: str, facts: Mapping[str, Any]) -> None:
         """Append one event, as soon as the disk has space for it."""
-        line = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
-        self._unwritten += json.dumps({**line, **facts}).encode() + b"\n"
+        line = self._line(event, facts)
+        if (attempt := _attempt_of(line)) is not None:
+            self._tries = max(self._tries, attempt[2])
+        self._unwritten += _encoded(line)
         with contextlib.suppress(StorageFull):
             self.flush()
+            if self._size > PART_BYTES:
+                self._begin_part()
+
+    def _line(self, event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
+        return {**common, **facts}
 
     @property
     def waits_for_space(self) -> bool:
@@ -47,7 +80,48 @@ class History:
         """Write what waits for space; StorageFull if there is none."""
         with storage_errors(self._path, what="the history"):
             while self._unwritten:  # the last bytes of a disk take a part of a line
-                self._unwritten = self._unwritten[self._file.write(self._unwritten) or 0 :]
+                written = self._file.write(self._unwritten) or 0
+                self._unwritten = self._unwritten[written:]
+                self._size += written
+
+    def _begin_part(self) -> None:
+        """Make the file a part; where that fails, it goes on as it is."""
+        before, tries = self._file, self._tries
+        try:
+            parts = _numbered(self._path)
+            part = self._path.with_name(f"{self._path.name}.{1 + (parts[-1][0] if parts else 0)}")
+            os.rename(self._path, part)
+            try:
+                self._open()
+            except OSError:
+                os.rename(part, self._path)
+                raise
+            before.close()
+            if tries > 2 * ATTEMPTS:
+                _write_lines(part, compacted(events_in(part.read_bytes())))
+            if len(parts) >= PARTS:
+                self._drop(parts)
+        except OSError as error:
+            LOG.warning("the history cannot be divided into parts: %s", error)
+            self._size = 0  # until it is tried again
+
+    def _drop(self, parts: list[tuple[int, Path]]) -> None:
+        """Keep of the oldest part what readers of the others need."""
+        kept = parts[:1] if not parts[0][0] else []
+        number, oldest = parts[len(kept)]
+        lines = [
+            line for _, part in (*kept, (number, oldest)) for line in events_in(part.read_bytes())
+        ]
+        lasting = [line for line in lines if line["event"] in LASTING]
+        earlier = [line for line in lines if line["event"] == DROPPED]
+        commits = (line for line in lines if line["event"] in ("commit", "advanced", DROPPED))
+        known = [attempt for line in commits if (attempt := _attempt_of(line)) is not None]
+        epoch, round_, attempt = max(known, key=lambda last: (last[1], last[0]), default=(0, 0, 0))
+        count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
+        facts = {"epoch": epoch, "round": round_, "attempt": attempt}
+        summary = self._line(DROPPED, {**facts, "lines": count, "parts": number})
+        _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
+        oldest.unlink()
 
     def close(self) -> None:
         """Close the file."""
@@ -56,9 +130,92 @@ class History:
         self._file.close()
 
 
+def history_parts(file: Path) -> list[Path]:
+    """The files of one history in their order; the last one is still written."""
+    return [part for _, part in _numbered(file)] + [file]
+
+
+def history_content(file: Path) -> bytes:
+    """The lines of a history, of all its parts."""
+    while True:
+        parts = history_parts(file)
+        content = b"".join(part.read_bytes() for part in parts)
+        if history_parts(file) == parts:  # no part was made or dropped meanwhile
+            return content
+
+
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
-    """The events of a file in order; incomplete lines are left out."""
-    return events_in(file.read_bytes())
+    """The events of a history in order; incomplete lines are left out."""
+    return events_in(history_content(file))
+
+
+def _numbered(file: Path) -> list[tuple[int, Path]]:
+    """The parts of a history; not those that part 0 stands for, which a kill may have left."""
+    pattern = re.compile(re.escape(file.name) + r"\.(\d+)")
+    parts = sorted(
+        (int(match[1]), part)
+        for part in file.parent.glob(f"{glob.escape(file.name)}.*")
+        if (match := pattern.fullmatch(part.name)) is not None
+    )
+    if parts and not parts[0][0]:
+        dropped = [line for line in events_in(parts[0][1].read_bytes()) if line["event"] == DROPPED]
+        through = int(dropped[-1]["parts"]) if dropped else 0
+        parts = [parts[0], *(part for part in parts[1:] if part[0] > through)]
+    return parts
+
+
+def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    write_file(path, b"".join(map(_encoded, lines)), mode=PRIVATE_FILE)
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
+def _attempt_of(line: Mapping[str, Any]) -> _Attempt | None:
+    try:
+        return int(line["epoch"]), int(line["round"]), int(line["attempt"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines without those of most attempts at one round, and how many those were."""
+    lines = list(lines)
+    numbers: dict[tuple[int, int], set[int]] = {}
+    for line in lines:
+        if (attempt := _attempt_of(line)) is not None:
+            numbers.setdefault(attempt[:2], set()).add(attempt[2])
+    spare = {
+        (*round_, number)
+        for round_, tried in numbers.items()
+        for number in sorted(tried)[ATTEMPTS:-ATTEMPTS]
+    }
+    left_out: list[dict[str, Any]] = []
+    of_round: tuple[int, int] | None = None  # theirs
+    for line in lines:
+        attempt = _attempt_of(line)
+        if left_out and attempt is not None and (attempt not in spare or attempt[:2] != of_round):
+            yield _sum(left_out)
+            left_out = []
+        if attempt is not None and attempt in spare and line["event"] not in LASTING:
+            of_round = attempt[:2]
+            left_out.append(line)
+        elif left_out and attempt is None and line["event"] in PER_ATTEMPT:
+            left_out.append(line)
+        else:
+            yield line
+    if left_out:
+        yield _sum(left_out)
+
+
+def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    attempts = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
+    epoch, round_, _ = attempts[0]
+    numbers = [number for _, _, number in attempts]
+    common = {key: lines[-1][key] for key in ("at", "who", "process") if key in lines[-1]}
+    facts = {"epoch": epoch, "round": round_, "first": min(numbers), "last": max(numbers)}
+    return {**common, "event": LEFT_OUT, **facts, "lines": len(lines)}
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:

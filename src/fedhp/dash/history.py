@@ -7,6 +7,7 @@ from other machines and are data, never markup.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedhp.cluster.history import events_in
 from fedhp.report.formatting import count, listed, seconds
 
 HISTORIES = "history-*.jsonl"
+_HISTORY = re.compile(r"history-.*\.jsonl(\.\d+)?")  # with the parts of those that have grown
 MOST_READ = 1 << 24  # bytes at a time
 LONGEST_TEXT = 500  # characters of an event
 
@@ -247,9 +249,7 @@ def history_files(folder: Path) -> list[str]:
             return sorted(
                 entry.name
                 for entry in entries
-                if entry.name.startswith("history-")
-                and entry.name.endswith(".jsonl")
-                and entry.is_file(follow_symlinks=False)
+                if _HISTORY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             )
     except OSError:
         return []

@@ -51,6 +51,8 @@ def verify(
 
 
 def _print(verification: Verification, violations: list[Violation], pauses: list[Pause]) -> None:
+    if verification.missing:
+        say(f"only a part of the run can be checked: {verification.missing}")
     for violation in violations:
         say(f"broken promise: {violation}")
     if not violations:

@@ -20,6 +20,7 @@ from fedhp.cluster.audit.timeline import (
     RunTimeline,
     read_timeline,
 )
+from fedhp.cluster.history import LEFT_OUT
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
 GRACE = 2.0  # s beyond a deadline
@@ -67,7 +68,7 @@ def longest_pause(folder: Path) -> float:
 
 def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
     """1, 2, 3, ...: none lost and none repeated, across all coordinators."""
-    last = INITIAL
+    last = timeline.dropped
     for term in timeline.terms:
         resumed = term.resumed_from
         if resumed != last and resumed in timeline.unannounced:
@@ -129,7 +130,7 @@ def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Iterator[Violation
 def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violation]:
     """A worker works for attempts that a coordinator began, and never again for an earlier
     epoch than the largest it has seen."""
-    begun = {attempt for term in timeline.terms for attempt in term.participants}
+    is_begun = timeline.begun()
     for name, events in timeline.worker_events.items():
         largest = 0
         for event in events:
@@ -143,7 +144,7 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violat
                     event["at"],
                 )
             largest = max(largest, attempt.epoch)
-            if attempt not in begun:
+            if not is_begun(attempt):
                 yield Violation(
                     "obedience",
                     f"{name} obeyed an order for ({attempt}), which no coordinator began",
@@ -153,29 +154,33 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violat
 
 def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Violation]:
     """A worker takes over models of committed rounds alone, and trains from the last one."""
-    expected = {1: INITIAL} | {attempt.round_index + 1: attempt for attempt in timeline.committed}
+    start = timeline.dropped
+    expected = {start.round_index + 1: start}
+    expected |= {attempt.round_index + 1: attempt for attempt in timeline.committed}
     groups = any("group" in event for term in timeline.terms for event in term.events_of("attempt"))
     counted = _counted_attempts(timeline) if groups else {}
     returns = _returns(timeline)
     for name, events in timeline.worker_events.items():
-        current, process = INITIAL, None
+        # None: the line that says which model it had was dropped.
+        current: Attempt | None = INITIAL if start == INITIAL else None
+        process = events[0]["process"] if events else None
         for event in events:
             if event["process"] != process:
                 current, process = INITIAL, event["process"]
             if event["event"] in ("advanced", "caught_up"):
                 current = Attempt.from_facts(event)
-                if current not in timeline.committed and current != INITIAL:
+                if current not in timeline.committed and current not in (INITIAL, start):
                     yield Violation(
                         "model",
                         f"{name} took over {_model_of(current)}, which was not committed",
                         event["at"],
                     )
-            if event["event"] == "trained" and "turn" not in event:
+            if event["event"] == "trained" and "turn" not in event and current is not None:
                 attempt = Attempt.from_facts(event)
                 if groups:
                     undone = _undone_rounds(timeline, returns, attempt)
                     last = _last_before(counted.get(name, ()), attempt, undone)
-                    wrong = current not in (INITIAL, last)
+                    wrong = current not in (INITIAL, start, last)
                 else:
                     wrong = current != expected.get(attempt.round_index)
                 if wrong:
@@ -371,6 +376,8 @@ def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Iterator[Violation
         for event in term.events:
             if event["event"] in ("commit", "gave_up"):
                 end, allowed = float(event["at"]), 0.0
+            if event["event"] == LEFT_OUT:  # of the attempts in between
+                end = None
             if event["event"] == "waiting":
                 allowed = deadline if event.get("late") else float(event.get("patience", 0.0))
             if event["event"] in ("attempt", "finished") and end is not None:

@@ -18,7 +18,7 @@ import tomli_w
 
 from fedhp.cluster.audit.timeline import HISTORIES, Event, LeadershipTerm, build_timeline
 from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
-from fedhp.cluster.history import events_in
+from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
@@ -149,7 +149,7 @@ def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
 
 def _read_history(file: Path) -> _History:
     try:
-        content = file.read_bytes()
+        content = history_content(file)
     except OSError as error:
         raise RunError(
             f"{file}: cannot be read: {error.strerror or error}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedhp.cluster.history import read_history
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.history import DROPPED, LEFT_OUT, read_history
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.errors import RunError
 
 Event: TypeAlias = dict[str, Any]
@@ -70,11 +70,31 @@ class RunTimeline:
     worker_numbers: dict[str, int]  # by name
     committed: frozenset[Attempt]
     unannounced: frozenset[Attempt]  # committed, but only a later term says so
+    # The last committed attempt of which lines were dropped: what is known begins after it.
+    dropped: Attempt = INITIAL
 
     @property
     def asynchronous(self) -> bool:
         """Whether workers take turns, without rounds."""
         return any(term.asynchronous for term in self.terms)
+
+    def begun(self) -> Callable[[Attempt], bool]:
+        """Whether a coordinator began an attempt; of many at one round it notes only a range."""
+        begun = {attempt for term in self.terms for attempt in term.participants}
+        ranges = [
+            (int(event["epoch"]), int(event["round"]), int(event["first"]), int(event["last"]))
+            for term in self.terms
+            for event in term.events_of(LEFT_OUT)
+        ]
+
+        def is_begun(attempt: Attempt) -> bool:
+            return attempt in begun or any(
+                (attempt.epoch, attempt.round_index) == (epoch, index)
+                and first <= attempt.number <= last
+                for epoch, index, first, last in ranges
+            )
+
+        return is_begun
 
     def last_committed_round(self, moment: float) -> int:
         """The last round that was known to be committed then."""
@@ -163,7 +183,7 @@ class RunTimeline:
 def read_timeline(folder: Path) -> RunTimeline:
     """From all histories below a folder."""
     files = sorted(folder.rglob(HISTORIES))
-    timeline = build_timeline((file, list(read_history(file))) for file in files)
+    timeline = _known(build_timeline((file, list(read_history(file))) for file in files))
     if not timeline.terms:
         raise RunError(
             f"{folder}: no history of a coordinator here",
@@ -178,7 +198,10 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
     terms: list[LeadershipTerm] = []
     worker_events: dict[str, list[Event]] = {}
     faults: list[Event] = []
+    dropped = INITIAL
     for file, events in histories:
+        gaps = [Attempt.from_facts(event) for event in events if event["event"] == DROPPED]
+        dropped = max(dropped, *gaps, key=lambda attempt: attempt.round_index)
         kinds = {event["event"] for event in events}
         if "fault" in kinds:
             faults.extend(events)
@@ -201,6 +224,56 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
         },
         committed=frozenset(announced | unannounced),
         unannounced=frozenset(unannounced),
+        dropped=dropped,
+    )
+
+
+def _known(timeline: RunTimeline) -> RunTimeline:
+    """Without the rounds of which a history has dropped its lines: others may still have theirs,
+    but they prove nothing alone."""
+    dropped = timeline.dropped
+    if dropped == INITIAL:
+        return timeline
+
+    def is_known(event: Event) -> bool:
+        if not {"epoch", "round", "attempt"} <= event.keys():
+            return True
+        # Which model a worker has now is known from the line that says it took it over.
+        taken_over = event["event"] in ("advanced", "caught_up")
+        return int(event["round"]) + taken_over > dropped.round_index
+
+    terms = [
+        replace(
+            term,
+            resumed_from=max(term.resumed_from, dropped, key=lambda last: last.round_index),
+            events=list(filter(is_known, term.events)),
+            participants={
+                attempt: workers
+                for attempt, workers in term.participants.items()
+                if attempt.round_index > dropped.round_index
+            },
+        )
+        for term in timeline.terms
+    ]
+    return replace(
+        timeline,
+        terms=terms,
+        worker_events={
+            name: list(filter(is_known, events)) for name, events in timeline.worker_events.items()
+        },
+        committed=frozenset(
+            attempt for attempt in timeline.committed if attempt.round_index > dropped.round_index
+        ),
+    )
+
+
+def missing_beginning(dropped: Attempt) -> str:
+    """What histories with this gap no longer have; empty if they have everything."""
+    if dropped == INITIAL:
+        return ""
+    return (
+        f"the histories begin at round {dropped.round_index + 1}; the lines before it were dropped "
+        "when they had reached their largest size"
     )
 
 

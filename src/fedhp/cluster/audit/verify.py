@@ -16,7 +16,7 @@ import tomli_w
 
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.replay import RunReplayer
-from fedhp.cluster.audit.timeline import RunTimeline, read_timeline
+from fedhp.cluster.audit.timeline import RunTimeline, missing_beginning, read_timeline
 from fedhp.components import parts_of_record
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.errors import RunError
@@ -57,6 +57,7 @@ class Verification:
     times: RoundTimes
     algorithm: str
     private: tuple[int, ...] = ()  # workers whose samples only their machines have
+    missing: str = ""  # which rounds the histories no longer have
 
     @property
     def equal(self) -> bool:
@@ -101,10 +102,11 @@ def _verify(folder: Path) -> Verification:
     returns = [done.back_to for done in rounds if done.back_to is not None]
     replayer = RunReplayer(tomli_w.dumps(to_tables(experiment)), timeline, returns=returns)
     verdicts: list[RoundVerdict] = []
+    missing = missing_beginning(timeline.dropped)  # without it no later round can be repeated
     try:
         for done in rounds:
             index = done.attempt.round_index
-            obstacle = replayer.prepare_round(done)
+            obstacle = missing or replayer.prepare_round(done)
             if obstacle:
                 verdicts.append(RoundVerdict(index, 0, (), obstacle))
                 continue
@@ -123,7 +125,9 @@ def _verify(folder: Path) -> Verification:
             verdicts.append(RoundVerdict(index, len(digests), different, why_not))
     finally:
         replayer.close()
-    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm)
+    return Verification(
+        tuple(verdicts), _round_times(rounds), replayer.algorithm, missing=missing
+    )
 
 
 def _round_times(rounds: list[CommittedRound]) -> RoundTimes:

@@ -111,9 +111,8 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
-        server = grpc.aio.server(
-            options=limits.coordinator_limits(self.settings.experiment.workers).options()
-        )
+        bounds = limits.coordinator_limits(self.settings.experiment.workers)
+        server = grpc.aio.server(options=bounds.options())
         listen = parse_listen(self.settings.listen, key="--listen")
         try:
             # gRPC would not release the port of a server that was never started, so it gets the
@@ -133,7 +132,7 @@ class Coordinator:
                     address=self.address,
                     expiry=self.settings.expiry,
                 )
-                methods = ServiceMethods(service, COORDINATOR_SERVICE)
+                methods = ServiceMethods(service, COORDINATOR_SERVICE, bounds)
                 server.add_generic_rpc_handlers((methods,))
                 server.add_secure_port(str(reserved), server_credentials(self.settings.identity))
                 await server.start()

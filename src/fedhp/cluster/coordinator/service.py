@@ -20,7 +20,7 @@ from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
-from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
+from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
 from fedhp.cluster.protocol.service_methods import Messages
 from fedhp.cluster.security.leader_proof import prove
@@ -241,12 +241,14 @@ class CoordinatorService:
             async with self._limits.one_call(
                 f"replaced {name}" if replaced else name,
                 connection=context.peer(),
-                cost=self._cost(method),
+                cost=self._cost(method) if refusal is None else REFUSAL_COST,
             ):
                 if refusal is not None:
                     raise refusal
                 yield caller
         except Refused as refused:
+            if refused.bad:
+                self._limits.charge(name, REFUSAL_COST)
             await self._refuse(context, name, refused)
 
     def _refusal(self, caller: PeerIdentity, method: str) -> Refused | None:

@@ -20,7 +20,7 @@ import grpc.aio
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import HostPort, is_name, split_host_port
-from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
+from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity
@@ -69,7 +69,7 @@ class StandbyService:
     ) -> None:
         self._name, self._address = name, address
         self._lookup, self._allowed = lookup, allowed
-        self._limits = CallLimits(window=limits.STANDBY_LIMITS.window)
+        self._limits = CallLimits()
         self._log_throttle = LogThrottle()
         self._looking = asyncio.Lock()
         self._known: tuple[float, Leader | None] = (float("-inf"), None)  # as of when
@@ -118,7 +118,8 @@ class StandbyService:
         if refusal := self._allowed.refusal(caller):
             code, why = grpc.StatusCode.PERMISSION_DENIED, Refused("unknown", refusal)
         try:
-            async with self._limits.one_call(caller, connection=context.peer()):
+            cost = 1.0 if why is None else REFUSAL_COST
+            async with self._limits.one_call(caller, connection=context.peer(), cost=cost):
                 if why is not None:
                     raise why
                 details = standby_refusal(self._name, await self._leader())
@@ -151,7 +152,8 @@ async def standing_by(
 ) -> AsyncIterator[None]:
     """Answer calls during the block; the port is free again afterwards."""
     server = grpc.aio.server(options=limits.STANDBY_LIMITS.options())
-    server.add_generic_rpc_handlers((ServiceMethods(service, COORDINATOR_SERVICE),))
+    methods = ServiceMethods(service, COORDINATOR_SERVICE, limits.STANDBY_LIMITS)
+    server.add_generic_rpc_handlers((methods,))
     try:
         server.add_secure_port(str(listen), server_credentials(identity))
     except RuntimeError:

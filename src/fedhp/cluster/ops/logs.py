@@ -47,6 +47,30 @@ def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> 
     return handler
 
 
+def bound_size(log: Path) -> logging.Handler:
+    """Keep the file that standard error leads to, in append mode, from growing without end."""
+    handler = _SizeBound(log)
+    logging.getLogger(ROOT).addHandler(handler)
+    return handler
+
+
+class _SizeBound(logging.Handler):
+    """Looks at the size of a file after every line: a large one is copied to FILE.1, over the copy
+    before it, and emptied. It stays the same file: more than one stream writes to it."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._log, self._copy = log, log.with_name(f"{log.name}.1")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called after the handler that writes the line."""
+        with contextlib.suppress(OSError):  # a full disk: it is tried again
+            if self._log.stat().st_size > LOG_BYTES:
+                shutil.copyfile(self._log, self._copy)
+                restrict(self._copy)
+                os.truncate(self._log, 0)
+
+
 def begin_json_lines(who: str) -> Callable[[], None]:
     """From now on every line of this process is JSON, whoever prints it: commands, libraries,
     warnings, the user's own code, uncaught exceptions. Returns what ends it."""

@@ -268,6 +268,8 @@ def run_process(
     if environment.log_format == "json":
         logs.begin_json_lines(name)
     logs.set_up(who=name, form=environment.log_format)
+    if environment.log is not None:
+        logs.bound_size(environment.log)
     try:
         with service_exit_codes():
             code = asyncio.run(main())

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.guard import Refused
 
 CALLS_AT_ONCE = 8  # of one peer; an honest one has at most four
 CALLS_PER_SECOND, CALLS_IN_A_BURST = 150.0, 300.0
+REFUSAL_COST = 10.0  # calls; of a refusal that an honest peer does not cause again and again
 HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.02, 10.0  # per call that is held already, and at most
 CONNECTIONS = 4  # of one peer with open calls; an honest one has one or two
 # In the windows of held calls; beyond that calls are refused at once.
@@ -31,7 +33,7 @@ class CallLimits:
         self,
         *,
         at_once: int = CALLS_AT_ONCE,
-        window: int = 1 << 16,
+        window: int = limits.REQUEST_WINDOW_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """window: bytes that may have arrived of a call that is held."""

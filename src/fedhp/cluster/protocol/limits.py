@@ -10,6 +10,7 @@ MESSAGE_BYTES = 4 << 20  # the largest single message, that of a coordinator
 MODEL_CHUNK_BYTES = 1 << 20  # data in one chunk of a model
 CHUNK_MESSAGE_BYTES = MODEL_CHUNK_BYTES + (64 << 10)  # with its envelope and digest
 REQUEST_BYTES = 256 << 10  # of one request to a coordinator, beyond the links in a report
+REQUEST_WINDOW_BYTES = 64 << 10  # of it that may arrive before it is read
 LINK_BYTES = 256  # in a report for every worker of the experiment
 MODEL_BYTES = 8 << 30  # the largest model that may be announced
 EXPERIMENT_BYTES = 1 << 20
@@ -47,6 +48,9 @@ CONNECTION_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.so_reuseport", 0),
 )
+# Of a message beyond its limit that is still read, so that it counts as a bad one of its sender.
+# gRPC refuses longer ones without a word.
+EXCESS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,14 @@ class ServerLimits:
     """What one connection may make a server keep. Calls that wait for the same connection to
     carry them do so at their caller."""
 
-    message: int  # bytes; a longer one is refused before it is read
+    message: int  # bytes; a longer one is refused before it is parsed
     window: int  # bytes of a call that may arrive before its message is read
     streams: int  # calls of one connection at once
 
     def options(self) -> tuple[tuple[str, int], ...]:
         """For a gRPC server. A window that grows by itself would reach megabytes per call."""
         own = {
-            "grpc.max_receive_message_length": self.message,
+            "grpc.max_receive_message_length": self.message + EXCESS_BYTES,
             "grpc.max_concurrent_streams": self.streams,
             "grpc.http2.lookahead_bytes": self.window,
             "grpc.http2.bdp_probe": 0,
@@ -71,7 +75,9 @@ class ServerLimits:
 
 def coordinator_limits(workers: int) -> ServerLimits:
     """Of a coordinator: many small requests, and reports with a link per worker."""
-    return ServerLimits(REQUEST_BYTES + LINK_BYTES * workers, window=64 << 10, streams=32)
+    return ServerLimits(
+        REQUEST_BYTES + LINK_BYTES * workers, window=REQUEST_WINDOW_BYTES, streams=32
+    )
 
 
 # Of a coordinator that waits for the lead, which reads no request at all.

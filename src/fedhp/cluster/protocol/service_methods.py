@@ -8,6 +8,7 @@ is the same on the wire. What is not read waits in the window of its stream (lim
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
@@ -42,8 +43,8 @@ class Service(Protocol):
 class Messages(Generic[M]):
     """The messages of one call, each read and parsed when it is asked for."""
 
-    def __init__(self, context: Context, kind: type[M]) -> None:
-        self._context, self._kind = context, kind
+    def __init__(self, context: Context, kind: type[M], *, most: int) -> None:
+        self._context, self._kind, self._most = context, kind, most  # bytes of one message
         self.size = 0  # bytes of the last one
 
     def __aiter__(self) -> Self:
@@ -54,6 +55,8 @@ class Messages(Generic[M]):
         if content is grpc.aio.EOF:
             raise StopAsyncIteration
         self.size = len(content)
+        if self.size > self._most:
+            raise Refused("size", f"a message has {self.size} bytes, over {self._most}")
         try:
             message: M = self._kind.FromString(content)
             return message
@@ -69,19 +72,23 @@ class Messages(Generic[M]):
                     return message
         except TimeoutError:
             raise Refused("patience", "the message did not come in time") from None
-        # If the caller has hung up, this task ends here.
-        await asyncio.sleep(CLOSING_SECONDS)
-        raise Refused("empty", "the call has no message")
+        # If the message was too large for gRPC or the caller has hung up, gRPC cancels this task.
+        # It ends here in any case: the refusal only has to be counted.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(CLOSING_SECONDS)
+        raise Refused("empty", f"no message came, or one of far more than {self._most} bytes")
 
 
 class ServiceMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The methods of a service for a gRPC server, and an answer to calls of all others."""
 
-    def __init__(self, service: Service, description: ServiceDescriptor) -> None:
+    def __init__(
+        self, service: Service, description: ServiceDescriptor, bounds: limits.ServerLimits
+    ) -> None:
         self._service = service
         self._handlers = {
             f"/{description.full_name}/{method.name}": _handler(
-                getattr(service, method.name), method
+                getattr(service, method.name), method, most=bounds.message
             )
             for method in description.methods
         }
@@ -101,11 +108,11 @@ class ServiceMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
-def _handler(handle: Handler, method: MethodDescriptor) -> Any:
+def _handler(handle: Handler, method: MethodDescriptor, *, most: int) -> Any:
     request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
     async def call(_: Any, context: Context) -> Any:
-        return await handle(Messages(context, request), context)
+        return await handle(Messages(context, request, most=most), context)
 
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(call, None, response.SerializeToString)

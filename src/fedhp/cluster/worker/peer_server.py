@@ -23,7 +23,7 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.call_limits import CallLimits
+from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits
 from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, Encoded
 from fedhp.cluster.protocol.group_codec import PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
@@ -294,12 +294,16 @@ class PeerService:
         peer = caller.name
         self._session.expiry.see(peer, caller.certificate)
         try:
-            async with self._limits.one_call(peer, connection=context.peer()):
-                self._session.tickets.check_member(peer)
-                self._session.guard.enter(peer)
+            refusal = self._refusal(peer)
+            cost = 1.0 if refusal is None else REFUSAL_COST
+            async with self._limits.one_call(peer, connection=context.peer(), cost=cost):
+                if refusal is not None:
+                    raise refusal
                 yield caller
             return
         except Refused as error:
+            if error.bad:
+                self._limits.charge(peer, REFUSAL_COST)
             self._session.note_refusal(peer, error, what=what)
             reason, text = error.reason, error.text
         except BadModel as error:
@@ -311,6 +315,15 @@ class PeerService:
             reason, text = "patience", "the next chunk did not come in time"
         code = STATUS_CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, f"{reason}: {text}")
+
+    def _refusal(self, peer: str) -> Refused | None:
+        """Why nothing of this caller is read; None if it is."""
+        try:
+            self._session.tickets.check_member(peer)
+            self._session.guard.enter(peer)
+        except Refused as refused:
+            return refused
+        return None
 
     def _admit(self, envelope: wire.Envelope, caller: PeerIdentity, call: str) -> None:
         self._session.guard.check(

@@ -295,7 +295,8 @@ class Worker:
         settings = self._settings
         check_free(parse_listen(settings.listen, key="--listen"), key="--listen")
         self._server = grpc.aio.server(options=limits.WORKER_LIMITS.options())
-        self._server.add_generic_rpc_handlers((ServiceMethods(self._service, PEER_SERVICE),))
+        methods = ServiceMethods(self._service, PEER_SERVICE, limits.WORKER_LIMITS)
+        self._server.add_generic_rpc_handlers((methods,))
         try:
             port = self._server.add_secure_port(
                 settings.listen, server_credentials(self._session.certificates)
