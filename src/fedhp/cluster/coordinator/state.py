@@ -370,7 +370,7 @@ class CoordinatorState:
         self._check_release(request.fedhp)
         setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
         if setup is not None and (why := self.setups.difference(setup)):
-            self.setups.refused[name] = why
+            self.setups.refuse(name, None, why)
             raise Refused("setup", why)
         self._replace_process(name, request.envelope.incarnation)
         member = self.conductor.join(
@@ -393,8 +393,7 @@ class CoordinatorState:
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
         self._note_samples(member, request.samples)
-        self.setups.refused.pop(name, None)
-        self.setups.forget(member.worker)
+        self.setups.forget(name, member.worker)
         if setup is not None:
             self._note_setup(member, setup)
         self.history.note("join", {"worker": member.worker, "name": name})
@@ -482,18 +481,21 @@ class CoordinatorState:
         if setup.private:
             LOG.info("%s trains on its own samples (--data)", member.name)
         self.record.note_private(sorted(self.setups.private))
-        if setup.mean and self.setups.is_agreed(member.worker):
-            self.record.note_scaling(setup.mean, setup.deviation)
         self.notify()
 
     def check_setup(self, member: Member) -> None:
         """Refuse a member whose data, modules or model are not those of the run."""
         why = self.setups.refusal(member.worker)
         if why:
-            self.setups.refused[member.name] = why
-            self.setups.forget(member.worker)
+            self.setups.refuse(member.name, member.worker, why)
+            self._model_sizes.pop(member.worker, None)
+            self._samples[member.worker] = 0
+            self.record.note_samples(member.worker, 0)
+            self.record.note_private(sorted(self.setups.private))
             self.member_left(member, "its setup is not that of the run")
             raise Refused("setup", why)
+        if self.setups.scaling:
+            self.record.note_scaling(*self.setups.scaling)
 
     def own_setup_known(self, parts: Sequence[SetupPart]) -> None:
         """What this machine has itself, with which the workers are compared."""
