@@ -96,7 +96,7 @@ def test_a_worker_with_another_data_set_is_refused(certificates: Path, tmp_path:
             (refused,) = CoordinatorHandlers(state).status().refused
             assert refused.name == "w2"
             assert "64 training samples" in refused.why
-            assert "another setup: w2" in state.why  # it would wait for a third worker
+            await until(lambda: "another setup: w2" in state.why)  # it waits for a third one
             state.stop("the test has seen enough")
             assert await asyncio.gather(*right) == [0, 0]
 
