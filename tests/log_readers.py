@@ -43,7 +43,7 @@ def require(*sinks: str) -> None:
     """Skip where a library is absent."""
     for name in sinks:
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed (pip install 'fedhp[{name}]')")
+            pytest.skip(f"{name} is not installed (pip install '.[{name}]')")
 
 
 def read_log(sink: str, run: Path, *, store: Path | None = None) -> ReadLog:

@@ -705,6 +705,24 @@ class Experiment(ConfigSection):
         return self
 
     @model_validator(mode="after")
+    def _an_own_task_has_model_and_data(self) -> Experiment:
+        if not is_dotted(self.task.name):
+            return self
+        for key in REPLACED_BY_TASKS:
+            section, _, name = key.partition(".")
+            owner = getattr(self, section) if name else self
+            if (name or section) in owner.model_fields_set:
+                shown = key if name else f"{key}.name"
+                raise wrong_setting(
+                    shown,
+                    f"is set, but has no effect: the task {self.task.name!r} has its own "
+                    f"{'data' if name else 'model'}",
+                    allowed="either task.name with your own task, or model.name and data.name",
+                    fix=f"remove {shown} or task.name",
+                )
+        return self
+
+    @model_validator(mode="after")
     def _a_line_for_every_worker(self) -> Experiment:
         for name in ("uplink", "downlink"):
             line = getattr(self.world.bandwidth, name)
@@ -733,6 +751,18 @@ class Experiment(ConfigSection):
 
 COMPONENTS = ("algorithm", "model", "task", "topology")
 PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.partition")
+
+# What a user's own task replaces: these have no effect with it.
+REPLACED_BY_TASKS = (
+    "model",
+    *(
+        f"data.{name}"
+        for name in (
+            *("name", "path", "split", "pool", "standardize"),
+            *("train_images", "test_images", "options"),
+        )
+    ),
+)
 
 # Settings that are left out of the tables at their defaults: experiments from before them have
 # the same tables, and a worker of the release before can read them.
@@ -995,6 +1025,10 @@ def _validated(tree: dict[str, Any]) -> Experiment:
 
 def _validated_stored(tree: dict[str, Any]) -> Experiment:
     """The experiment without the settings that have no effect."""
+    task = tree.get("task")
+    if isinstance(task, dict) and is_dotted(str(task.get("name", ""))):
+        for key in REPLACED_BY_TASKS:
+            pop_key(tree, key)
     while True:
         try:
             return _validated(tree)
@@ -1075,10 +1109,11 @@ def to_tables(experiment: Experiment) -> dict[str, Any]:
 
 
 def _without_effect(experiment: Experiment) -> list[str]:
-    """Settings of other schedules, which only their defaults can have: written to a file, they
-    would be refused."""
+    """Settings of other schedules, and those that an own task replaces, which only their defaults
+    can have: written to a file, they would be refused."""
     kind = experiment.training.schedule
-    return [key for key, kinds in _SCHEDULES.items() if kind not in kinds]
+    replaced = REPLACED_BY_TASKS if is_dotted(experiment.task.name) else ()
+    return [*replaced, *(key for key, kinds in _SCHEDULES.items() if kind not in kinds)]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -273,3 +273,11 @@ def _keep_traceback(error: BaseException) -> str:
         return str(file.name)
     except OSError:
         return "not saved (the temporary folder cannot be written)"
+
+
+def install_extra(name: str) -> str:
+    """How to install what an extra needs: fedhp is on no index, only in a checkout or a wheel."""
+    return (
+        f"pip install '.[{name}]' in the checkout of fedhp, or, with its wheel, "
+        f"pip install 'FILE.whl[{name}]'"
+    )

@@ -130,7 +130,7 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "cryptography", None)
     result = command("certs", "inspect")
     assert result.code == 2
-    assert "pip install 'fedhp[cluster]'" in result.err
+    assert "pip install '.[cluster]'" in result.err
 
 
 def test_help_imports_neither_grpc_nor_cryptography() -> None:

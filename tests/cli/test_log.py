@@ -394,13 +394,13 @@ def test_a_missing_library(
     result = command("run", file, "--out", out, "--log", sink)
     assert result.code == 2
     assert f"needs the Python package '{sink}', which is not installed" in result.err
-    assert f"pip install 'fedhp[{sink}]'" in result.err
+    assert f"pip install '.[{sink}]'" in result.err
     assert not out.exists()
     with fedhp.run(file, out):
         pass
     result = command("export", out, "--to", sink)
     assert result.code == 2
-    assert f"pip install 'fedhp[{sink}]'" in result.err
+    assert f"pip install '.[{sink}]'" in result.err
     assert not (out / "tables").exists()
 
 

@@ -97,7 +97,7 @@ def test_a_network_command_without_its_packages_says_what_to_install(empty: Path
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert "'grpc'" in done.stderr
-    assert "pip install 'fedhp[cluster]'" in done.stderr
+    assert "pip install '.[cluster]'" in done.stderr
 
 
 def test_a_command_leaves_the_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_a_sweep_that_is_killed_is_resumed(command: Command, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_sweep_on_ray_is_killed_and_resumed(command: Command, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedhp[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     file, out = write(tmp_path, rounds=60, checkpoint={"seconds": 0.0}), tmp_path / "sweep"
     options = (*GRID, "--out", out, "--ray", "local")
     with ended_after(start("sweep", file, *options, "--jobs", "1")) as process:
@@ -75,7 +75,7 @@ def test_ray_that_is_not_installed(
     out = tmp_path / "out"
     refused = command("sweep", write(tmp_path), *GRID, "--ray", "local", "--out", out)
     assert refused.code == 2
-    assert "pip install 'fedhp[ray]', or remove --ray" in refused.err
+    assert "or remove --ray" in refused.err
     assert not out.exists()
 
 
@@ -155,7 +155,7 @@ def test_a_disk_that_is_not_shared_is_noticed(tmp_path: Path) -> None:
 def test_bad_addresses_are_refused_before_any_run(
     command: Command, tmp_path: Path, name: str, arguments: tuple[str, ...], words: str
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedhp[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     grid = ("data.skew=0.5,0.8",) if name == "sweep" else ("--algorithms", "dpsgd")
     out = tmp_path / "out"
     refused = command(name, write(tmp_path), *grid, *arguments, "--out", out)

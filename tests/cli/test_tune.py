@@ -219,7 +219,7 @@ def test_without_optuna_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "optuna", None)
     shown = command("tune", experiment(tmp_path), "--out", tmp_path / "tuned")
     assert shown.code == 2
-    assert "pip install 'fedhp[tune]'" in shown.err
+    assert "pip install '.[tune]'" in shown.err
     assert not (tmp_path / "tuned").exists()
 
 

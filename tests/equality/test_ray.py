@@ -17,7 +17,7 @@ from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader
 from fedhp.types import IntArray
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedhp[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 from fedhp.engine.ray import START_TIMEOUT, RayShards, import_ray, start_ray  # noqa: E402
 from waiting import wait_until  # noqa: E402

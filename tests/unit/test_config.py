@@ -618,3 +618,27 @@ def test_a_key_that_is_set_twice_is_named_with_both_lines(
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("model.name=mlp", "model.name"),
+        ("model.name=cnn", "model.name"),
+        ("model.hidden=[8]", "model.name"),
+        ("data.name=digits", "data.name"),
+        ("data.standardize=true", "data.standardize"),
+        ("data.train_images=5", "data.train_images"),
+    ],
+)
+def test_settings_that_an_own_task_replaces_are_refused(setting: str, key: str) -> None:
+    """Also at their defaults: somebody who wrote them expects something of them."""
+    own = {"task": {"name": "parts:Reviews"}}
+    with pytest.raises(ConfigError) as caught:
+        parse(own, [setting])
+    assert caught.value.key == key
+    assert "has no effect: the task 'parts:Reviews'" in caught.value.problem
+    kept = parse(own, ["data.partition=iid"])
+    assert parse(to_tables(kept)) == kept  # what is written to a file can be read again
+    stored = to_tables(kept) | {"model": {"name": "mlp"}}
+    assert parse(stored, stored=True) == kept

@@ -132,3 +132,34 @@ def test_every_word_of_a_refusal_is_explained() -> None:
         for word in re.findall(r'Refused\(\s*"([a-z]+)"', source.read_text(encoding="utf-8"))
     }
     assert used | BAD_REASONS | LATE_REASONS == said
+
+
+def _told_to_install() -> dict[str, list[str]]:
+    """What users are told to install with pip, by file."""
+    files = [
+        *ROOT.glob("*.md"),
+        *(path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}")),
+        *(ROOT / "examples").rglob("*.ipynb"),
+        *(ROOT / "src").rglob("*.py"),
+    ]
+    found = {}
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        found[str(file.relative_to(ROOT))] = re.findall(r"pip install ([^\n`]+)", text)
+    return found
+
+
+def test_nobody_is_told_to_install_fedhp_from_an_index() -> None:
+    told = _told_to_install()
+    assert sum(map(len, told.values())) >= 5
+    wrong = [(file, what) for file, all_of in told.items() for what in all_of]
+    assert not [pair for pair in wrong if re.match(r"['\"]?fedhp($|[\[=' \"])", pair[1])]
+
+
+def test_the_readme_installs_what_its_commands_need() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (extras,) = re.findall(r"^pip install '\.\[(.*?)\]'", text, flags=re.MULTILINE)
+    needed = {"tune": "fedhp tune", "tensorboard": "--to tensorboard", "cluster": "fedhp cluster"}
+    for extra, command in needed.items():
+        assert command in text
+        assert extra in extras.split(",")

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedhp.blame import blame_command_line
-from fedhp.errors import FedhpError, Interrupted, as_fedhp_error
+from fedhp.errors import FedhpError, Interrupted, as_fedhp_error, install_extra
 
 STOPPED = Interrupted.exit_code
 CLOSED_PIPE = 128 + 13  # as if SIGPIPE had ended it: `fedhp show RUN | head` has read enough
@@ -167,7 +167,7 @@ def _missing_extra(error: BaseException) -> FedhpError | None:
     return FedhpError(
         f"this command needs the Python package {package!r}, which is not installed",
         allowed="an installation with the extra 'cluster'",
-        fix="pip install 'fedhp[cluster]'",
+        fix=install_extra("cluster"),
     )
 
 

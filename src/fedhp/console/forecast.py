@@ -114,4 +114,5 @@ def cost_kind(cell: Cell) -> str:
     """What the cost of a local step depends on: data, model, batch."""
     tables = to_tables(cell.experiment)
     data = {key: value for key, value in tables["data"].items() if key != "skew"}
-    return json.dumps([data, tables["model"], tables["training"]["batch_size"]], sort_keys=True)
+    model = tables.get("model", tables["task"])  # an own task has its own model
+    return json.dumps([data, model, tables["training"]["batch_size"]], sort_keys=True)

@@ -20,7 +20,7 @@ from fedhp.data.arrays import Layout, from_arrays, from_unsplit_arrays, group_nu
 from fedhp.data.images import Side, decode
 from fedhp.data.raw import AnyArray, RawData, ReadRequest
 from fedhp.data.source_files import require_existing
-from fedhp.errors import ConfigError, DataError, DataMissing
+from fedhp.errors import ConfigError, DataError, DataMissing, install_extra
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -128,7 +128,7 @@ def _check_installed(request: ReadRequest) -> None:
             key="data.name",
             source=request.source,
             allowed="an installation with the extra 'huggingface'",
-            fix="pip install 'fedhp[huggingface]', or use another data set",
+            fix=f"{install_extra('huggingface')}; or use another data set",
         )
 
 

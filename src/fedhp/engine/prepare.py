@@ -424,19 +424,7 @@ def experiment_data(task: Task, *, source: str = "") -> Dataset:
 
 def build_task(experiment: Experiment, source: str = "") -> Task:
     """The task of an experiment, built-in or the user's own."""
-    default = Experiment()
     components.resolve(experiment.task.name, TASKS, key="task.name", source=source)
-    if experiment.task.name != default.task.name:
-        for section in ("model", "data"):
-            name = getattr(experiment, section).name
-            if name != getattr(default, section).name:
-                raise ConfigError(
-                    f"{name!r} is set, but the task {experiment.task.name!r} has its own",
-                    key=f"{section}.name",
-                    source=source,
-                    allowed="either task.name with your own task, or model.name and data.name",
-                    fix=f"remove {section}.name or task.name",
-                )
     return make_task(
         experiment.task,
         experiment.model,

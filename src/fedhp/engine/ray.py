@@ -26,7 +26,7 @@ from fedhp.engine.executor import Pending, ShardLost, StateLost
 from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
 from fedhp.engine.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
-from fedhp.errors import ConfigError, RunError
+from fedhp.errors import ConfigError, RunError, install_extra
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.local import check
 from fedhp.record.tensors import Arrays
@@ -276,7 +276,7 @@ def import_ray() -> Any:
             f"'ray' is set, but it is not installed ({error})",
             key="engine",
             allowed="local, or ray with Ray installed",
-            fix="pip install 'fedhp[ray]', or set engine = 'local'",
+            fix=f"{install_extra('ray')}; or set engine = 'local'",
         ) from None
     return ray
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedhp.config import parse
-from fedhp.errors import FedhpError, RunError
+from fedhp.errors import FedhpError, RunError, install_extra
 from fedhp.files import new_file, storage_errors, write_parts
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import summarize_runs
@@ -90,7 +90,7 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
         raise RunError(
             f"{path}: Parquet files need pyarrow, which is not installed",
             allowed="a path that ends in .csv, or an installed pyarrow",
-            fix="pip install 'fedhp[parquet]', or write a .csv file",
+            fix=f"{install_extra('parquet')}; or write a .csv file",
         )
     types, blocks = run.column_types(table), run.blocks(table)
     next(blocks)  # the header

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, install_extra
 from fedhp.sinks.base import Sink
 from fedhp.tables import COMMAND_LINE
 
@@ -119,7 +119,7 @@ def _check_packages(name: str, *, option: str) -> None:
             key=option,
             source=_source(option),
             allowed=f"an installation with the extra {name!r}",
-            fix=f"pip install 'fedhp[{name}]', or remove {option} {name}; "
+            fix=f"{install_extra(name)}; or remove {option} {name}; "
             f"a finished run can be logged later with fedhp export RUN --to {name}",
         )
 

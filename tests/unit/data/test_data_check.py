@@ -194,3 +194,34 @@ def test_help_is_quick_to_import() -> None:
         [sys.executable, "-c", heavy + code], capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+OWN_TASK = """
+import numpy as np
+from fedhp.types import Dataset
+
+class Reviews:
+    metric_name = "accuracy"
+    def data(self):
+        inputs, targets = np.zeros((12, 3), np.float32), np.arange(12) % 2
+        return Dataset("reviews", inputs, targets, inputs, targets, 2, groups=np.arange(12) // 4)
+    def model(self): ...
+    def loss(self, outputs, targets): ...
+    def metric(self, outputs, targets): ...
+"""
+
+
+def test_split_of_an_own_task_shows_its_data(tmp_path: Path) -> None:
+    (tmp_path / "split_task.py").write_text(OWN_TASK)
+    file = tmp_path / "task.toml"
+    file.write_text('workers = 3\n[task]\nname = "split_task:Reviews"\n')
+    output = run("split", str(file), "data.partition=iid")
+    assert output.startswith("reviews: 12 samples, 3 workers, IID")
+    assert sum(row[1] for row in table(output)) == 12
+    assert "users per worker: 1 to 1, 3 in total" in run(
+        "split", str(file), "data.partition=natural"
+    )
+
+
+def test_split_without_a_skew_is_iid() -> None:
+    assert "5 workers, IID, seed 0" in run("split", "data.skew=none", "workers=5")

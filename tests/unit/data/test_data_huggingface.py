@@ -18,7 +18,7 @@ from fedhp.errors import ConfigError, DataError, DataMissing
 from fedhp.types import Dataset
 
 datasets = pytest.importorskip(
-    "datasets", reason="datasets is not installed (pip install 'fedhp[huggingface]')"
+    "datasets", reason="datasets is not installed (pip install '.[huggingface]')"
 )
 
 # The library uses what is deprecated in the libraries that it uses.
@@ -359,5 +359,5 @@ def test_the_hub_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"pip install 'fedhp\[huggingface\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[huggingface\]'"):
         load(tmp_path)

@@ -153,7 +153,7 @@ def test_parquet_holds_the_same(files: list[Path]) -> None:
     if importlib.util.find_spec("pyarrow") is None:
         assert not has_parquet()
         assert not [path for path in files if path.suffix == ".parquet"]
-        pytest.skip("pyarrow is not installed; pip install 'fedhp[parquet]'")
+        pytest.skip("pyarrow is not installed; pip install '.[parquet]'")
     import pyarrow.parquet
 
     for path in files:

@@ -12,7 +12,7 @@ import typer
 
 from fedhp.cli.help import CommandApp
 from fedhp.cli.parameters import Json, say, suggest, table_console
-from fedhp.errors import FedhpError, IdentityError
+from fedhp.errors import FedhpError, IdentityError, install_extra
 
 if TYPE_CHECKING:
     from fedhp.cluster.security.identity import CertificateInfo
@@ -123,7 +123,7 @@ def _security() -> Any:
     except ModuleNotFoundError as error:
         raise FedhpError(
             f"certificates need a package that is not installed: {error.name}",
-            fix="pip install 'fedhp[cluster]'",
+            fix=install_extra("cluster"),
         ) from None
     return certificates, identity
 

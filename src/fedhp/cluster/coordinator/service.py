@@ -41,6 +41,7 @@ CODES = {
     "quarantined": grpc.StatusCode.PERMISSION_DENIED,
     "removed": grpc.StatusCode.PERMISSION_DENIED,
     "certificate": grpc.StatusCode.PERMISSION_DENIED,
+    "setup": grpc.StatusCode.FAILED_PRECONDITION,
     "joined": grpc.StatusCode.FAILED_PRECONDITION,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,

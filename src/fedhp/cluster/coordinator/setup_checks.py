@@ -39,7 +39,8 @@ class SetupChecks:
         self._unsettled = False  # somebody said something since the last settle()
         self.awaits_own = awaits_own  # what this machine has is not known yet
         self.private = set(private)  # workers that train on samples of their own
-        self.refused: set[str] = set()  # names
+        self.refused: dict[str, str] = {}  # why, by name
+        self._scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def reference(self) -> dict[str, tuple[SetupPart, str]]:
         """Every part and whose it is, by name; for the ledger."""
@@ -54,9 +55,17 @@ class SetupChecks:
         else:
             self.private.discard(worker)
 
-    def forget(self, worker: int) -> None:
+    def forget(self, name: str, worker: int) -> None:
         """Another process of this worker has joined; it has not said anything yet."""
         self._said.pop(worker, None)
+        self.refused.pop(name, None)
+
+    def refuse(self, name: str, worker: int | None, why: str) -> None:
+        """A worker does not take part; what it said does not count."""
+        self.refused[name] = why
+        if worker is not None:
+            self._said.pop(worker, None)
+            self.private.discard(worker)
 
     def take_own(self, parts: Sequence[SetupPart]) -> None:
         """What this machine has; nothing: the workers are compared with each other."""
@@ -91,6 +100,20 @@ class SetupChecks:
         if worker not in self._said:
             return True
         return not self.awaits_own and not self.difference(self._said[worker])
+
+    @property
+    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation by channel, as those say that may take part; once it is known."""
+        if self._scaling is None and not self.awaits_own and self._reference:
+            for worker, setup in self._said.items():
+                if setup.mean and self.is_agreed(worker):
+                    self._scaling = setup.mean, setup.deviation
+                    LOG.info(
+                        "all samples are scaled by mean %s, deviation %s",
+                        *(" ".join(f"{value:.6g}" for value in part) for part in self._scaling),
+                    )
+                    break
+        return self._scaling
 
     def refusal(self, worker: int) -> str:
         """Why a worker is refused; empty: it is not, or not yet."""

@@ -513,7 +513,7 @@ class CoordinatorState:
         self._check_release(request.fedhp)
         setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
         if setup is not None and (why := self.setups.difference(setup)):
-            raise self._setup_refused(name, why)
+            raise self._setup_refused(name, None, why)
         self._replace_process(name, request.envelope.incarnation)
         incarnation = request.envelope.incarnation
         restarted = self.conductor.loses_report(name, incarnation=incarnation)
@@ -534,9 +534,8 @@ class CoordinatorState:
         # The same for the whole epoch: tickets for its peers are under way.
         self.keys.setdefault(name, new_key())
         self._note_samples(member, request.samples)
-        self.setups.refused.discard(name)
         self.warnings.end("setup", members=[name])
-        self.setups.forget(member.worker)
+        self.setups.forget(name, member.worker)
         if setup is not None:
             self._note_setup(member, setup)
         self.history.note("join", {"worker": member.worker, "name": name})
@@ -614,20 +613,24 @@ class CoordinatorState:
         if setup.private:
             LOG.info("%s trains on its own samples (--data)", member.name)
         self.record.note_private(sorted(self.setups.private))
-        if setup.mean and self.setups.is_agreed(member.worker):
-            self.record.note_scaling(setup.mean, setup.deviation)
         self.notify()
 
     def check_setup(self, member: Member) -> None:
         """Refuse a member whose data, modules or model are not those of the run."""
         why = self.setups.refusal(member.worker)
         if why:
-            self.setups.forget(member.worker)
+            refusal = self._setup_refused(member.name, member.worker, why)
+            self._model_sizes.pop(member.worker, None)
+            self._samples[member.worker] = 0
+            self.record.note_samples(member.worker, 0)
+            self.record.note_private(sorted(self.setups.private))
             self.member_left(member, "its setup is not that of the run")
-            raise self._setup_refused(member.name, why)
+            raise refusal
+        if self.setups.scaling:
+            self.record.note_scaling(*self.setups.scaling)
 
-    def _setup_refused(self, name: str, why: str) -> Refused:
-        self.setups.refused.add(name)
+    def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
+        self.setups.refuse(name, worker, why)
         self.warnings.set("setup", members=[name], value=1.0, text=f"{name} is refused: {why}")
         return Refused("setup", why)
 

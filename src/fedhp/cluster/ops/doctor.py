@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
-from fedhp.errors import FedhpError
+from fedhp.errors import FedhpError, install_extra
 
 if TYPE_CHECKING:
     from fedhp.cluster.ops.operator import LeaderStatus, Target
@@ -102,7 +102,7 @@ def _versions() -> Iterator[Check]:
             "versions",
             "wrong",
             f"not installed: {', '.join(missing)}",
-            "pip install 'fedhp[cluster]'",
+            install_extra("cluster"),
         )
     elif sys.version_info < OLDEST_PYTHON:
         yield Check("versions", "wrong", words, "install Python 3.11 or later")
@@ -317,7 +317,7 @@ def _same_versions(remote: dict[str, str]) -> Check:
             "same versions",
             "wrong",
             f"fedhp {local['fedhp']} here, {remote.get('fedhp', 'unknown')} at the coordinator",
-            f"pip install 'fedhp[cluster]=={remote.get('fedhp', '')}'",
+            "install the same checkout or wheel on all machines: " + install_extra("cluster"),
         )
     other = [
         f"{name} {local[name]} here, {remote[name]} there"

@@ -19,6 +19,7 @@ MAX_SCALED = 64  # channels whose scaling is sent and recorded
 SKETCH = 2  # numbers that describe the initial values of a model
 # Of two sketches, relative to the norm: processors and versions of torch round differently.
 SKETCH_TOLERANCE = 1e-5
+CORRECTION = ". To correct it: "  # between what is wrong and its fix
 SHOWN_DIGITS = 12  # of a digest, in hex
 
 DATA, TEST, MODEL, MODULE = "data", "test", "model", "module "
@@ -128,7 +129,7 @@ def difference(
         owner = owners.get(part.name, "the run")
         texts.append(f"{what}: it has {part.shown()}, {owner} has {other.shown()}")
         fixes.append(_MODULE_FIX if module else _FIX.get(part.name, ""))
-    return f"{'; '.join(texts)}. To correct it: {fixes[0]}" if texts else ""
+    return f"{'; '.join(texts)}{CORRECTION}{fixes[0]}" if texts else ""
 
 
 def _order(part: SetupPart) -> tuple[int, str]:

@@ -31,6 +31,7 @@ from fedhp.cluster.protocol.message_checks import (
     check_receipt,
     one_line,
 )
+from fedhp.cluster.protocol.setup import CORRECTION
 from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import Cause, cause_of, open_coordinator_channel
@@ -381,9 +382,10 @@ class CoordinatorClient:
         if method != "Join" and reason != "setup":  # which joining again does not change
             raise MustJoin(error.details() or error.code().name)
         kind = TryAgain if reason in PASSING_REASONS else RunError
+        problem, _, fix = details.partition(CORRECTION)
         raise kind(
-            f"{self.address}: the coordinator refused this worker: {details}",
-            fix="see the reason above; the coordinator's log has more",
+            f"{self.address}: the coordinator refused this worker: {problem}",
+            fix=fix or "see the reason above; the coordinator's log has more",
         )
 
     async def _next_address(self) -> None:

@@ -141,7 +141,7 @@ def prepare_worker(
         prepared = prepare(experiment)
     shard_spec = shard_spec_of(prepared, np.array([worker]))
     if private is not None:
-        shard_spec = _with_private_data(prepared, shard_spec, private)
+        shard_spec = with_private_data(prepared, shard_spec, private)
     # Models are compressed as they are sent, and arrive here as they were received.
     as_it_is = experiment.exchange.model_copy(update={"compression": "none"})
     return prepared, replace(shard_spec, exchange=as_it_is)
@@ -164,7 +164,8 @@ def _own_path_needed() -> Iterator[None]:
         ) from None
 
 
-def _with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData) -> ShardSpec:
+def with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData) -> ShardSpec:
+    """A worker's part of the experiment with its private samples in place of its own share."""
     pool = prepared.experiment.data.pool
     settings = DataConfig(name="npz", path=str(private.path), pool=pool, standardize=False)
     theirs = spec.dataset

@@ -17,7 +17,7 @@ from fedhp.config import Experiment
 from fedhp.engine.ray import check_cluster, import_ray, start_ray
 from fedhp.engine.runs.job import Event, cell_events
 from fedhp.engine.runs.run import is_run
-from fedhp.errors import ConfigError, RunError
+from fedhp.errors import ConfigError, RunError, install_extra
 from fedhp.tables import COMMAND_LINE
 
 LOCAL = "local"  # the address that starts Ray on this machine
@@ -147,7 +147,7 @@ def _not_shared(folder: Path, machine: str) -> Event:
 def _of_the_option(error: ConfigError) -> ConfigError:
     """An error about the Ray of engine = "ray" as one about --ray."""
     if error.key == "engine":  # it is not installed
-        fix = "pip install 'fedhp[ray]', or remove --ray"
+        fix = f"{install_extra('ray')}; or remove --ray"
     else:
         fix = "start a cluster with `ray start --head`, or write --ray local"
     return ConfigError(

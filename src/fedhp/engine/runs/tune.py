@@ -32,7 +32,7 @@ from fedhp.engine.prepare import own_folders
 from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
 from fedhp.engine.runs.variants import parse_variant, split_ranges, tables_of
-from fedhp.errors import ConfigError, Diverged, FedhpError, RunError, combine_errors
+from fedhp.errors import ConfigError, Diverged, FedhpError, RunError, combine_errors, install_extra
 from fedhp.files import write_file
 from fedhp.record.reader import (
     COMPARED,
@@ -256,7 +256,7 @@ def import_optuna() -> Any:
         raise FedhpError(
             "fedhp tune needs the Python package 'optuna', which is not installed",
             allowed="an installation with the extra 'tune'",
-            fix="pip install 'fedhp[tune]'",
+            fix=install_extra("tune"),
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
