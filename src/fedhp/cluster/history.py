@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedhp.errors import StorageFull
-from fedhp.files import restrict, storage_errors
+from fedhp.errors import RunError, StorageFull
+from fedhp.files import read_plain, restrict, storage_errors
+from fedhp.texts import printable_texts
 
 
 class History:
@@ -58,15 +59,25 @@ class History:
 
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
     """The events of a file in order; incomplete lines are left out."""
-    return events_in(file.read_bytes())
+    try:
+        content = read_plain(file)
+    except OSError as error:
+        raise RunError(
+            f"{file}: the history cannot be read: {error.strerror or error}",
+            allowed="plain files that this user can read",
+            fix="copy the file itself to its place",
+        ) from None
+    return events_in(content)
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:
-    """The events in the content of a history file."""
+    """The events in the content of a history file; their texts are printable."""
     for line in content.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+            if b"\\" in line or not line.isascii():  # as JSON writes all that does not show
+                event = printable_texts(event)
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             yield event

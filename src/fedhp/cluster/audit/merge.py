@@ -22,7 +22,7 @@ from fedhp.cluster.history import events_in
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
-from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
+from fedhp.files import UNFINISHED, new_folder, read_plain, restrict, storage_errors, write_file
 from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"
@@ -148,7 +148,7 @@ def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
 
 def _read_history(file: Path) -> _History:
     try:
-        content = file.read_bytes()
+        content = read_plain(file)
     except OSError as error:
         raise RunError(
             f"{file}: cannot be read: {error.strerror or error}",
@@ -415,6 +415,8 @@ def _gather(
                 store.set_meta(key, value)
             for piece in pieces:
                 store.copy_rounds(records[piece.folder], first=piece.first, last=piece.last)
+            if finished:
+                store.seal()
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(experiment).encode())
         _copy_histories(histories, folder)
