@@ -34,13 +34,11 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
-from fedhp.components import resolve
-from fedhp.config import Experiment, differences, own_parts, to_tables
+from fedhp.config import Experiment, differences, own_modules, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, restart_helps
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
-from fedhp.trust import home_of, split_path
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
@@ -329,12 +327,7 @@ class Cluster:
 
     @functools.cached_property
     def _own_modules(self) -> tuple[str, ...]:
-        """The modules of the experiment's own parts, and those that really define them."""
-        modules: set[str] = set()
-        for key, path in own_parts(self.experiment).items():
-            part = resolve(path, {}, key=key, source=self._source)
-            modules |= {split_path(path)[0], home_of(part)} - {""}
-        return tuple(sorted(modules))
+        return own_modules(self.experiment, source=self._source)
 
     def _environment(
         self, name: str, variables: Mapping[str, str] | None
