@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhp.blame import blaming
-from fedhp.config import Experiment, check_targets, load, parse, to_tables
+from fedhp.config import Experiment, check_targets, load, own_modules, parse, to_tables
 from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.runs.run import Run, start_run
@@ -72,7 +72,7 @@ def run(
     with logs:
         for _ in started.rounds():
             pass
-    return RunReader(out)
+    return RunReader(out, trust=own_modules(started.prepared.experiment))
 
 
 def start(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> Run:
@@ -119,7 +119,7 @@ def compare(
         errors = runner(cells, source=source, jobs=jobs, ray=ray)
     if errors:
         raise errors[0]
-    return [RunReader(cell.folder) for cell in cells]
+    return [RunReader(cell.folder, trust=own_modules(cell.experiment)) for cell in cells]
 
 
 def sweep(

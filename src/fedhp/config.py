@@ -28,7 +28,7 @@ from fedhp.tables import (
     resolve_paths,
     set_key,
 )
-from fedhp.trust import OPTION, Trust, granted, limited_to, split_path
+from fedhp.trust import OPTION, Trust, granted, home_of, limited_to, split_path
 from fedhp.wording import choices_at, default_at, names_at
 
 LOG = logging.getLogger("fedhp")
@@ -892,6 +892,15 @@ def own_parts(experiment: Experiment) -> dict[str, str]:
         if is_dotted(name):
             names[key] = name
     return names
+
+
+def own_modules(experiment: Experiment, *, source: str = "") -> tuple[str, ...]:
+    """The modules of the experiment's own parts, and those that really define them."""
+    modules: set[str] = set()
+    for key, path in own_parts(experiment).items():
+        part = resolve(path, {}, key=key, source=source)
+        modules |= {split_path(path)[0], home_of(part)} - {""}
+    return tuple(sorted(modules))
 
 
 def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> None:

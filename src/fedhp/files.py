@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,22 @@ UNFINISHED = ".tmp"  # the name of a folder that is not complete yet: nobody tak
 def is_run_folder(folder: Path) -> bool:
     """Whether a folder holds a run: what lies there may come from somebody else."""
     return os.path.lexists(folder / RUN_RECORD)
+
+
+def open_plain(path: Path) -> int:
+    """A descriptor of a plain file for reading; OSError for a link, a pipe or a device, which a
+    folder from somebody else may hold in its place. It never waits."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return handle
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file, see open_plain."""
+    with open(open_plain(path), "rb") as file:
+        return file.read()
 
 
 @contextlib.contextmanager

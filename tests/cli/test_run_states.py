@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import fedhp
 from cli.support import Command
 from fedhp.record.lock import FolderLock, is_held
 from fedhp.record.store import RECORD_FILE
@@ -84,8 +83,13 @@ def test_damaged_pages_are_noticed(command: Command, tmp_path: Path, name: str) 
     assert "the record is damaged" in said.err
 
 
-def test_a_record_of_an_older_version_without_a_hash_opens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["numbers_digest", "content_digest"])
+def test_a_finished_record_without_a_hash_is_named(
+    command: Command, tmp_path: Path, key: str
+) -> None:
     folder = make_run(tmp_path / "run", "dpsgd", rounds=1)
     with closing(sqlite3.connect(folder / RECORD_FILE)) as connection, connection:
-        connection.execute("DELETE FROM meta WHERE key IN ('numbers_digest', 'content_digest')")
-    assert "finished, 1 of 1 round" in fedhp.show(folder)
+        connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+    said = command("show", folder)
+    assert said.code == 2
+    assert f"the run is finished, but its {key} is missing" in said.err

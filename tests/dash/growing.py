@@ -49,6 +49,8 @@ class GrowingRun:
     def end(self, status: str) -> None:
         """The run ends; without a status its process is killed."""
         if status:
+            if status == "finished":
+                self._store.seal()
             self._store.set_meta("status", status)
             self._store.leave_wal_mode()
         self._store.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhp.record.store import NUMBERS_DIGEST, Store
+from fedhp.record.store import Store
 from fedhp.types import IntArray
 from ui.browser import Browser, find_browser
 from ui.dash_page import DashPage, DashServer
@@ -48,7 +48,6 @@ def large_run(folder: Path, workers: int, links: IntArray, *, rounds: int) -> No
     make_run(folder, "fedhp", rounds=1)
     store = Store.open(folder, write=True)
     store.truncate(0)
-    store.set_meta(NUMBERS_DIGEST, None)
     kinds = ["laptop", "xavier_nx", "jetson_tx2"]
     store.set_meta("workers", workers)
     store.set_meta("rounds", rounds)
@@ -56,6 +55,7 @@ def large_run(folder: Path, workers: int, links: IntArray, *, rounds: int) -> No
     store.set_meta("samples", [7] * workers)
     for index in range(1, rounds + 1):
         store.commit(planned_round(workers, links, round_index=index))
+    store.seal()
     store.close()
 
 

@@ -13,6 +13,7 @@ import typer
 
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
+from fedhp.texts import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -198,6 +199,7 @@ def next_commands(folder: Path, rounds: int) -> list[str]:
 def say(text: str, *, error: bool = False) -> None:
     """Print for people; a terminal gets lines that are broken between words."""
     stream = sys.stderr if error else sys.stdout
+    text = "\n".join(map(printable, text.split("\n")))  # names of files may have escapes
     if stream.isatty():
         from fedhp.terminal import fit_text, stream_width
 

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedhp.errors import StorageFull
-from fedhp.files import PRIVATE_FILE, restrict, storage_errors, write_file
+from fedhp.errors import RunError, StorageFull
+from fedhp.files import PRIVATE_FILE, read_plain, restrict, storage_errors, write_file
+from fedhp.texts import printable_texts
 
 LOG = logging.getLogger("fedhp.history")
 PART_BYTES = 8 << 20  # of a file until it becomes a part
@@ -139,14 +140,22 @@ def history_content(file: Path) -> bytes:
     """The lines of a history, of all its parts."""
     while True:
         parts = history_parts(file)
-        content = b"".join(part.read_bytes() for part in parts)
+        content = b"".join(map(read_plain, parts))
         if history_parts(file) == parts:  # no part was made or dropped meanwhile
             return content
 
 
 def read_history(file: Path) -> Iterator[dict[str, Any]]:
     """The events of a history in order; incomplete lines are left out."""
-    return events_in(history_content(file))
+    try:
+        content = history_content(file)
+    except OSError as error:
+        raise RunError(
+            f"{file}: the history cannot be read: {error.strerror or error}",
+            allowed="plain files that this user can read",
+            fix="copy the file itself to its place",
+        ) from None
+    return events_in(content)
 
 
 def _numbered(file: Path) -> list[tuple[int, Path]]:
@@ -158,7 +167,7 @@ def _numbered(file: Path) -> list[tuple[int, Path]]:
         if (match := pattern.fullmatch(part.name)) is not None
     )
     if parts and not parts[0][0]:
-        dropped = [line for line in events_in(parts[0][1].read_bytes()) if line["event"] == DROPPED]
+        dropped = [line for line in events_in(read_plain(parts[0][1])) if line["event"] == DROPPED]
         through = int(dropped[-1]["parts"]) if dropped else 0
         parts = [parts[0], *(part for part in parts[1:] if part[0] > through)]
     return parts
@@ -219,11 +228,13 @@ def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:
-    """The events in the content of a history file."""
+    """The events in the content of a history file; their texts are printable."""
     for line in content.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+            if b"\\" in line or not line.isascii():  # as JSON writes all that does not show
+                event = printable_texts(event)
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             yield event

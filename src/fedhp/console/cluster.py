@@ -28,6 +28,7 @@ from fedhp.console.heartbeat import (
 )
 from fedhp.console.progress import UNKNOWN, ProgressLines, RunState
 from fedhp.terminal import FittingTable, shorten_words
+from fedhp.texts import printable
 from fedhp.types import RoundRecord
 
 MOST_WORKER_ROWS = 40  # the other workers are only counted
@@ -268,8 +269,7 @@ def _is_known(value: float) -> bool:
 
 
 def _clean(text: str) -> str:
-    text = text[: limits.TEXT_LENGTH]
-    return "".join(character if character.isprintable() else " " for character in text)
+    return printable(text[: limits.TEXT_LENGTH])
 
 
 def _plain(text: str) -> str:

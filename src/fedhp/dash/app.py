@@ -465,5 +465,5 @@ def _add_error_handlers(app: FastAPI, served: Served) -> None:
     app.add_exception_handler(HTTPException, refused)
     for passing in (OSError, sqlite3.Error):
         app.add_exception_handler(passing, gone)
-    for kind in (LookupError, TypeError, ValueError):
+    for kind in (LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError):
         app.add_exception_handler(kind, broken)

@@ -20,6 +20,7 @@ from fedhp.dash.history import Happening, Histories
 from fedhp.dash.progress import finite
 from fedhp.dash.schema import RunEvent
 from fedhp.errors import FedhpError
+from fedhp.files import open_plain
 from fedhp.record.checkpoint import CHECKPOINT_FILE
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import worker_name
@@ -207,7 +208,7 @@ def message(kind: str, facts: dict[str, Any]) -> bytes:
 
 def _checkpoint_description(path: Path) -> dict[str, str]:
     """The description at the beginning of a checkpoint, without its arrays."""
-    with path.open("rb") as file:
+    with open(open_plain(path), "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(min(length, LARGEST_HEADER)))
     description = header["__metadata__"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.cluster.history import events_in
+from fedhp.files import open_plain
 from fedhp.report.formatting import count, listed, seconds
 
 HISTORIES = "history-*.jsonl"
@@ -39,7 +40,7 @@ class GrowingFile:
     def new(self) -> tuple[bytes, bool]:
         """The added lines, and whether the file is another one than before."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = open_plain(self.path)
         except OSError:
             return b"", False
         with open(descriptor, "rb") as file:

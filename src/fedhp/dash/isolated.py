@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr
     try:
         with limited_to(NO_TRUST):
-            work = {"whatif": _whatif, "classes": _classes}[order.pop("work")]
+            work: Callable[..., dict[str, Any]] = WORK[order.pop("work")]
             answer: dict[str, Any] = {"answer": work(**order)}
     except Exception as error:
         failure: FedhpError = as_fedhp_error(error)
@@ -149,6 +149,8 @@ def _classes(experiment: dict[str, Any]) -> dict[str, Any]:
     sizes = [len(part) for part in parts]
     return {"classes": list(names), "samples": sizes, "counts": counts}
 
+
+WORK = {"whatif": _whatif, "classes": _classes}
 
 if __name__ == "__main__":
     main()

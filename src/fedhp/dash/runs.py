@@ -166,7 +166,7 @@ class RunsFolder:
         try:
             with RunReader(folder) as reader, reader.snapshot():
                 return entry_of(run, reader, changed=state.changed)
-        except (FedhpError, OSError, TypeError, KeyError, ValueError) as error:
+        except Exception as error:  # whatever one record holds, the others are listed
             text = problem_of(error)
             return _unreadable(
                 run,
@@ -182,6 +182,7 @@ class RunsFolder:
 
 def entry_of(run: str, reader: RunReader, *, changed: float) -> ListedRun:
     """The entry of a run that can be read."""
+    reader.check_sealed()
     last, test = reader.last_row("rounds"), reader.last_row("evaluations")
     status, label = reader.status, str(reader.meta("label"))
     experiment = reader.meta("experiment")

@@ -326,7 +326,7 @@ def _job_config() -> Any:
     of its own. Own parts are made importable by folder instead (ShardActor, run_task)."""
     from ray.job_config import JobConfig
 
-    class WithoutFolder(JobConfig):  # type: ignore[misc]
+    class WithoutFolder(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 

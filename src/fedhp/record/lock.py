@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedhp.errors import FolderInUse
-from fedhp.files import restrict, storage_errors
+from fedhp.files import open_plain, restrict, storage_errors
 
 LOCK_FILE = "lock"
 LOCK_PATIENCE = 3.0  # s: a job whose parent was just killed needs a moment to notice and let go
@@ -47,7 +47,7 @@ class FolderLock:
 def is_held(folder: Path) -> bool | None:
     """Whether a process works on the run now; None if that cannot be found out."""
     try:
-        with (folder / LOCK_FILE).open("rb") as file:
+        with open(open_plain(folder / LOCK_FILE), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file gives it back
     except FileNotFoundError:
         return False

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhp.config import MOST_WORKERS
 from fedhp.errors import RunError
 from fedhp.files import UNFINISHED
 from fedhp.record.checkpoint import current_models, own_parameters, read_checkpoint
 from fedhp.record.lock import is_held
 from fedhp.record.store import RECORD_FILE, Store
+from fedhp.texts import printable_texts
 from fedhp.types import FloatArray, LinkVerdict
 
 if TYPE_CHECKING:
@@ -42,6 +44,13 @@ class RunReader:
         self.folder = Path(folder)
         self._trust = tuple(trust)
         self._store = Store.open(self.folder)
+        workers = self._store.meta("workers")
+        if workers is not None and not _is_count(workers):
+            raise RunError(
+                f"{self.folder}: the record is damaged: it has {workers!r} workers",
+                allowed=f"1 to {MOST_WORKERS}",
+                fix="start the run again in another folder",
+            )
 
     def close(self) -> None:
         """Close the record."""
@@ -54,8 +63,11 @@ class RunReader:
         self.close()
 
     def meta(self, key: str) -> Any:
-        """A value of the run's description: label, algorithm, seed, devices, status, ..."""
-        return self._store.meta(key)
+        """A value of the run's description: label, algorithm, seed, devices, status, ...
+
+        Its texts are bounded and printable: they may come from somebody else.
+        """
+        return printable_texts(self._store.meta(key))
 
     @property
     def status(self) -> str:
@@ -69,6 +81,10 @@ class RunReader:
     def check(self) -> None:
         """Refuse a record with damaged bytes: a finished run knows the hash of its numbers."""
         self._store.check()
+
+    def check_sealed(self) -> None:
+        """Refuse a finished record without its hashes; they are not compared."""
+        self._store.check_sealed()
 
     @property
     def rounds_done(self) -> int:
@@ -212,6 +228,10 @@ class RunReader:
     def summary(self) -> RunSummary:
         """The run in a few numbers."""
         return summarize(self)
+
+
+def _is_count(workers: Any) -> bool:
+    return type(workers) is int and 1 <= workers <= MOST_WORKERS
 
 
 def _verdict_word(verdict: int | None) -> str | None:

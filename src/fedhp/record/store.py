@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import re
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -22,12 +26,14 @@ import numpy as np
 from fedhp import __version__
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
+from fedhp.files import RUN_RECORD
 from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
+from fedhp.texts import LONGEST_TEXT, check_bounds, printable
 from fedhp.types import Phase, RoundRecord
 
-RECORD_FILE = "record.sqlite"
+RECORD_FILE = RUN_RECORD
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
 
 RECORD_SCHEMA = """
@@ -124,6 +130,7 @@ PHASE_SCHEMA = {
 }
 ADDED_SCHEMA = {**METRIC_SCHEMA, **GROUP_SCHEMA, **PHASE_SCHEMA}
 PHASES_PER_WORKER = 64  # of a round that are recorded, the first ones
+TEXT_COLUMNS = frozenset({"key", "rule", "name", "phase", "role"})  # in all tables
 
 # The tables of the result, in the order in which the digest reads them.
 RESULT_TABLES = (
@@ -198,6 +205,8 @@ BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
 WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
 LEAVE_SECONDS, LEAVE_PAUSE = 1.0, 0.01  # s, for readers to close the record at its end
 CACHE_KIB = 64 * 1024  # a round of 10,000 workers fits, and is written once
+LARGEST_VALUE = 1 << 24  # bytes of one value: the description of 100,000 workers fits
+SIDE_FILES = ("", "-wal", "-shm", "-journal")  # SQLite's, after the name of the record
 
 
 class Store:
@@ -224,21 +233,24 @@ class Store:
     def open(cls, folder: Path, *, write: bool = False) -> Store:
         """An existing record."""
         path = folder / RECORD_FILE
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise RunError(
                 f"{folder} is not a run folder: it has no {RECORD_FILE}",
                 allowed="a folder made by `fedhp run`, or one of the runs inside a comparison",
                 fix="check the path; list the folder to see the runs in it",
             )
+        _check_plain(path)
         with _clear_errors(path):
             connection = _connect(path, "rw" if write else "ro")
+            _check_schema(connection, path)
             store = cls(connection, path)
             version = store.meta("version")
             if write:
                 connection.execute("PRAGMA journal_mode=WAL")
         if version != RECORD_VERSION:
             raise RunError(
-                f"{path}: the record has version {version}, but this fedhp reads {RECORD_VERSION}",
+                f"{path}: the record has version {version!r}, but this fedhp reads "
+                f"{RECORD_VERSION}",
                 fix="read it with the version of fedhp that wrote it",
             )
         with _clear_errors(path):
@@ -266,11 +278,13 @@ class Store:
         """A value of the run's description, None if absent."""
         with _clear_errors(self.path):
             row = self._connection.execute(
-                "SELECT value FROM meta WHERE key = ?", (key,)
+                "SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (key,)
             ).fetchone()
         try:
-            return None if row is None else json.loads(row[0])
-        except ValueError as error:
+            value = None if row is None else json.loads(row[0])
+            check_bounds(value)
+            return value
+        except (ValueError, RecursionError) as error:
             raise _damaged(self.path, f"{key}: {error}") from None
 
     def check(self) -> None:
@@ -285,14 +299,21 @@ class Store:
         status = self.meta("status")
         if status not in STATUSES:
             raise _damaged(self.path, f"its status is {status!r}")
+        self.check_sealed()
         if status != "finished" or self.path.stat().st_size > MOST_HASHED_BYTES:
             return
-        recorded = self.meta(NUMBERS_DIGEST)
-        if recorded and self.digest() != recorded:
+        if self.digest() != self.meta(NUMBERS_DIGEST):
             raise _damaged(self.path, "its numbers differ from those that the run recorded")
-        recorded = self.meta(CONTENT_DIGEST)
-        if recorded and self._content_digest() != recorded:
+        if self._content_digest() != self.meta(CONTENT_DIGEST):
             raise _damaged(self.path, "its description or its tests differ from the recorded ones")
+
+    def check_sealed(self) -> None:
+        """Refuse a finished record without its hashes: somebody changed it after the run."""
+        if self.meta("status") != "finished":
+            return
+        for key in (NUMBERS_DIGEST, CONTENT_DIGEST):
+            if not isinstance(self.meta(key), str):
+                raise _damaged(self.path, f"the run is finished, but its {key} is missing")
 
     def seal(self) -> None:
         """Record the hashes of a run that is about to be finished, for later checks."""
@@ -304,10 +325,12 @@ class Store:
         digest = hashlib.sha256()
         with _clear_errors(self.path):
             description = self._connection.execute(
-                "SELECT key, value FROM meta WHERE key NOT IN ('status', ?) ORDER BY key",
+                "SELECT key, CAST(value AS BLOB) FROM meta "
+                "WHERE key NOT IN ('status', ?) ORDER BY key",
                 (CONTENT_DIGEST,),
             ).fetchall()
-        digest.update(repr(description).encode())
+            texts = [(key, value.decode()) for key, value in description]
+        digest.update(repr(texts).encode())
         for table in (*METRIC_TABLES, "wall"):
             digest.update(table.encode())
             for rows in self.blocks(table):
@@ -419,6 +442,7 @@ class Store:
             cursor = self._select(table, names=names, where=where, values=values)
             header = [column[0] for column in cursor.description]
             rows = cursor.fetchall()
+        self._check_types(header, rows)
         columns = zip(*rows, strict=True) if rows else ((),) * len(header)
         return {name: list(column) for name, column in zip(header, columns, strict=True)}
 
@@ -431,7 +455,9 @@ class Store:
             row = cursor.fetchone()
         if row is None:
             return None
-        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+        header = [column[0] for column in cursor.description]
+        self._check_types(header, [row])
+        return dict(zip(header, row, strict=True))
 
     def extremes(self, table: str, column: str, *, first_round: int) -> dict[str, list[Any]]:
         """The lowest and the highest value of a column in every round from the first one on."""
@@ -442,6 +468,7 @@ class Store:
                 "WHERE round >= ? GROUP BY round ORDER BY round",
                 (first_round,),
             ).fetchall()
+        self._check_types(("round", column, column), rows)
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         return {
             name: list(values)
@@ -457,6 +484,7 @@ class Store:
                 "GROUP BY worker ORDER BY worker",
                 (last_round,),
             ).fetchall()
+        self._check_types(("worker", column, "round"), rows)
         return {"worker": [row[0] for row in rows], column: [row[1] for row in rows]}
 
     def last_workers(self, *, first_round: int, last_round: int) -> dict[str, list[Any]]:
@@ -468,6 +496,7 @@ class Store:
             )
             header = [column[0] for column in cursor.description]
             rows = cursor.fetchall()
+        self._check_types(header, rows)
         columns = zip(*rows, strict=True) if rows else ((),) * len(header)
         return {name: list(column) for name, column in zip(header, columns, strict=True)}
 
@@ -501,9 +530,18 @@ class Store:
         """The rows of a table in the order of its key, many at a time; first its header."""
         with _clear_errors(self.path):
             cursor = self._select(table, where=where, values=values)
-            yield [tuple(column[0] for column in cursor.description)]
+            header = [column[0] for column in cursor.description]
+            yield [tuple(header)]
             while rows := cursor.fetchmany(BLOCK_ROWS):
+                self._check_types(header, rows)
                 yield rows
+
+    def _check_types(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Refuse a text where a number belongs, which SQLite would keep."""
+        for name, column in zip(header, zip(*rows, strict=True), strict=False):
+            allowed = {str, NoneType} if name in TEXT_COLUMNS else {int, float, NoneType}
+            if not allowed.issuperset(map(type, column)):
+                raise _damaged(self.path, f"the column {name} has values of another type")
 
     def digest(self, models: np.ndarray[Any, Any] | None = None) -> str:
         """A hash of every number of the result: equal for equal runs, bit for bit."""
@@ -714,12 +752,44 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30
     )
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+    connection.text_factory = _text
+    connection.execute("PRAGMA trusted_schema=OFF")
     # FULL: a round that was reported as done survives a power cut.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     return connection
+
+
+def _text(content: bytes) -> str:
+    """A text of a table: one harmless line."""
+    if len(content) > LONGEST_TEXT:
+        raise sqlite3.DataError(f"a text has {len(content)} bytes, at most {LONGEST_TEXT} are read")
+    return printable(content.decode())
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse a link, a pipe or a device in the place of one of the record's files."""
+    for end in SIDE_FILES:
+        file = Path(f"{path}{end}")
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(file).st_mode):
+                raise RunError(
+                    f"{file} is not a plain file",
+                    allowed="a run folder as fedhp wrote it: no links, pipes or devices in it",
+                    fix="copy the file itself to its place",
+                )
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse views, triggers, and columns or tables that are computed: a record has none."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    for kind, name, sql in rows:
+        computed = re.search(r"\b(virtual|generated|as)\b", sql or "", re.IGNORECASE)
+        if kind not in ("table", "index") or computed:
+            raise _damaged(path, f"{name!r} is not a table of a record")
 
 
 def _add_later_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:

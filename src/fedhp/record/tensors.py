@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, safe_open
 
 from fedhp.errors import RunError
+from fedhp.files import open_plain
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -96,6 +98,7 @@ def read_tensors(path: Path, *, mapped: bool = False) -> tuple[Arrays, dict[str,
 
     `mapped` arrays are read only and stay in the file.
     """
+    os.close(open_plain(path))
     try:
         with safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118 (it is not a dict)

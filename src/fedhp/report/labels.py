@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedhp.errors import ConfigError
+from fedhp.files import read_plain
 from fedhp.report.formatting import short_names
 from fedhp.tables import COMMAND_LINE
 
@@ -36,7 +37,7 @@ def stored_names(folders: Iterable[Path]) -> dict[str, str]:
 def read_names(folder: Path) -> dict[str, str]:
     """The user's names in the folder of a comparison; none if its file cannot be read."""
     try:
-        content = json.loads((folder / COMPARISON_FILE).read_bytes())
+        content = json.loads(read_plain(folder / COMPARISON_FILE))
     except (OSError, ValueError, RecursionError):
         return {}
     labels = content.get("labels") if isinstance(content, dict) else None

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from fedhp.errors import FedhpError, RunError
-from fedhp.files import UNFINISHED
+from fedhp.files import UNFINISHED, open_plain
 from fedhp.record.lock import is_held
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.store import RECORD_FILE, Store
@@ -256,7 +256,7 @@ def _leave_wal_mode(run: Path) -> None:
     """Make the record of a run that has ended one plain file: it stays in WAL mode if it was read
     when the run wanted that."""
     with contextlib.suppress(OSError, FedhpError):
-        with (run / RECORD_FILE).open("rb") as file:
+        with open(open_plain(run / RECORD_FILE), "rb") as file:
             in_wal_mode = file.read(WAL_MARK.stop)[WAL_MARK] == b"\2\2"
         if in_wal_mode and is_held(run) is False:
             with contextlib.closing(Store.open(run, write=True)) as store:

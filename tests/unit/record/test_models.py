@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedhp.config import parse
 from fedhp.data import load_data
-from fedhp.errors import RunError
+from fedhp.errors import ConfigError, RunError
 from fedhp.record.checkpoint import CHECKPOINT_FILE
 from fedhp.record.reader import RunReader
 from fedhp.record.store import Store
@@ -78,7 +78,9 @@ def test_counters_of_batch_norm_are_restored(
     )
     model = {"name": "normed_model:build"}
     folder = make_run(tmp_path / "run", "dpsgd", rounds=1, workers=2, model=model)
-    with RunReader(folder) as run:
+    with RunReader(folder) as run, pytest.raises(ConfigError, match="--trust normed_model"):
+        run.state_dict(1)
+    with RunReader(folder, trust=["normed_model"]) as run:
         assert int(run.state_dict(1)["2.num_batches_tracked"]) == 10
 
 

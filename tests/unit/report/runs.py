@@ -9,7 +9,7 @@ from typing import Any
 
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
-from fedhp.record.store import NUMBERS_DIGEST, RECORD_FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from unit.record.rounds import mesh, planned_round
 
 WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
@@ -50,7 +50,6 @@ def wide_run(folder: Path, workers: int, *, rounds: int = 2, directed: bool = Fa
     make_run(folder, "fedhp", rounds=1)
     store = Store.open(folder, write=True)
     store.truncate(0)
-    store.set_meta(NUMBERS_DIGEST, None)  # the rounds are replaced
     devices = ["laptop", "xavier_nx", "jetson_tx2"]
     store.set_meta("workers", workers)
     store.set_meta("rounds", rounds)
@@ -58,6 +57,7 @@ def wide_run(folder: Path, workers: int, *, rounds: int = 2, directed: bool = Fa
     store.set_meta("samples", [7] * workers)
     for index in range(1, rounds + 1):
         store.commit(planned_round(workers, mesh(workers), round_index=index, directed=directed))
+    store.seal()
     store.close()
     return folder
 

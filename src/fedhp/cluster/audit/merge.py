@@ -416,6 +416,8 @@ def _gather(
                 store.set_meta(key, value)
             for piece in pieces:
                 store.copy_rounds(records[piece.folder], first=piece.first, last=piece.last)
+            if finished:
+                store.seal()
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(experiment).encode())
         _copy_histories(histories, folder)

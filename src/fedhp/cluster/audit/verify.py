@@ -125,9 +125,7 @@ def _verify(folder: Path) -> Verification:
             verdicts.append(RoundVerdict(index, len(digests), different, why_not))
     finally:
         replayer.close()
-    return Verification(
-        tuple(verdicts), _round_times(rounds), replayer.algorithm, missing=missing
-    )
+    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm, missing=missing)
 
 
 def _round_times(rounds: list[CommittedRound]) -> RoundTimes:

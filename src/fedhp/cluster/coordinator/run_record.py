@@ -131,6 +131,8 @@ class RunRecordWriter:
         if reached:
             self._store.set_meta("stopped", reached)
         self._store.set_meta("peak_memory", peak_memory())
+        if status == "finished":
+            self._store.seal()
         self._store.set_meta("status", status)
         self._store.leave_wal_mode()
 

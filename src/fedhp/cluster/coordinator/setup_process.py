@@ -13,10 +13,10 @@ from typing import Any
 
 from fedhp.cluster.protocol.own_setup import data_parts, model_part, module_parts
 from fedhp.cluster.protocol.setup import SetupPart
-from fedhp.components import make_importable, resolve
-from fedhp.config import Experiment, own_parts, parse
+from fedhp.components import make_importable
+from fedhp.config import own_modules, parse
 from fedhp.errors import FedhpError
-from fedhp.trust import home_of, load_trust, split_path
+from fedhp.trust import load_trust
 
 
 def main() -> None:
@@ -47,15 +47,6 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # the user's own code may fail in any way
         problem = f"{type(error).__name__}: {error}"
     return {"parts": [part.to_list() for part in parts], "problem": problem}
-
-
-def own_modules(experiment: Experiment, *, source: str = "") -> tuple[str, ...]:
-    """The modules of the experiment's own parts, and those that really define them."""
-    modules: set[str] = set()
-    for key, path in own_parts(experiment).items():
-        part = resolve(path, {}, key=key, source=source)
-        modules |= {split_path(path)[0], home_of(part)} - {""}
-    return tuple(sorted(modules))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from fedhp.cluster.coordinator.leadership import (
     read_announcement,
 )
 from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
-from fedhp.cluster.coordinator.setup_process import own_modules
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
@@ -35,7 +34,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
-from fedhp.config import Experiment, differences, to_tables
+from fedhp.config import Experiment, differences, own_modules, to_tables
 from fedhp.errors import IdentityError, Interrupted, RunError, restart_helps
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader

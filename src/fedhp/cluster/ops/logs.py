@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
+from fedhp.texts import printable
+
 Format = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = ("text", "json")
 HIDDEN = "[hidden]"
@@ -195,11 +197,11 @@ class TextFormatter(logging.Formatter):
         self._who = who
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, even if the message has several."""
+        """One harmless line, even if the message has several, or a text from another machine."""
         facts = ", ".join(f"{key}={value}" for key, value in extra_facts(record).items())
         message = _message(self, record) + (f" ({facts})" if facts else "")
         line = f"{_at(record)} {record.levelname.lower()} {self._who}: {message}"
-        return line.replace("\r", "\\r").replace("\n", "\\n")
+        return printable(line.replace("\r", "\\r").replace("\n", "\\n"))
 
 
 class JsonFormatter(logging.Formatter):

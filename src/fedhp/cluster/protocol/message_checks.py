@@ -20,6 +20,7 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import ENCODINGS
 from fedhp.cluster.protocol.guard import Refused, quoted
 from fedhp.cluster.protocol.setup import MAX_FACTS, MAX_PARTS, MAX_SCALED, SKETCH
+from fedhp.texts import printable
 
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
 MAX_STEP_SECONDS = 3600.0  # of one local step
@@ -589,7 +590,7 @@ def _check_characters(value: str, what: str, *, most: int) -> None:
 
 def one_line(text: str, *, most: int = limits.TEXT_LENGTH) -> str:
     """Any text as one that check_text accepts: one printable line of bounded length."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    line = " ".join(printable(text).split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
