@@ -397,7 +397,7 @@ class Store:
         }
 
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> dict[str, list[Any]]:
-        """Each worker's last value of a column up to a round."""
+        """Each worker's last value of a column up to a round, and its round."""
         with _clear_errors(self.path):
             self._select(table, names=(column,), where="0")  # refuses unknown names
             rows = self._connection.execute(  # SQLite takes the column from the row of the maximum
@@ -405,7 +405,8 @@ class Store:
                 "GROUP BY worker ORDER BY worker",
                 (last_round,),
             ).fetchall()
-        return {"worker": [row[0] for row in rows], column: [row[1] for row in rows]}
+        names = ("worker", column, "round")
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:

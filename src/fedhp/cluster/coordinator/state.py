@@ -363,6 +363,12 @@ class CoordinatorState:
         """A worker joins, for the first time or again; Refused if it cannot."""
         self._check_release(request.fedhp)
         self._replace_process(name, request.envelope.incarnation)
+        before = self.conductor.by_name(name)
+        replaced = (
+            before is not None
+            and not before.left
+            and request.envelope.incarnation != before.incarnation
+        )
         member = self.conductor.join(
             name,
             request.address,
@@ -372,6 +378,8 @@ class CoordinatorState:
             step_time=request.step_time if request.step_time > 0 else float("nan"),
             now=time.monotonic(),
         )
+        if replaced:
+            self.reachability.replaced(member, note=self.history.note)
         self.reachability.forget(member.worker)
         self._left_aside.pop(member.worker, None)
         self.turns.pop(member.worker, None)
@@ -458,6 +466,10 @@ class CoordinatorState:
             self.survey.add(member.worker, request.surveyed)
             self._links_tried(member, request.surveyed, round_index=self.round_index + 1)
             self.notify()
+
+    def call_broke_off(self, member: Member) -> None:
+        """The call of a member that waited for an order ended from its side."""
+        self.reachability.closed(member, time.monotonic())
 
     def _note_samples(self, member: Member, samples: int) -> None:
         """How much data a member has; 0 in the Join of a process that has not read it yet."""
