@@ -42,6 +42,28 @@ def test_a_worker_that_was_silent_comes_back() -> None:
     assert run.state_after(5) == {0: "catching up"}
 
 
+def test_a_loss_that_several_report_is_one_event() -> None:
+    run = Membership()
+    follow(run, "join", worker=0, name="w0")
+    follow(run, "attempt", participants=[0], round=1)
+    ended = follow(run, "ended", name="w0", why="was ended by SIGKILL")
+    assert ended == [("lost", "w0 is lost: its process was ended by SIGKILL")]
+    assert follow(run, "lost", worker=0, why="its connection closed") == []
+    follow(run, "commit", round=1, reported=[0])  # it reported before it was lost
+    follow(run, "attempt", participants=[0], round=2)
+    assert follow(run, "suspect", worker=0, seconds=4.0)[0][0] == "suspect"
+    assert run.states[0] == "lost"
+    follow(run, "dead", worker=0, seconds=15.0)
+    assert run.states[0] == "dead"
+    assert follow(run, "join", worker=0, name="w0") == [("back", "w0 joined again")]
+    follow(run, "attempt", participants=[0], round=3)
+    closed = follow(run, "lost", worker=0, why="its connection closed")
+    assert closed == [("lost", "w0 is lost: its connection closed")]
+    assert follow(run, "heard", worker=0) == [("back", "w0 sends heartbeats again")]
+    assert run.states[0] == "ready"
+    assert follow(run, "ended", name="boss", why="was ended by SIGKILL") == []
+
+
 def test_who_reported_and_left_before_the_commit_stays_away() -> None:
     run = Membership()
     follow(run, "join", worker=0, name="w0")

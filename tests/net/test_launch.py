@@ -18,6 +18,7 @@ import tomli_w
 
 from cli.support import is_alive
 from fedhp.cluster.audit.timeline import final_digests
+from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator, processes
 from fedhp.cluster.ops.launch import Cluster, ensure_certificates
 from fedhp.cluster.ops.logs import last_error
@@ -156,6 +157,10 @@ def test_a_dead_worker_is_restarted_once_a_minute(tmp_path: Path) -> None:
         cluster.supervise()
         assert cluster.pid("w0") != second
         assert sum("was ended by SIGKILL" in note for note in cluster.notes) == 2
+        ended = list(read_history(tmp_path / "history-launcher.jsonl"))
+        assert [(each["event"], each["name"], each["why"]) for each in ended] == [
+            ("ended", "w0", "was ended by SIGKILL")
+        ] * 2
 
 
 def test_the_error_when_no_worker_is_left_has_the_reason(tmp_path: Path) -> None:

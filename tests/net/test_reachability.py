@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fedhp.cluster.coordinator import reachability
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
 from fedhp.cluster.coordinator.metrics import Metrics, broken_by_name, snapshot_of
 from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -102,6 +104,58 @@ def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:
         "no heartbeat of w2 at 10.0.0.2:7710 for 20 s",
     ]
     assert "dead" in log_lines[-1]
+
+
+def test_a_member_whose_call_broke_off_is_lost_unless_it_calls_again(log_lines: list[str]) -> None:
+    links, conductor = Reachability(), three_members()
+    noted: list[tuple[str, object, object]] = []
+
+    def note(event: str, facts: Mapping[str, object]) -> None:
+        noted.append((event, facts["worker"], facts.get("why")))
+
+    for worker in range(3):
+        conductor.beat(conductor.members[worker], "waiting", 2.0)
+    links.closed(conductor.members[1], 2.1)
+    links.closed(conductor.members[2], 2.1)
+    conductor.beat(conductor.members[1], "waiting", 2.5)
+    links.watch(conductor, 2.6, note=note)
+    assert noted == []
+    links.watch(conductor, 3.2, note=note)
+    links.watch(conductor, 3.7, note=note)
+    assert noted == [("lost", 2, "its connection closed")]
+    assert log_lines == ["w2 at 10.0.0.2:7710 is lost: its connection closed"]
+    conductor.beat(conductor.members[2], "waiting", 4.0)  # only its connection was lost
+    links.watch(conductor, 4.1, note=note)
+    assert noted[1:] == [("heard", 2, None)]
+
+
+def test_the_history_tells_of_a_process_that_ended_without_leaving(
+    certificates: Path, tmp_path: Path
+) -> None:
+    settings = experiment(rounds=1000, cluster={"gather": 60.0, "suspect_after": 30.0})
+
+    def losses() -> list[str]:
+        lines = read_history(tmp_path / "history-boss.jsonl")
+        return [line["why"] for line in lines if line["event"] == "lost"]
+
+    async def scenario() -> None:
+        async with in_process_federation(settings, certificates, tmp_path) as federation:
+            state = await federation.start_coordinator()
+            federation.start_worker("w0")
+            await until(lambda: state.waiting.workers() == [0])
+            await federation.stop_worker("w0")
+            await until(losses)
+            assert losses() == [reachability.CLOSED]
+            member = state.conductor.members[0]
+            for deaths in (1, 2, 3):  # the next process joins, however soon
+                before = member.incarnation
+                federation.start_worker("w0")
+                await until(lambda known=before: member.incarnation != known)
+                assert len(losses()) == deaths
+                await federation.stop_worker("w0")
+            assert set(losses()) <= {reachability.CLOSED, reachability.REPLACED}
+
+    run(scenario())
 
 
 def test_the_status_and_the_metrics_name_them(certificates: Path, tmp_path: Path) -> None:

@@ -200,7 +200,10 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
         with served.reader(run) as reader, reader.snapshot():
             actions = served.settings.operator.actions(entry)
             names = log.names(entry.workers)
-            return JsonAnswer(progress.details(entry, reader, names=names, actions=actions))
+            missing = log.missing(entry.workers) if entry.network and entry.live else []
+            return JsonAnswer(
+                progress.details(entry, reader, names=names, missing=missing, actions=actions)
+            )
 
     @_get(app, "/api/summary", dict[str, Any], "The object of `fedhp show RUN --json`")
     def summary(run: RunName) -> Response:

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from fedhp.dash.history import Happening, Histories
+from fedhp.dash.history import JOINING, PRESENT, Happening, Histories
 from fedhp.dash.progress import finite
 from fedhp.dash.schema import RunEvent
 from fedhp.errors import FedhpError
@@ -84,6 +84,16 @@ class EventLog:
         with self._lock:
             known = self.histories.membership.names
             return [known.get(worker, f"worker {worker}") for worker in range(workers)]
+
+    def missing(self, workers: int) -> list[str]:
+        """The workers of a network run that take no part now: name and state."""
+        names, states = self.names(workers), self.states(0, last=True)
+        now = [states.get(worker, JOINING) for worker in range(workers)]
+        return [
+            f"{name} ({state})"
+            for name, state in zip(names, now, strict=True)
+            if state not in PRESENT
+        ]
 
     def states(self, round_index: int, *, last: bool) -> dict[int, str]:
         """Everyone's state in a network run after a round; with `last` the present one."""

@@ -23,10 +23,11 @@ MOST_READ = 1 << 24  # bytes at a time
 LONGEST_TEXT = 500  # characters of an event
 
 JOINING, READY, CATCHING_UP, LEFT = "joining", "ready", "catching up", "left"
-SUSPECT, DEAD, QUARANTINED = "suspect", "dead", "quarantined"
+LOST, SUSPECT, DEAD, QUARANTINED = "lost", "suspect", "dead", "quarantined"
 SUSPENDED, REMOVED = "suspended", "removed"
-SILENT = (SUSPECT, DEAD)
+SILENT = (LOST, SUSPECT, DEAD)
 GONE = (LEFT, REMOVED, QUARANTINED)
+PRESENT = (READY, CATCHING_UP, SUSPENDED)
 
 
 @dataclass(slots=True)
@@ -100,6 +101,8 @@ class Membership:
             at, event = float(line["at"]), str(line["event"])
             worker = line.get("worker")
             number = worker if isinstance(worker, int) else None
+            if event == "ended":  # of the launcher, which knows processes by name
+                number = next((w for w, name in self.names.items() if name == line["name"]), None)
             shown = list(self._take(event, number, line))
         except (LookupError, TypeError, ValueError, AttributeError):
             return  # of another version, or damaged: the others count
@@ -116,7 +119,7 @@ class Membership:
                 self.committed = int(line["round"])
                 for reported in line["reported"]:
                     # Who reported may be gone by now.
-                    if self.states.get(int(reported)) not in GONE:
+                    if self.states.get(int(reported)) not in (LOST, *GONE):
                         self._set(int(reported), READY)
             case "attempt":
                 for participant in line["participants"]:
@@ -144,9 +147,14 @@ class Membership:
             case "dismissed" if worker is not None:
                 self._set(worker, LEFT)
                 yield "leave", f"{name} left: it has finished"
+            case "lost" if worker is not None:
+                yield from self._lose(worker, name, str(line["why"]))
+            case "ended" if worker is not None:
+                yield from self._lose(worker, name, f"its process {line['why']}")
             case "suspect" | "dead" if worker is not None:
                 self._before.setdefault(worker, self.states.get(worker, READY))
-                self._set(worker, event)
+                if (event, self.states.get(worker)) != (SUSPECT, LOST):
+                    self._set(worker, event)
                 yield event, f"{name} is {event}: no heartbeat for {seconds(line['seconds'])}"
             case "heard" if worker is not None:
                 self._set(worker, self._before.pop(worker, READY))
@@ -203,6 +211,13 @@ class Membership:
                     if state in (READY, JOINING, CATCHING_UP):
                         self._set(member, LEFT)
                 yield "finished", f"the run is over{why}"
+
+    def _lose(self, worker: int, name: str, why: str) -> Iterator[tuple[str, str]]:
+        """A worker is lost; one that several say so of is lost once."""
+        if self.states.get(worker) not in (LOST, DEAD, *GONE):
+            self._before.setdefault(worker, self.states.get(worker, READY))
+            self._set(worker, LOST)
+            yield LOST, f"{name} is lost: {why}"
 
     def _set(self, worker: int, state: str) -> None:
         if self.states.get(worker) != state:

@@ -67,7 +67,7 @@ class NoSuchRound(RunError):
 
 
 def details(
-    entry: ListedRun, run: RunReader, *, names: list[str], actions: list[str]
+    entry: ListedRun, run: RunReader, *, names: list[str], missing: list[str], actions: list[str]
 ) -> RunDetails:
     """What the views of a run need once."""
     evaluation = run.meta("experiment")["evaluation"]
@@ -80,6 +80,7 @@ def details(
         asynchronous=bool(run.meta("asynchronous")),
         group_average=run.last_row("participation") is not None,
         description=[NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)],
+        missing=missing,
         actions=actions,
     )
 

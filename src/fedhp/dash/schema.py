@@ -75,6 +75,9 @@ class RunDetails(ListedRun):
     asynchronous: bool
     group_average: bool
     description: list[NamedFact]
+    missing: list[str] = Field(
+        description="Workers of a live network run that take no part now, with their state."
+    )
     actions: list[str] = Field(description="stop and drain, where this server can do that.")
 
 
@@ -168,7 +171,9 @@ class WorkerRow(Answer):
     state: str
     steps: int | None
     step_time: float | None
-    bandwidth: float | None
+    bandwidth: float | None = Field(
+        description="Null in a round of a network run in which it took no part."
+    )
     compute_time: float | None
     communication_time: float | None
     transfer_time: float | None = Field(
@@ -178,6 +183,7 @@ class WorkerRow(Answer):
     worker_time: float | None
     train_loss: float | None
     accuracy: float | None = Field(description="Of its last test up to this round.")
+    tested: int | None = Field(description="The round of that test.")
     links: int | None
     role: str | None = Field(default=None, description="In a group average.")
     samples: int | None = None

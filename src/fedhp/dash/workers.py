@@ -44,6 +44,9 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
         values = {} if row is None else {name: column[row] for name, column in table.items()}
         present = values.get("worker_time") is not None
         simulated = WORKING if present or row is None else AWAY
+        if network and not present:
+            values["bandwidth"] = None  # measured in an earlier round
+        accuracy, tested_in = tested.get(worker, (None, None))
         return WorkerRow(
             worker=worker,
             name=names[worker],
@@ -64,7 +67,8 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
                     "links",
                 )
             },
-            accuracy=tested.get(worker),
+            accuracy=accuracy,
+            tested=tested_in,
             role=role.get(worker),
             samples=samples[worker] if worker < len(samples) else None,
         )
@@ -102,7 +106,8 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
     )
 
 
-def _last_test(run: RunReader, round_index: int) -> dict[int, float]:
-    """The accuracy of each worker's own last test up to a round."""
+def _last_test(run: RunReader, round_index: int) -> dict[int, tuple[float, int]]:
+    """The accuracy of each worker's own last test up to a round, and the round of the test."""
     table = run.last_of_workers("worker_evaluations", "accuracy", last_round=round_index)
-    return dict(zip(table["worker"], table["accuracy"], strict=True))
+    rows = zip(table["worker"], table["accuracy"], table["round"], strict=True)
+    return {worker: (accuracy, index) for worker, accuracy, index in rows}

@@ -139,7 +139,7 @@ class RunReader:
         return self._store.columns(table, names=columns, where="worker = ?", values=(worker,))
 
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> Columns:
-        """Each worker's last value of a column up to a round: the columns worker and `column`."""
+        """Each worker's last value of a column up to a round, and its round, by worker."""
         return self._store.last_of_workers(table, column, last_round=last_round)
 
     def last_workers(self, *, first_round: int, last_round: int) -> Columns:

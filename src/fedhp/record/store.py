@@ -476,7 +476,7 @@ class Store:
         }
 
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> dict[str, list[Any]]:
-        """Each worker's last value of a column up to a round."""
+        """Each worker's last value of a column up to a round, and its round."""
         with _clear_errors(self.path):
             self._select(table, names=(column,), where="0")  # refuses unknown names
             rows = self._connection.execute(  # SQLite takes the column from the row of the maximum
@@ -484,8 +484,9 @@ class Store:
                 "GROUP BY worker ORDER BY worker",
                 (last_round,),
             ).fetchall()
-        self._check_types(("worker", column, "round"), rows)
-        return {"worker": [row[0] for row in rows], column: [row[1] for row in rows]}
+        names = ("worker", column, "round")
+        self._check_types(names, rows)
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
     def last_workers(self, *, first_round: int, last_round: int) -> dict[str, list[Any]]:
         """Of every round the worker that finished last (of equal ones the first), how many finished

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
-from fedhp.record.store import RECORD_FILE, Store
+from fedhp.record.store import CONTENT_DIGEST, NUMBERS_DIGEST, RECORD_FILE, Store
 from unit.record.rounds import mesh, planned_round
 
 WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
@@ -67,6 +67,18 @@ def set_status(folder: Path, status: str) -> None:
     store = Store.open(folder, write=True)
     store.set_meta("status", status)
     store.close()
+
+
+def set_results(folder: Path, results: dict[int, float], *, others: float) -> None:
+    """Give the workers these results in their last test."""
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as record, record:
+        (last,) = record.execute("SELECT max(round) FROM worker_evaluations").fetchone()
+        record.execute("DELETE FROM meta WHERE key IN (?, ?)", (NUMBERS_DIGEST, CONTENT_DIGEST))
+        tests, own = "UPDATE worker_evaluations SET accuracy = ?", "round = ? AND worker = ?"
+        record.execute(f"{tests} WHERE round = ?", (others, last))
+        for worker, accuracy in results.items():
+            record.execute(f"{tests} WHERE {own}", (accuracy, last, worker))
+            record.execute(f"UPDATE workers SET links = 2 WHERE {own}", (last, worker))
 
 
 def query(folder: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

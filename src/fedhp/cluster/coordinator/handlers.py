@@ -92,7 +92,11 @@ class CoordinatorHandlers:
                 left = until - time.monotonic()
                 if not order.HasField("wait") or left <= 0:
                     return order
-                await wait.until_changed(left)
+                try:
+                    await wait.until_changed(left)
+                except asyncio.CancelledError:
+                    self.state.call_broke_off(member)
+                    raise
 
     def _order(self, member: Member) -> wire.Order:
         state, conductor = self.state, self.state.conductor

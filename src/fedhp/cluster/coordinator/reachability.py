@@ -1,4 +1,4 @@
-"""Which members are silent, and which could not get a model from which peer.
+"""Which members are lost or silent, and which could not get a model from which peer.
 
 Members say in their reports what they could not get. Each change is logged once, with the names;
 what lasts is shown by `fedhp cluster status` and the metrics.
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
@@ -32,6 +33,10 @@ NOT_BROKEN = frozenset(
 )
 QUARANTINED = "refused: quarantined"
 SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
+CALL_AGAIN_SECONDS = 1.0  # for a member whose call broke off: alive, it calls again
+CLOSED = "its connection closed"
+REPLACED = "its process ended without leaving; another one joined"
+Note: TypeAlias = Callable[[str, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Reachability:
     def __init__(self, throttle: LogThrottle | None = None) -> None:
         self._broken: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
         self._silent: dict[int, MemberStatus] = {}
+        self._closed: dict[int, float] = {}  # by worker: when its call broke off
+        self._lost: set[int] = set()  # those of whom this was noted
         self._throttle = throttle or LogThrottle()
 
     def __len__(self) -> int:
@@ -98,17 +105,46 @@ class Reachability:
     def forget(self, worker: int) -> None:
         """A member joined, perhaps with another address, or left: its links start over."""
         self._silent.pop(worker, None)
+        self._closed.pop(worker, None)
+        self._lost.discard(worker)
         for ends in [ends for ends in self._broken if worker in ends]:
             del self._broken[ends]
+
+    def closed(self, member: Member, now: float) -> None:
+        """A call of a member broke off while it waited: the member or its connection is gone."""
+        self._closed[member.worker] = now
+
+    def replaced(self, member: Member, *, note: Note) -> None:
+        """Another process of a member joined, though the one before had not left."""
+        if member.worker not in self._lost and self._silent.get(member.worker) != MemberStatus.DEAD:
+            self._lose(member, REPLACED, note)
+
+    def _lose(self, member: Member, why: str, note: Note) -> None:
+        self._lost.add(member.worker)
+        note("lost", {"worker": member.worker, "why": why})
+        LOG.warning("%s at %s is lost: %s", member.name, member.address, why)
+
+    def _watch_closed(self, conductor: Conductor[wire.RoundReport], now: float, note: Note) -> None:
+        for worker, closed in list(self._closed.items()):
+            member = conductor.members[worker]
+            if member.left or member.seen > closed:
+                del self._closed[worker]
+                if worker in self._lost:
+                    self._lost.discard(worker)
+                    if not member.left and worker not in self._silent:
+                        note("heard", {"worker": worker})
+            elif worker not in self._lost and now - closed > CALL_AGAIN_SECONDS:
+                self._lose(member, CLOSED, note)
 
     def watch(
         self,
         conductor: Conductor[wire.RoundReport],
         now: float,
         *,
-        note: Callable[[str, Mapping[str, object]], None] = lambda event, facts: None,
+        note: Note = lambda event, facts: None,
     ) -> None:
-        """Log and note who has become silent, and who sends heartbeats again."""
+        """Log and note who is lost, who has become silent, and who sends heartbeats again."""
+        self._watch_closed(conductor, now, note)
         suspect_after = conductor.settings.suspect_after
         for worker, member in conductor.members.items():
             silent = now - member.seen

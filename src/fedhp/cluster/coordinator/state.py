@@ -517,6 +517,8 @@ class CoordinatorState:
         self._replace_process(name, request.envelope.incarnation)
         incarnation = request.envelope.incarnation
         restarted = self.conductor.loses_report(name, incarnation=incarnation)
+        before = self.conductor.by_name(name)
+        replaced = before is not None and not before.left and incarnation != before.incarnation
         member = self.conductor.join(
             name,
             request.address,
@@ -526,6 +528,8 @@ class CoordinatorState:
             step_time=request.step_time if request.step_time > 0 else float("nan"),
             now=time.monotonic(),
         )
+        if replaced:
+            self.reachability.replaced(member, note=self.history.note)
         self.reachability.forget(member.worker)
         self.turns.pop(member.worker, None)
         self._ordered.pop(member.worker, None)
@@ -646,6 +650,10 @@ class CoordinatorState:
         if settled:
             self.waiting.wake_all()
         return settled
+
+    def call_broke_off(self, member: Member) -> None:
+        """The call of a member that waited for an order ended from its side."""
+        self.reachability.closed(member, time.monotonic())
 
     def _note_samples(self, member: Member, samples: int) -> None:
         """How much data a member has; 0 in the Join of a process that has not read it yet."""

@@ -27,6 +27,7 @@ from fedhp.cluster.coordinator.leadership import (
     read_announcement,
 )
 from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
+from fedhp.cluster.history import History
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
@@ -35,13 +36,14 @@ from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.config import Experiment, differences, own_modules, to_tables
-from fedhp.errors import IdentityError, Interrupted, RunError, restart_helps
+from fedhp.errors import FedhpError, IdentityError, Interrupted, RunError, restart_helps
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
+LAUNCHER_NAME = "launcher"
 LOGS_FOLDER = "logs"  # below the folder of a run
 SUPERVISE_SECONDS = 0.1  # between two checks of the processes
 RESTART_SECONDS = 60.0  # between two restarts of the same process
@@ -191,11 +193,19 @@ class Cluster:
             if not started.noted:
                 started.noted = True
                 self.notes.append(f"{name} {_ended(code)}; see {self.log(name)}")
+                self._note_end(name, _ended(code))
             rested = self._clock() - started.restarted >= RESTART_SECONDS
             if rested and self._may_restart(code):
                 self.notes.append(f"{name} is restarted")
                 self.restart(name)
                 self._started[name].restarted = self._clock()
+
+    def _note_end(self, name: str, how: str) -> None:
+        """Write down at once what the coordinator learns later, or never: why a process ended."""
+        with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
+            history = History(self.record_folder(), LAUNCHER_NAME)
+            history.note("ended", {"name": name, "why": how})
+            history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:
         """Fail when no coordinator, or no worker, is left that could continue.

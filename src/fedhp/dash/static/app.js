@@ -2,7 +2,7 @@
 
 import { ApiError, get, order, Stream } from "./api.js";
 import { announce, byId, h, setHidden, setText, svg } from "./dom.js";
-import { statusBadge } from "./badges.js";
+import { missingBadge, statusBadge } from "./badges.js";
 import { count, dataSize, MISSING, percent, score, seconds, whole } from "./format.js";
 import { RoundBar } from "./roundbar.js";
 import { RunData } from "./store.js";
@@ -97,6 +97,7 @@ class RunPage {
     await Promise.all(this.all.map(async (run) => {
       await run.refreshInfo();
       await run.refreshProgress();
+      if (run.info.network) await run.refreshEvents(); // charts mark lost workers
       read += 1;
       reading(read, this.all.length);
     }));
@@ -114,6 +115,7 @@ class RunPage {
     const several = this.all.length > 1;
     this.heading = h("h1", { tabindex: "-1" });
     this.badge = h("span", {});
+    this.missing = h("span", {});
     this.path = h("p", { class: "muted" });
     this.facts = h("dl", { class: "facts" });
     this.actions = h("div", { class: "row" });
@@ -129,7 +131,7 @@ class RunPage {
         "div",
         { class: "runhead" },
         h("a", { class: "crumb", href: "#", text: "← All runs" }),
-        h("div", { class: "row spread" }, h("div", {}, h("div", { class: "row" }, this.heading, this.badge), this.path), this.actions),
+        h("div", { class: "row spread" }, h("div", {}, h("div", { class: "row" }, this.heading, this.badge, this.missing), this.path), this.actions),
         ...(several ? [this.chips] : []),
         this.facts,
       ),
@@ -232,8 +234,10 @@ class RunPage {
     document.title = `${several ? `${this.all.length} runs` : info.label} · fedhp`;
     setHidden(this.badge, several && this.view.section === "progress");
     statusBadge(this.badge, info);
+    missingBadge(this.missing, info);
+    setHidden(this.missing, !info.missing.length || (several && this.view.section === "progress"));
     const where = focus.run === "." ? listing.folder : focus.run;
-    setText(this.path, several && this.view.section === "progress" ? "Choose a run to look into it; Progress lays all of them over each other." : [where, `seed ${info.seed}`, count(info.workers, "worker"), info.network ? "on machines" : "simulated"].filter(Boolean).join(" · "));
+    setText(this.path, several && this.view.section === "progress" ? "Choose a run to look into it; Progress lays all of them over each other." : [where, `seed ${info.seed}`, this.present(info), info.network ? "on machines" : "simulated"].filter(Boolean).join(" · "));
     this.fillFacts();
     this.fillChips();
     this.fillActions();
@@ -245,6 +249,12 @@ class RunPage {
       list.replaceChildren(...described.map(({ name, value }) => h("div", {}, h("dt", { text: name }), h("dd", { text: value }))));
     }
     setHidden(this.settings, !described.length);
+  }
+
+  /** How many workers there are; of a live network run, how many of them take part now. */
+  present(info) {
+    const workers = count(info.workers, "worker");
+    return info.missing.length ? `${whole(info.workers - info.missing.length)} of ${workers}` : workers;
   }
 
   fillFacts() {
@@ -339,6 +349,7 @@ class RunPage {
     if (same && this.view.section !== "events" && this.view.section !== "workers") return;
     await data.refreshInfo();
     if (data.lastRound !== data.info.rounds) await data.refreshProgress();
+    if (data.info.network) await data.refreshEvents();
     if (page !== this || !this.section) return;
     if (data === this.focus) data.forgetWorkers(data.lastRound);
     this.showHead();

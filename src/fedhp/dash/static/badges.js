@@ -8,11 +8,11 @@ const RUNS = {
 };
 const WORKERS = {
   working: ["good", "●"], ready: ["good", "●"], idle: ["good", "●"], training: ["good", "●"], exchanging: ["good", "●"], connected: ["good", "●"],
-  joining: ["info", "→"], "catching up": ["info", "↻"], back: ["good", "↩"], suspect: ["warn", "?"], away: ["dim", "○"],
+  joining: ["info", "→"], "catching up": ["info", "↻"], back: ["good", "↩"], lost: ["bad", "✕"], suspect: ["warn", "?"], away: ["dim", "○"],
   suspended: ["warn", "‖"], removed: ["bad", "–"], dead: ["bad", "✕"], quarantined: ["bad", "⊘"], refused: ["bad", "⊘"], left: ["dim", "←"], drained: ["dim", "←"], draining: ["warn", "←"],
 };
 export const EVENTS = {
-  join: ["info", "→"], leave: ["dim", "←"], suspect: ["warn", "?"], dead: ["bad", "✕"], back: ["good", "↩"], refusal: ["bad", "⊘"],
+  join: ["info", "→"], leave: ["dim", "←"], lost: ["bad", "✕"], suspect: ["warn", "?"], dead: ["bad", "✕"], back: ["good", "↩"], refusal: ["bad", "⊘"],
   leader: ["info", "★"], warning: ["warn", "!"], pause: ["warn", "‖"], resume: ["good", "▶"], checkpoint: ["dim", "◆"], away: ["dim", "○"], finished: ["good", "✓"],
   quarantine: ["bad", "⊘"], quarantined: ["bad", "⊘"], "catching up": ["info", "↻"], removed: ["bad", "–"], suspended: ["warn", "‖"], allowed: ["info", "→"], interrupted: ["warn", "‖"], diverged: ["bad", "✕"], drain: ["warn", "←"], stop: ["warn", "■"], start: ["info", "▷"],
 };
@@ -32,6 +32,14 @@ function write(place, [tone, sign], text, live = false) {
 
 export function statusBadge(place, row) {
   return write(place, RUNS[row.status] ?? ["dim", "·"], row.live ? "live" : words(row.status), row.live);
+}
+
+const MOST_NAMED = 3;
+
+/** Who takes no part in a live run of machines. */
+export function missingBadge(place, { missing }) {
+  const named = missing.slice(0, MOST_NAMED).join(", ");
+  return write(place, ["warn", "!"], `without ${named}${missing.length > MOST_NAMED ? ` and ${missing.length - MOST_NAMED} more` : ""}`);
 }
 
 export function workerBadge(place, state) {

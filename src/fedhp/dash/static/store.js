@@ -162,9 +162,18 @@ export class RunData {
     });
   }
 
-  /** When workers were lost, as far as the events are read. */
-  losses() {
-    return this.events.filter((event) => event.kind === "lost" || event.kind === "dead");
+  /** When workers were lost, as marks of a chart over rounds, or over time. */
+  losses(byRound = true) {
+    const gone = new Set();
+    const marks = [];
+    for (const { kind, worker, round, clock, text } of this.events) {
+      if (kind === "back" || kind === "join") gone.delete(worker);
+      else if ((kind === "lost" || kind === "dead") && !gone.has(worker)) {
+        gone.add(worker); // who is lost is given up later: one loss
+        marks.push({ x: byRound ? round : clock, text });
+      }
+    }
+    return marks;
   }
 
   /** States of workers change between two rounds, so the last one is read again. */

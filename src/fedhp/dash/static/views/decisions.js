@@ -76,7 +76,7 @@ export class Decisions {
     const table = focus.decisions;
     const has = (name) => (table[name] ?? []).some(isNumber);
     const line = (name, key, look) => ({ name, look, x: table.round, y: table[key] ?? [] });
-    const shared = { xLabel: "round", xFormat: whole };
+    const shared = { xLabel: "round", xFormat: whole, marks: focus.losses() };
     this.distance.set({ ...shared, lines: has("mean_distance") ? [line("distance", "mean_distance", 0), line("bound", "distance_bound", 1)] : [] });
     setHidden(this.distance.element, !has("mean_distance"));
     if (has("planned_round_time")) {

@@ -143,7 +143,7 @@ export class Progress {
     setText(this.left, `Curves of the first ${all.length} of ${this.context.all.length} runs; the table has all. Take runs out of the comparison to see the curves of others.`);
     const byRound = this.axis === "round";
     const xLabel = byRound ? "round" : `${this.context.timeName} (s)`;
-    const marks = all.flatMap((run) => run.losses().map((loss) => ({ x: byRound ? loss.round : loss.clock, text: this.several ? `${this.context.name(run)}: ${loss.text}` : loss.text })));
+    const marks = all.flatMap((run) => run.losses(byRound).map((loss) => (this.several ? { ...loss, text: `${this.context.name(run)}: ${loss.text}` } : loss)));
     const shared = { xLabel, xKey: this.axis, xFormat: byRound ? whole : seconds, marks };
     const x = (table) => (byRound ? table.round : table.clock) ?? [];
     const name = (run, what) => (this.several ? this.context.name(run) : what);
@@ -209,13 +209,9 @@ export class Progress {
     );
   }
 
-  async update() {
+  update() {
     this.draw();
     this.summaries();
-    const networks = this.context.all.filter((run) => run.info.network);
-    if (!networks.length) return;
-    await Promise.all(networks.map((run) => run.refreshEvents()));
-    this.draw();
   }
 
   destroy() {

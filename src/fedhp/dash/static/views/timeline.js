@@ -106,7 +106,7 @@ export class Timeline {
   async update() {
     const { focus } = this.context;
     this.times.set({
-      xLabel: "round", xFormat: whole,
+      xLabel: "round", xFormat: whole, marks: focus.losses(),
       lines: [
         { name: "round", look: 0, x: focus.rounds.round, y: focus.rounds.round_time ?? [] },
         { name: "waiting", look: 1, x: focus.rounds.round, y: focus.rounds.mean_waiting_time ?? [] },

@@ -35,7 +35,7 @@ export class Workers {
       numeric("transfer_time", "Transfers", seconds),
       numeric("waiting_time", "Waits", seconds),
       numeric("train_loss", "Loss", (value) => number(value)),
-      { key: "accuracy", title: metric === "accuracy" ? "Accuracy" : words(metric), number: true, value: (row) => row.accuracy ?? null, text: (row) => score(row.accuracy, metric) },
+      { key: "accuracy", title: metric === "accuracy" ? "Accuracy" : words(metric), number: true, value: (row) => row.accuracy ?? null, text: (row) => `${score(row.accuracy, metric)}${this.isOld(row) ? ` in round ${whole(row.tested)}` : ""}` },
       numeric("links", "Links", whole),
       numeric("samples", "Samples", whole),
     ];
@@ -74,11 +74,17 @@ export class Workers {
       this.table = new DataTable({ caption: "Workers: a name opens the worker's history", columns: present, keyOf: (row) => row.worker, sort, descending });
       this.holder.replaceChildren(this.table.element);
     }
+    this.lastTested = this.rows.reduce((last, row) => Math.max(last, row.tested ?? 0), 0);
     const shown = this.search ? this.rows.filter((row) => `${row.name} ${row.device} ${device(row.device)} ${row.state}`.toLowerCase().includes(this.search)) : this.rows;
     this.table.set(shown);
     const states = new Map();
     for (const row of this.rows) states.set(row.state, (states.get(row.state) ?? 0) + 1);
     setText(this.states, [...states].map(([state, number_of]) => `${whole(number_of)} ${words(state)}`).join(", "));
+  }
+
+  /** Whether a worker's last test is older than that of others. */
+  isOld(row) {
+    return isNumber(row.tested) && row.tested < this.lastTested;
   }
 
   async open(worker) {
@@ -116,7 +122,7 @@ export class Workers {
     const file = `${this.context.file(focus)}-worker-${answer.worker}`;
     const rounds = answer.rounds ?? {};
     const column = (...names) => names.map((name) => rounds[name]).find(Boolean) ?? [];
-    const shared = { xLabel: "round", xFormat: whole };
+    const shared = { xLabel: "round", xFormat: whole, marks: focus.losses() };
     const charts = [];
     const chart = (options, lines) => {
       const made = new LineChart({ level: "h3", height: 180, zero: true, ...options });
