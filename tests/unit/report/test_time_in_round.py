@@ -328,4 +328,4 @@ def test_the_speed_of_a_link_comes_from_the_bytes_that_were_sent(runs: Runs, whi
                     slower = min(bandwidth[index - 1, a], bandwidth[index - 1, b])
                     assert speed == pytest.approx(slower, rel=0.02)
                 found += 1
-    assert found > 5
+    assert found > 3
