@@ -32,6 +32,7 @@ from fedhp.types import Phase, RoundRecord, Timing
 from unit.record.rounds import mesh, planned_round
 from unit.report.conftest import Runs
 from unit.report.runs import make_run, query
+from unit.report.test_figures import bars
 
 WORKERS = 4
 
@@ -145,8 +146,8 @@ def test_the_figure_marks_the_last_worker_and_the_planned_one(paced: Path) -> No
     marks = {line.get_label(): line for line in axes.lines}
     rows = [text.get_text().split()[-1] for text in axes.get_yticklabels()]
     for name, worker, end in (("finished last", "2", 10.9), ("planned to be last", "1", 2.0)):
-        ((x,), (row,)) = marks[name].get_data()
-        assert rows[row] == worker
+        ((x, row),) = marks[name].get_xydata().tolist()  # type: ignore[union-attr]
+        assert rows[int(row)] == worker
         assert x == pytest.approx(end)
     assert marks["planned to be last"].get_markerfacecolor() == "white"
 
@@ -159,6 +160,8 @@ def test_the_pace_is_measured_for_every_algorithm_with_a_barrier(runs: Runs, whi
         times, paces = run.array("workers", "worker_time"), read_paces(run)
     assert [pace.last_worker for pace in paces] == np.argmax(times, axis=1).tolist()
     for pace in paces:
+        assert pace.compute_time is not None
+        assert pace.communication_time is not None
         assert pace.worker_time == pytest.approx(pace.compute_time + pace.communication_time)
         # Its slowest link is what it communicated over; LD-SGD has rounds without an exchange.
         assert (pace.link_time or 0.0) == pytest.approx(pace.communication_time)
@@ -194,7 +197,7 @@ def test_transfers_of_a_group_average_are_the_same_in_every_view(runs: Runs) -> 
                 alone = run.worker_rows("workers", worker)
                 assert transfer_times(run, alone)[index - 1] == times[worker]
         axes = timeline(run, 6).axes[0]
-    widths = [round(bar.get_width(), 9) for bar in axes.patches]
+    widths = [round(width, 9) for _, width in bars(axes)]
     assert widths.count(round(took, 9)) == 6 - len(outside)
 
 
@@ -262,7 +265,7 @@ def test_a_window_has_the_turns_that_end_later(tmp_path: Path) -> None:
             *((0, 0.0, 4.0, None), (0, 4.0, 8.0, 1), (1, 0.0, 10.0, None)),
         ]
         axes = timeline(run, 3).axes[0]
-        drawn = {(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches}
+        drawn = {(left, left + width) for left, width in bars(axes)}
         assert {(0.0, 4.0), (4.0, 8.0), (0.0, 10.0), (6.0, 9.0)} <= drawn  # the last: the round
         assert transfers_of_pairs(run, 3) == {(0, 1): 1}
 

@@ -406,7 +406,7 @@ def _draw_round(
         (pace.planned_worker, "planned to be last", "white", 6.0),
         (pace.last_worker, "finished last", INK, 3.5),
     ):
-        if marked in rows and table["worker_time"][marked] is not None:
+        if marked is not None and marked in rows and table["worker_time"][marked] is not None:
             mark = Line2D(
                 [table["worker_time"][marked]],
                 [rows.index(marked)],
