@@ -130,7 +130,7 @@ def test_export_one_table_all_tables_and_a_trace(call: Call, top: Path, tmp_path
     assert str(file) in call("export", folder, "--table", "links", "--out", file)
     assert file.read_text().startswith("round,a,b,used")
     call("export", folder, "--out", tmp_path / "all")
-    assert len(list((tmp_path / "all").glob("*.csv"))) == 15
+    assert len(list((tmp_path / "all").glob("*.csv"))) == 16
     text = call("export", folder, "--trace", tmp_path / "trace.csv")
     assert "world.bandwidth.unit=Mb/s" in text
     assert (tmp_path / "trace.csv").read_text().startswith("time,worker,bandwidth,step_time\n")

@@ -105,7 +105,20 @@ def test_progress_has_the_columns_of_the_record(client: AppClient, real_runs: Pa
         losses = run.table("test_metrics")
         times = run.array("workers", "worker_time")
     columns = dict(answer["rounds"])
-    assert columns.pop("slowest") == np.nanargmax(times, axis=1).tolist()
+    last = columns.pop("last_worker")
+    assert last == np.nanargmax(times, axis=1).tolist()
+    planned = columns.pop("planned_worker")
+    assert planned == rounds["pace_setter"]
+    assert columns.pop("plan_was_right") == [a == b for a, b in zip(last, planned, strict=True)]
+    assert columns.pop("waited") == [times.shape[1] - 1] * len(last)
+    ends = zip(last, columns.pop("link_with"), columns.pop("link_time"), strict=True)
+    for index, (worker, other, time) in enumerate(ends, start=1):
+        (link,) = [
+            row
+            for row in get(client, "round", run=FIRST, round=index)["links"]
+            if {row["a"], row["b"]} == {worker, other}
+        ]
+        assert link["link_time"] == time
     assert {name: rounds[name] for name in columns} == columns
     assert later["rounds"] == {name: column[3:] for name, column in answer["rounds"].items()}
     assert later["bytes_before"] == sum(rounds["bytes_sent"][:3])
@@ -121,9 +134,9 @@ def test_progress_has_the_columns_of_the_record(client: AppClient, real_runs: Pa
     assert answer["tests"]["loss"] == [loss for whole, loss in rows if not whole]
 
 
-def test_nobody_is_slowest_where_nobody_waits(client: AppClient) -> None:
-    slowest = get(client, "progress", run=SECOND)["rounds"]["slowest"]
-    assert set(slowest) == {None}
+def test_nobody_is_last_where_nobody_waits(client: AppClient) -> None:
+    rounds = get(client, "progress", run=SECOND)["rounds"]
+    assert set(rounds["last_worker"]) == set(rounds["link_with"]) == {None}
 
 
 def test_classes_are_those_of_data_split(
@@ -250,6 +263,7 @@ def test_what_is_not_there_is_refused_with_a_reason(
 def test_the_description_of_the_api_has_every_path(client: AppClient) -> None:
     paths = get(client, "openapi.json")["paths"]
     expected = "runs run summary progress round explain decisions workers worker events whatif"
+    expected += " turns differences"
     served = {
         f"/api/{name}"
         for name in (*expected.split(), "classes", "stream", "health", "stop", "drain")

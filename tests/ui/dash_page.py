@@ -34,7 +34,7 @@ class DashServer:
     """`fedhp dash` on one port; it can be killed and started again there."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self._folder, self._options = folder, options
+        self.folder, self._options = folder, options
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,7 +44,7 @@ class DashServer:
         source = str(Path(fedhp.__file__).parents[1])
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "fedhp", "dash", str(self._folder)),
+                *(sys.executable, "-m", "fedhp", "dash", str(self.folder)),
                 *("--port", str(self.port), *self._options),
             ],
             env={**os.environ, "PYTHONPATH": source},

@@ -6,10 +6,12 @@ import csv
 import importlib.resources
 import io
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.skipif(
 FEDHP, DPSGD, ADPSGD, PLUS = "compared/fedhp", "compared/dpsgd", "adpsgd", "plus"
 EVIL = "<img src=x onerror=alert(1)>"
 TOPOLOGY = ".canvas canvas"
+SVG = "{http://www.w3.org/2000/svg}"
 SLIDE = (
     "(() => {{ const slider = document.querySelector('.roundbar input[type=range]');"
     "slider.focus(); slider.value = '{}'; slider.dispatchEvent(new Event('input')); }})()"
@@ -392,6 +395,129 @@ def test_what_is_seen_can_be_downloaded(page: DashPage, tmp_path: Path) -> None:
     page.click("Download the workers as CSV")
     rows = _rows(_downloaded(tmp_path, set(), "csv", "round-3-workers"))
     assert len(rows) == 1 + TABLES["workers"]
+    page.assert_quiet()
+
+
+def test_the_measured_last_worker_is_marked_in_every_view(page: DashPage, tmp_path: Path) -> None:
+    """In the texts, in the strip and in the drawing; the plan's worker is a hollow mark."""
+    top, wrong = page.server.folder, 0
+    rows = query(
+        top / FEDHP,
+        "SELECT r.round, pace_setter, (SELECT worker FROM workers w WHERE w.round = r.round "
+        "ORDER BY worker_time DESC, worker LIMIT 1) FROM rounds r ORDER BY r.round",
+    )
+    right = sum(planned == last for _, planned, last in rows)
+    wrong, planned, last = next(row for row in rows if row[1] != row[2])
+    ((a, b, time),) = query(
+        top / FEDHP,
+        "SELECT a, b, link_time FROM links WHERE round = ? AND used AND ? IN (a, b) "
+        "ORDER BY link_time DESC LIMIT 1",
+        wrong,
+        last,
+    )
+    page.browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.open(FEDHP, section="timeline", round=wrong)
+    page.wait_text(f"Who set the pace: the plan was right in {right} of {len(rows)} rounds")
+    page.wait_text(f"worker {last} finished last, link to {b if a == last else a}: {time:.3}"[:48])
+    page.wait_text(f"the plan expected worker {planned}")
+    page.wait_ink("figure canvas")
+    page.click("Download Timeline of the round as SVG")
+    drawing = ElementTree.parse(_downloaded(tmp_path, set(), "svg")).getroot()
+    bold = [each.text for each in drawing.iter(f"{SVG}text") if each.get("font-weight") == "700"]
+    assert f"worker {last}" in bold
+    assert f"worker {planned}" not in bold
+    page.open(FEDHP, section="topology", round=wrong)
+    page.wait_text("double outline: finished last; dotted: the plan expected it to")
+    page.assert_quiet()
+
+
+def test_turns_without_a_barrier_are_where_they_happened(page: DashPage, tmp_path: Path) -> None:
+    """Bars in virtual time: two turns of a worker do not lie on each other."""
+    page.browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.open(ADPSGD, section="timeline", round=3)
+    page.wait_text("Turns around round 3")
+    ((began,), (ended,)) = query(
+        page.server.folder / ADPSGD, "SELECT clock FROM rounds WHERE round IN (2, 3) ORDER BY round"
+    )
+    page.wait_text("the round is from")
+    page.wait_ink("figure canvas")
+    page.click("Download Timeline of the round as CSV")
+    header, *rows = _rows(_downloaded(tmp_path, set(), "csv"))
+    phases = [dict(zip(header, row, strict=True)) for row in rows]
+    assert min(float(phase["start"]) for phase in phases) < began
+    assert max(float(phase["finish"]) for phase in phases) > ended
+    page.click("Download Timeline of the round as SVG")
+    drawing = ElementTree.parse(_downloaded(tmp_path, set(), "svg")).getroot()
+    # Bars are as high as a row; the first rectangle is the ground of the picture.
+    bars = [
+        [float(each.get(name, "")) for name in ("x", "y", "width", "height")]
+        for each in list(drawing.iter(f"{SVG}rect"))[1:]
+    ]
+    assert len(bars) == len(phases)
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for x, y, width, _ in bars:
+        lines.setdefault(y, []).append((x, x + width))
+    assert len(lines) == TABLES["workers"]
+    starts = set()
+    for spans in lines.values():
+        spans.sort()
+        starts.add(spans[0][0])
+        assert all(end <= start + 0.01 for (_, end), (start, _) in pairwise(spans))
+    assert max(len(spans) for spans in lines.values()) > 1
+    page.assert_quiet()
+
+
+def test_a_run_that_did_not_record_its_turns_says_so(page: DashPage) -> None:
+    old = page.server.folder / "old"
+    shutil.copytree(page.server.folder / ADPSGD, old)
+    with closing(sqlite3.connect(old / RECORD_FILE)) as connection:
+        connection.execute("DROP TABLE phases")
+        connection.commit()
+    try:
+        page.open("old", section="timeline", round=3)
+        page.wait_text("when each turn began is not on record")
+        page.assert_quiet()
+    finally:
+        shutil.rmtree(old)
+
+
+def test_transfers_of_a_group_average_agree(page: DashPage) -> None:
+    ((took,),) = query(
+        page.server.folder / PLUS,
+        "SELECT value FROM facts WHERE round = 4 AND name = 'transfer_time'",
+    )
+    ((members,),) = query(
+        page.server.folder / PLUS,
+        "SELECT count(*) FROM participation WHERE round = 4 AND role NOT IN ('left_out', 'away')",
+    )
+    page.open(PLUS, section="timeline", round=4)
+    page.wait_text("the transfer of the group took")
+    words = re.search(r"the transfer of the group took (\S+ s)", page.text())
+    assert words is not None
+    assert float(words[1].removesuffix(" s")) == pytest.approx(took, rel=0.01)
+    page.open(PLUS, section="workers", round=4)
+    page.wait_text("Workers in round 4")
+    cells = page.ask(
+        "[...document.querySelectorAll('td[data-title=Transfers]')].map(each => each.innerText)"
+    )
+    assert cells.count(words[1]) == members
+    assert set(cells) - {words[1]} <= {"0 s"}
+    page.assert_quiet()
+
+
+def test_a_comparison_names_its_numbers_and_the_settings_that_differ(page: DashPage) -> None:
+    page.open(PLUS, DPSGD)
+    page.wait_text("In numbers")
+    page.wait_text("Final (mean of 1 or 3)")  # six tests and twelve
+    page.wait_text("learning rate (0.3 with FedHP+; 0.1 with D-PSGD)")
+    headers = page.ask(
+        "[...document.querySelectorAll('section.card th[scope=col]')]"
+        ".map(each => [each.innerText.trim(), each.title])"
+    )
+    assert "Last test" in [name for name, _ in headers]
+    assert all(meaning for _, meaning in headers)
+    page.open(PLUS)
+    page.wait_text("last test: accuracy", ".facts")
     page.assert_quiet()
 
 

@@ -90,11 +90,11 @@ def _words(key: str, values: Sequence[Any], entries: Sequence[RunEntry]) -> str:
             text = "not set" if value is None else short_value(value)
             with_value.setdefault(text, []).append(entry.title)
     most = max(with_value, key=lambda text: len(with_value[text]))
-    parts = [f"{text} with {listed(titles)}" for text, titles in with_value.items() if text != most]
-    alone = len(with_value[most]) == 1
-    whom = with_value[most][0] if alone else "the others"
+    others = {} if len(with_value[most]) == 1 else {most: with_value.pop(most)}
+    parts = [f"{text} with {listed(titles)}" for text, titles in with_value.items()]
+    parts += [f"{text} with the others" for text in others]
     unused = [entry.title for value, entry in zip(values, entries, strict=True) if value is UNUSED]
-    own = f"; {listed(unused)} set{'s' if len(unused) == 1 else ''} it by itself" if unused else ""
-    if len(unused) > 1:
-        own = f"; {listed(unused)} set it by themselves"
-    return f"{NAMES.get(key, key)} ({'; '.join(parts)}; {most} with {whom}{own})"
+    if unused:
+        own = "sets it by itself" if len(unused) == 1 else "set it by themselves"
+        parts.append(f"{listed(unused)} {own}")
+    return f"{NAMES.get(key, key)} ({'; '.join(parts)})"

@@ -35,6 +35,7 @@ TABLES = [
     "worker_test_metrics",
     "class_test_metrics",
     "own_test_metrics",
+    "phases",
     "wall",
 ]
 

@@ -24,6 +24,7 @@ from fedhp.report.figures.comparison import (
     accuracy_over_time,
     local_steps,
     overview,
+    overview_words,
     save_comparison_figures,
     time_to_target,
     waiting_time,
@@ -244,6 +245,21 @@ def test_run_figures_are_drawn_for_every_kind_of_run(
         if which == "away":
             gone = save_figure(time, tmp_path, "timeline")
             assert ink(gone[0]) > 0.01
+
+
+@pytest.mark.parametrize("targets", [(), ("0.3",)])
+def test_the_caption_of_the_overview_names_its_panels(runs: Runs, targets: tuple[str, ...]) -> None:
+    comparison = replace(read_comparison(runs.comparison), targets=targets)
+    titles = [axes.get_title(loc="left") for axes in overview(comparison).axes]
+    words = {
+        "Learning": "Test accuracy over virtual time",
+        "Time to target": "time to 30 %",
+        "Waiting": "mean waiting time per round",
+        "Data to target": "data that all workers send until 30 %",
+        "Work by device": "local steps by device kind",
+    }
+    said = [title for title, part in words.items() if part in overview_words(comparison)]
+    assert said == titles
 
 
 def test_the_timeline_draws_the_recorded_times(runs: Runs) -> None:

@@ -49,6 +49,14 @@ def summary(algorithm: str, seed: int = 0, **changes: Any) -> RunSummary:
     return replace(base, **changes)
 
 
+def test_every_heading_has_a_meaning() -> None:
+    runs = [summary("fedhp", final_tests=3, own_accuracy=0.8, accuracy_at_time={"60": 0.7})]
+    grid = comparison_grid(runs)
+    assert len(grid.meanings) == len(grid.headers)
+    assert all(grid.meanings)
+    assert "mean of the last 3 tests" in grid.meanings[grid.headers.index("final\n%")]
+
+
 def rendered(table: Table, width: int = 200) -> str:
     console = Console(width=width)
     with console.capture() as capture:

@@ -402,14 +402,14 @@ def _draw_round(
         handles.append(line)
     pace = read_pace(run, round_index)
     # The hollow mark is larger, so that both are seen where the plan was right.
-    for worker, name, face, size in (
+    for marked, name, face, size in (
         (pace.planned_worker, "planned to be last", "white", 6.0),
         (pace.last_worker, "finished last", INK, 3.5),
     ):
-        if worker in rows and table["worker_time"][worker] is not None:
+        if marked is not None and marked in rows and table["worker_time"][marked] is not None:
             mark = Line2D(
-                [table["worker_time"][worker]],
-                [rows.index(worker)],
+                [table["worker_time"][marked]],
+                [rows.index(marked)],
                 linestyle="",
                 marker="o",
                 markersize=size,
@@ -458,7 +458,7 @@ def _draw_turns(
             style="italic",
         )
     line = Line2D([], [], color=INK, linewidth=0.5, marker=7, ms=2, label="averages with")
-    return [*_part_handles(), line], "virtual time (s)"
+    return [*_part_handles(), line], f"virtual time (s), round {round_index} in grey"
 
 
 def _part_handles() -> list[Any]:

@@ -103,6 +103,7 @@ CONTENTS = {
     "participation": "who took part in a group average and why, with FedHP+",
     "own_test_metrics": "every worker on the samples it held back, if data.own_test is set",
     "class_test_metrics": "the accuracy of every class, if evaluation.per_class is set",
+    "phases": "when each worker trained and transferred, without a barrier",
     "wall": "real seconds per phase",
 }
 

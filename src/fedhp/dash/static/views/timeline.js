@@ -208,6 +208,7 @@ export class Timeline {
   }
 
   paint(context, width) {
+    if (!this.answer) return;
     const theme = colors();
     const { focus } = this.context;
     const high = this.rowHeight();
