@@ -41,7 +41,7 @@ START_SECONDS = 30.0
 ENDLESS = 1_000_000  # rounds
 STOPPED_SECONDS, AWAKE_SECONDS = 2.2, 0.7  # of the flaky machine
 REJOIN_SECONDS = 0.3
-LEAST_DEADLINE = 5.0
+LEAST_DEADLINE, SHORT_DEADLINE = 5.0, 1.5  # s; the short one ends before the machine is back
 NAN = float("nan")
 GROUPS, TURNS = "fedhp_plus", "adpsgd"
 KINDS = {
@@ -74,7 +74,7 @@ class Outcome:
         return self.rounds / self.seconds
 
 
-def experiment(algorithm: str) -> Experiment:
+def experiment(algorithm: str, *, least_deadline: float = LEAST_DEADLINE) -> Experiment:
     """Endless short rounds on emulated devices."""
     groups = algorithm == GROUPS
     settings = {"first_deadline": 0.2, "fragments": 3} if groups else {"steps": 5}
@@ -90,7 +90,7 @@ def experiment(algorithm: str) -> Experiment:
                 "emulate": True,
                 "min_workers": 2,
                 "gather": 20.0,
-                "least_deadline": LEAST_DEADLINE,
+                "least_deadline": least_deadline,
             },
         }
     )
@@ -98,7 +98,9 @@ def experiment(algorithm: str) -> Experiment:
 
 def measure(folder: Path, kind: str, *, seconds: float) -> Outcome:
     """Let a federation run for so long after START_SECONDS."""
-    settings = experiment(KINDS[kind])
+    short = kind == "flaky"
+    deadline = SHORT_DEADLINE if short else LEAST_DEADLINE
+    settings = experiment(KINDS[kind], least_deadline=deadline)
     certificates, run = make_certificates(folder / "certs", WORKERS), folder / "run"
     outcome = Outcome(seconds=seconds)
     with _federation(settings, certificates, run, kind) as bad:
@@ -107,7 +109,7 @@ def measure(folder: Path, kind: str, *, seconds: float) -> Outcome:
         began = _times(history, "attempt")[0]
         end = began + START_SECONDS + seconds
         while time.time() < end:
-            if kind == "flaky":
+            if short:
                 _stop_and_continue(bad)
             else:
                 let_fault_last(1.0)

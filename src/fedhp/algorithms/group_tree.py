@@ -68,27 +68,35 @@ def build_tree(
         return 1.0, -share, position
 
     places = [preference(0)]
-    for number, worker in enumerate([*others, *leaves]):
+
+    def is_added(worker: int, *, inner: bool) -> bool:
+        """Add a worker at the best place that it has a link to, if there is one."""
         refused = []
         while places and _is_avoided(worker, members[places[0][2]], avoid):
             refused.append(heapq.heappop(places))
-        if not places:
-            places = refused
-            continue
-        _, _, above = heapq.heappop(places)
+        above = heapq.heappop(places)[2] if places else -1
         for place in refused:
             heapq.heappush(places, place)
-        position = len(members)
+        if above < 0:
+            return False
+        degree[above] += 1
         members.append(worker)
         bandwidth.append(float(network.bandwidth[worker]))
-        degree[above] += 1
         parents.append(members[above])
         depth.append(depth[above] + 1)
         # The link to its parent counts where links share the bandwidth.
         degree.append(1 if network.sharing else 0)
         heapq.heappush(places, preference(above))
-        if number < len(others):
-            heapq.heappush(places, preference(position))
+        if inner:
+            heapq.heappush(places, preference(len(members) - 1))
+        return True
+
+    left, before = list(others), -1
+    while left and len(left) != before:  # who has no place yet may have one below a later worker
+        before = len(left)
+        left = [worker for worker in left if not is_added(worker, inner=True)]
+    for worker in leaves:
+        is_added(worker, inner=False)
     return Tree(np.array(members, dtype=np.int64), np.array(parents, dtype=np.int64))
 
 

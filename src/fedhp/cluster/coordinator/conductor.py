@@ -416,8 +416,8 @@ class Conductor(Generic[T]):
         waited in vain, the others may still say for whom."""
         missing = running.required - running.reports.keys()
         if any(
-            not failure.late and self._has_heard(running, failure, now)
-            for failure in running.failed.values()
+            not failure.late and self._has_heard(running, worker, now)
+            for worker, failure in running.failed.items()
         ):
             return True
         if any(
@@ -428,9 +428,13 @@ class Conductor(Generic[T]):
         silent = missing - running.failed.keys()
         return bool(missing) and (now >= running.deadline or not silent)
 
-    def _has_heard(self, running: RunningAttempt[T], failure: Failure, now: float) -> bool:
+    def _has_heard(self, running: RunningAttempt[T], worker: int, now: float) -> bool:
         """Whether those that a failure names have given a sign of life since, or had the time to:
-        one that has stopped is the cause, and two that quarrel both are."""
+        one that has stopped is the cause, and two that quarrel both are. Nobody waits for those
+        that a member names which was waited for in vain more often than any of them."""
+        failure, misses = running.failed[worker], self.members[worker].misses
+        if misses > max((self.members[lost].misses for lost in failure.lost), default=0):
+            return True
         return now >= failure.at + self.settings.hearing or not self._unheard(running, failure)
 
     def _unheard(self, running: RunningAttempt[T], failure: Failure) -> set[int]:

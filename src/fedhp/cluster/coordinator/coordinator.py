@@ -370,8 +370,9 @@ class CoordinatorRoundLoop:
             if state.stopping:
                 break
             await self._wait()
-        state.judge_turns()
-        record = planner.finish(round_index=coming, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        state.end_turns(seconds=seconds)
+        record = planner.finish(round_index=coming, seconds=seconds)
         await self._commit_round(record, attempt, reported=[])
 
     async def _hold_back(self) -> None:

@@ -1148,10 +1148,11 @@ class CoordinatorState:
         self._was_punctual(member)
         self._judge_partner(member, report)
 
-    def judge_turns(self) -> None:
-        """At the end of a round: far more turns than others have count no more than theirs, but
-        an operator should know."""
+    def end_turns(self, *, seconds: float) -> None:
+        """A round of turns is over. Of a member with far more turns than the others no more than
+        theirs count, but an operator should know."""
         assert isinstance(self.planner, TurnPlanner)
+        self.deadlines.round_ended(seconds, ())
         turns = self.planner.turns_by_worker()
         usual = usual_turns(turns, [member.worker for member in self.alive()])
         for worker, member in self.conductor.members.items():
