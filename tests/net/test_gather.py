@@ -11,12 +11,13 @@ from cli.support import caller
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import GatheredRun, gather
 from fedhp.cluster.audit.timeline import read_timeline
+from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
 from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import load, to_tables
 from fedhp.record.reader import RunReader
-from fedhp.record.store import RECORD_FILE
+from fedhp.record.store import RECORD_FILE, Store
 from net.clusters import tiny, until
 from net.etcd_support import needs_etcd, running_etcd
 from net.leaders import (
@@ -203,6 +204,12 @@ def test_the_command_tells_people_and_machines(
     }
     result = command("cluster", "gather", first.folder, "--out", tmp_path / "again")
     assert "did another coordinator lead afterwards?" in result.out
+    store = Store.open(first.folder, write=True)
+    store.set_meta(OPERATOR_STOP, "stopped by the operator")
+    store.close()
+    result = command("cluster", "gather", first.folder, "--out", tmp_path / "stopped")
+    assert "the run was stopped by the operator; `fedhp coordinator --resume`" in result.out
+    assert "did another" not in result.out
     result = command("cluster", "gather", second.folder, "--out", tmp_path / "never")
     assert result.code == 2
     assert "rounds 1 to 3" in result.err

@@ -106,6 +106,25 @@ def test_a_model_that_the_disk_has_damaged_is_not_taken(tmp_path: Path) -> None:
     assert other.attempts() == []
 
 
+def test_models_to_which_the_run_may_go_back_stay_on_the_disk(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, RUN)
+    store.load(like(7))
+    made = [Attempt(1, index, 1) for index in (1, 2, 3, 4)]
+    for before, attempt in zip([INITIAL, *made], made, strict=False):
+        model = StoredModel(np.full(7, attempt.round_index, np.float32), np.arange(2))
+        store.write(attempt, model, keeping=before, on_disk=[FIRST, INITIAL])
+    assert store.attempts() == [FIRST, *made[2:]] == stored_attempts(tmp_path)
+    first = store.get(FIRST)
+    assert first is not None
+    np.testing.assert_array_equal(first.row, np.ones(7))
+    store.write(made[3], first, keeping=made[2])  # nobody goes back to it any more
+    assert store.attempts() == made[2:] == stored_attempts(tmp_path)
+    next((tmp_path / RUN).glob("round-3-*")).write_bytes(b"damaged")
+    store.write(made[3], first, keeping=made[3], on_disk=[made[2]])
+    assert store.get(made[2]) is None
+    assert store.attempts() == made[3:]
+
+
 def test_the_command_takes_part_and_leaves_when_it_is_told_to(
     certificates: Path, tmp_path: Path
 ) -> None:
