@@ -28,12 +28,18 @@ def worker(
     certs: Certs = Path("certs"),
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="Private samples; they never leave this machine."),
+        typer.Option(
+            metavar="FILE.npz",
+            help="Private samples: train on all of them, and on no others. They never leave this "
+            "machine.",
+        ),
     ] = None,
     data_path: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="Where this machine has the experiment's data set (data.path)."
+            metavar="PATH",
+            help="Where this machine has the experiment's data set (data.path), "
+            "which must be the same on all machines.",
         ),
     ] = None,
     trace: Annotated[

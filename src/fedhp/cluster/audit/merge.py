@@ -258,6 +258,9 @@ def _merge_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     merged["samples"] = [samples[worker] for worker in sorted(samples)]
     for key in ("model_bytes", "parameters"):
         merged[key] = next((meta[key] for meta in reversed(metas) if meta.get(key)), 0)
+    private = {worker for meta in metas for worker in meta.get("private") or ()}
+    if private:
+        merged["private"] = sorted(private)
     peaks = [meta["peak_memory"] for meta in metas if meta.get("peak_memory")]
     if peaks:
         merged["peak_memory"] = max(peaks)
