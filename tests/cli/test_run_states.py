@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fedhp
 from cli.support import Command
 from fedhp.record.lock import FolderLock, is_held
 from fedhp.record.store import RECORD_FILE
