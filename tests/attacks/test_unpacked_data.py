@@ -1,4 +1,4 @@
-"""A small compressed file that holds more than the memory: refused by its header, in plain words."""
+"""A small compressed file that holds more than the memory is refused by its header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.support import Command
+from cli.support import Command, caller
 from fedhp.config import DataConfig
 from fedhp.data.load import read
 from fedhp.errors import DataError
@@ -26,6 +26,11 @@ ROWS = 1_000_000
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhp.data.source_files.available", lambda: FREE)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return caller(capsys)
 
 
 def refusal(config: DataConfig) -> str:

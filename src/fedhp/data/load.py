@@ -87,8 +87,8 @@ def read(config: DataConfig, *, source: str = "") -> RawData:
         raw: RawData = reader(request, **settings)
     except MemoryError:
         raise DataError(
-            f"the samples of data.name = {config.name!r} do not fit into the memory of this machine "
-            f"(data.path = {config.path or 'not set'})",
+            f"the samples of data.name = {config.name!r} do not fit into the memory of this "
+            f"machine (data.path = {config.path or 'not set'})",
             allowed="data that fit into the memory of this machine",
             fix="if the data are what you expect, use fewer samples or a machine with more memory; "
             "otherwise delete the file",

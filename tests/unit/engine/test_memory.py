@@ -13,8 +13,8 @@ from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
-from fedhp.record.reader import RunReader
 from fedhp.machine import available
+from fedhp.record.reader import RunReader
 
 
 def experiment(**more: Any) -> Experiment:
