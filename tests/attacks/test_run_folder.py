@@ -76,6 +76,10 @@ def with_evil_parts(tables: dict[str, Any]) -> dict[str, Any]:
     return {**tables, "data": {k: v for k, v in tables["data"].items() if v is not None}}
 
 
+def address(endpoint: str) -> str:
+    return f"/api/{endpoint}{'&' if '?' in endpoint else '?'}run=."
+
+
 def set_traps(folder: Path) -> Path:
     """Modules that leave a mark when they are run; the mark."""
     mark = folder.parent.parent / "mark"
@@ -129,14 +133,14 @@ def test_no_request_runs_code_of_the_folder(
     monkeypatch.chdir(run)  # as `cd RUN; fedhp dash .` does
     client = client_of(Path())
     for endpoint in ENDPOINTS:
-        answer = client.get(f"/api/{endpoint}{'&' if '?' in endpoint else '?'}run=.")
+        answer = client.get(address(endpoint))
         assert answer.status_code == 200, (endpoint, answer.text)
         assert str(tmp_path) not in answer.text
     assert not mark.exists()
     describe(run, experiment=with_evil_parts(tables))
     client = client_of(Path())
     for endpoint in ("classes", "whatif?planner=dpsgd"):
-        answer = client.get(f"/api/{endpoint}{'&' if '?' in endpoint else '?'}run=.")
+        answer = client.get(address(endpoint))
         assert answer.status_code == 400
         assert "evil_mod:part" in answer.text
     assert not mark.exists()
@@ -153,7 +157,7 @@ def test_no_request_opens_a_file_that_a_record_names(
     tables[section][key] = "/dev/zero"
     describe(run, experiment=tables)
     client = client_of(run)
-    answer = client.get(f"/api/{endpoint}{'&' if '?' in endpoint else '?'}run=.")
+    answer = client.get(address(endpoint))
     assert answer.status_code == 400
     assert f"{section}.{key}" in answer.text
 
