@@ -221,7 +221,7 @@ def _unpacked(file: Path) -> int:
     pages = sum(group.total_byte_size for group in groups)
     kinds = [field.type for field in content.schema_arrow]
     bits = sum(kind.bit_width for kind in kinds if pyarrow.types.is_primitive(kind))
-    return max(pages, content.metadata.num_rows * bits // 8)
+    return max(int(pages), int(content.metadata.num_rows * bits) // 8)
 
 
 def _split_of(file: Path, path: Path) -> str:
