@@ -138,7 +138,7 @@ def test_data_that_cannot_be_read(command: Command, tmp_path: Path) -> None:
 def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = SimpleNamespace(free=10 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
-    monkeypatch.setattr("fedhp.engine.memory.available", lambda: 100 << 20)
+    monkeypatch.setattr("fedhp.machine.available", lambda: 100 << 20)
     checks = checks_of(command, "--out", tmp_path / "new", ready=False)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "wrong"
     usage.free = 500 << 20

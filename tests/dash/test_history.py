@@ -146,8 +146,9 @@ def test_a_link_is_not_followed_to_another_history(tmp_path: Path) -> None:
 def test_names_from_the_network_stay_data(runs: Path) -> None:
     growing = GrowingRun(runs / FIRST, runs / "net", network=True)
     growing.commit(2)
-    name = "<script>alert(1)</script>\u2028\n\nevent: x"
-    growing.note(5.0, "join", worker=1, name=name)
+    sent = "<script>alert(1)</script>\u2028\n\nevent: x"
+    growing.note(5.0, "join", worker=1, name=sent)
+    name = "<script>alert(1)</script>   event: x"  # one harmless line, and no markup is removed
     growing.note(6.0, "leave", worker=1, why="</script>")
     client = client_of(runs)
     assert client.get("/api/run?run=net").json()["names"][1] == name

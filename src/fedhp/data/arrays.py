@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from typing import IO, Literal
 import numpy as np
 
 from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
-from fedhp.data.source_files import require_path
+from fedhp.data.source_files import check_fits, require_path
 from fedhp.errors import ConfigError, DataError
 
 Layout = Literal["auto", "channels_first", "channels_last"]
@@ -103,7 +104,22 @@ def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArra
             fix="save with numpy.savez(path, x_train=..., y_train=..., ...)",
         )
     keys = (*_DIVIDED, *_UNDIVIDED, *_GROUPS, "class_names")
-    return archive.files, {key: archive[key] for key in keys if key in archive.files}
+    present = [key for key in keys if key in archive.files]
+    check_fits(path, sum(_promised(archive, key) for key in present))
+    return archive.files, {key: archive[key] for key in present}
+
+
+def _promised(archive: np.lib.npyio.NpzFile, key: str) -> int:
+    """The bytes of an array, by its header and by the list of the archive."""
+    zipped: zipfile.ZipFile = archive.zip  # type: ignore[assignment]
+    name = key if key in zipped.namelist() else f"{key}.npy"
+    with zipped.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    return max(zipped.getinfo(name).file_size, math.prod(shape) * dtype.itemsize)
 
 
 def from_unsplit_arrays(

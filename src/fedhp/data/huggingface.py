@@ -19,7 +19,7 @@ import numpy as np
 from fedhp.data.arrays import Layout, from_arrays, from_unsplit_arrays, group_numbers
 from fedhp.data.images import Side, decode
 from fedhp.data.raw import AnyArray, RawData, ReadRequest
-from fedhp.data.source_files import require_existing
+from fedhp.data.source_files import check_fits, require_existing
 from fedhp.errors import ConfigError, DataError, DataMissing, install_extra
 
 if TYPE_CHECKING:
@@ -202,12 +202,26 @@ def _from_parquet(path: Path, files: Sequence[Path]) -> dict[str, Dataset]:
                 allowed="the Parquet files of one data set",
                 fix=f"set data.path to one of them, such as {path / folders[0]}",
             )
+    check_fits(path, sum(_unpacked(file) for file in files))
     return {
         split: datasets.concatenate_datasets(
             [datasets.Dataset(pyarrow.parquet.read_table(file)) for file in some]
         )
         for split, some in by_split.items()
     }
+
+
+def _unpacked(file: Path) -> int:
+    """The bytes of a Parquet file's columns in memory, by its footer: at least those of its pages,
+    and one value per row where values have one size."""
+    import pyarrow.parquet
+
+    content = pyarrow.parquet.ParquetFile(file)
+    groups = (content.metadata.row_group(index) for index in range(content.num_row_groups))
+    pages = sum(group.total_byte_size for group in groups)
+    kinds = [field.type for field in content.schema_arrow]
+    bits = sum(kind.bit_width for kind in kinds if pyarrow.types.is_primitive(kind))
+    return max(int(pages), int(content.metadata.num_rows * bits) // 8)
 
 
 def _split_of(file: Path, path: Path) -> str:

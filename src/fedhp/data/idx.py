@@ -15,11 +15,13 @@ import numpy as np
 
 from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
 from fedhp.data.source_files import (
+    check_fits,
     first_existing,
     guess_content,
     locate,
     read_at_most,
     reading,
+    unpacked_at_most,
 )
 from fedhp.errors import DataError
 from fedhp.types import IntArray
@@ -167,6 +169,7 @@ def read_idx(path: Path, *, dimensions: int) -> AnyArray:
             raise DataError(f"{path}: the header is cut short", fix="get the file again")
         shape = struct.unpack(f">{dimensions}I", header)
         size = int(np.prod(np.array(shape, dtype=object)))
+        check_fits(path, unpacked_at_most(path, size))
         content = read_at_most(stream, size)
         extra = stream.read(1)
     if len(content) != size or extra:

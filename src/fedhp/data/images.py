@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedhp.data.raw import RawData, ReadRequest, holdout
-from fedhp.data.source_files import locate, require_path
+from fedhp.data.source_files import check_fits, locate, require_path
 from fedhp.errors import DataError
 from fedhp.types import IntArray
 
@@ -314,6 +314,7 @@ def decode(
     """Images as [n, channels, height, width]; all of one size, or resized to size x size."""
     mode = "L" if grayscale else "RGB"
     first = _decode_one(tree, names[0], size=size, mode=mode)
+    check_fits(tree.where(""), len(names) * first.nbytes)
     stack = np.empty((len(names), *first.shape), dtype=np.uint8)
 
     def fill(chunk: range) -> None:

@@ -87,6 +87,14 @@ def read(config: DataConfig, *, source: str = "") -> RawData:
     )
     try:
         raw: RawData = reader(request, **settings)
+    except MemoryError:
+        raise DataError(
+            f"the samples of data.name = {config.name!r} do not fit into the memory of this "
+            f"machine (data.path = {config.path or 'not set'})",
+            allowed="data that fit into the memory of this machine",
+            fix="if the data are what you expect, use fewer samples or a machine with more memory; "
+            "otherwise delete the file",
+        ) from None
     except DataError as error:
         if "data.path" in error.problem:
             raise

@@ -19,8 +19,11 @@ from typing import IO, cast
 
 from fedhp.data.raw import ReadRequest
 from fedhp.errors import ConfigError, DataError, DataMissing
+from fedhp.machine import available
 
 SUFFIXES = ("", ".gz", ".xz")
+GZIP_RATIO = 1032  # no gzip file holds more bytes than this for each of its own
+COPIES = 2  # samples are read, and once more in memory while they are checked or put in order
 _CHUNK = 1 << 24
 
 
@@ -125,6 +128,26 @@ def read_at_most(stream: IO[bytes], limit: int) -> bytes:
         parts.append(part)
         limit -= len(part)
     return b"".join(parts)
+
+
+def check_fits(where: str | Path, size: int) -> None:
+    """Refuse samples that take more memory than is free, before they are unpacked: a small file
+    can hold gigabytes."""
+    free = available()
+    if COPIES * size > free:
+        raise DataError(
+            f"{where}: unpacked, its samples take {size / 1e9:.1f} GB, and reading them "
+            f"{COPIES * size / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free",
+            allowed="data that fit into the memory of this machine",
+            fix="if the file is what you expect, store fewer samples in it, or use a machine with "
+            "more memory; otherwise delete it",
+        )
+
+
+def unpacked_at_most(path: Path, promised: int) -> int:
+    """The bytes that a header promises, or fewer if the file cannot hold as many."""
+    packed = {"": 1, ".gz": GZIP_RATIO}.get(path.suffix if path.suffix in SUFFIXES else "")
+    return promised if packed is None else min(promised, packed * path.stat().st_size)
 
 
 def first_existing(folder: Path, *names: str) -> Path | None:

@@ -6,15 +6,14 @@ samples alone.
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
+from fedhp.machine import available
 
 PROCESS = 400e6  # Python, torch and the modules
 PER_EXECUTOR = 150e6  # activations and gradients of one model in training
@@ -120,25 +119,6 @@ def count_links(experiment: Experiment) -> int:
             return min(full, workers * near // 2) if isinstance(near, int) else full
     pairs: Any = settings.get("pairs", ())
     return len(pairs) if isinstance(pairs, list) else 0
-
-
-def available() -> int:
-    """Bytes of memory this process may still take, by the machine and by its control group."""
-    free = math.inf
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        for line in meminfo.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                free = 1024 * int(line.split()[1])
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        if limit != "max":
-            used = int((group / "memory.current").read_text(encoding="ascii"))
-            free = min(free, max(0, int(limit) - used))
-    except (OSError, ValueError):
-        pass
-    return int(free) if math.isfinite(free) else 8 * 10**9
 
 
 def peak_memory() -> int:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fedhp.config import Experiment, parse
-from fedhp.engine.memory import available, count_links, peak_memory, plan_memory
+from fedhp.engine.memory import count_links, peak_memory, plan_memory
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology
+from fedhp.machine import available
 from fedhp.record.reader import RunReader
 
 

@@ -111,7 +111,7 @@ def _versions() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    from fedhp.engine.memory import available
+    from fedhp.machine import available
 
     free = available()
     return _graded(
