@@ -287,6 +287,8 @@ def gather(
     for piece in whole.pieces:
         say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
     say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
+    if whole.missing:
+        say(f"{whole.missing}; the record has these rounds")
     if whole.status != "finished":
         say("the run is not over in these folders; did another coordinator lead afterwards?")
     path = shlex.quote(str(out))
