@@ -301,6 +301,8 @@ def gather(
     for piece in whole.pieces:
         say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
     say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
+    if whole.missing:
+        say(f"{whole.missing}; the record has these rounds")
     if whole.stopped and whole.status != "finished":
         say(f"the run was {whole.stopped}; `fedhp coordinator --resume` continues it")
     elif whole.status != "finished":

@@ -16,7 +16,13 @@ from typing import Any
 
 import tomli_w
 
-from fedhp.cluster.audit.timeline import HISTORIES, Event, LeadershipTerm, build_timeline
+from fedhp.cluster.audit.timeline import (
+    HISTORIES,
+    Event,
+    LeadershipTerm,
+    build_timeline,
+    missing_beginning,
+)
 from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -58,6 +64,7 @@ class GatheredRun:
     planned: int  # in the experiment
     pieces: tuple[RecordPiece, ...]
     stopped: str = ""  # why an operator ended the run; empty: nobody did
+    missing: str = ""  # which rounds the histories no longer have; the record has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,8 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
     """Write the complete record of the run in these folders to a new one."""
     _check_folders(folders, out)
     histories = list(_read_histories(folders))
-    terms = build_timeline((history.path, history.events) for history in histories).terms
+    timeline = build_timeline((history.path, history.events) for history in histories)
+    terms = timeline.terms
     if not terms:
         raise RunError(
             f"{_comma_separated(folders)}: no history of a coordinator that led",
@@ -90,7 +98,8 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
             if (folder / RECORD_FILE).is_file():
                 records[folder] = Store.open(folder)
                 stack.callback(records[folder].close)
-        return _gather(terms, histories, records, out=out)
+        gathered = _gather(terms, histories, records, out=out)
+    return replace(gathered, missing=missing_beginning(timeline.dropped))
 
 
 # --- the folders and histories -------------------------------------------------------------

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,12 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
+from fedhp.files import restrict
 from fedhp.texts import printable
 
 Format = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = ("text", "json")
 HIDDEN = "[hidden]"
 ROOT = "fedhp"
+LOG_BYTES = 16 << 20  # of a log file; as much again in the copy of what was before it
 CONSOLE = "fedhp.console"  # the logger of what was printed
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
