@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     init_authority(folder, now=PAST)
     issue(folder, "boss", hosts=["127.0.0.1"], roles=["coordinator"])
-    issue(folder, "second", hosts=["127.0.0.1"], roles=["coordinator", "worker"])
+    issue(folder, "second", hosts=["127.0.0.1"], roles=["coordinator", "operator"])
     issue(folder, "w0")
     return folder
 

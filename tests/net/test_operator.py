@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -224,6 +226,13 @@ def test_what_a_standby_says_is_read_with_care() -> None:
         assert odd.leader is None
 
 
+class Terminal(io.StringIO):
+    """Somebody types these answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Commanded(FakeCoordinator):
     """A coordinator of another run than that of the folder, at the same address."""
 
@@ -241,7 +250,10 @@ class Commanded(FakeCoordinator):
 
 
 def test_a_command_for_a_run_that_is_over_does_not_reach_the_next_one(
-    certificates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    certificates: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = RecordedLeader(tmp_path / "old", "boss").lead(1).rounds(1, 6).finish().folder
     assert OLD_RUN != RUN
@@ -280,6 +292,11 @@ def test_a_command_for_a_run_that_is_over_does_not_reach_the_next_one(
             assert await fedhp("stop", *address, "--run", RUN[:8]) == (0, "")
             assert await fedhp("drain", "w0", "--out", old, "--run", RUN) == (0, "")
             assert coordinator.commands == ["stop", "drain"]
+
+            for answer, code in (("n", 130), ("y", 0)):  # a terminal shows the run and asks
+                monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+                assert (await fedhp("stop", *address))[0] == code
+                assert len(coordinator.commands) == (3 if answer == "y" else 2)
 
     run(scenario())
 

@@ -338,9 +338,9 @@ def _ask_run(target: Target, *, patience: float) -> str:
             allowed="the name of the run that is meant, or --out DIR with its record",
             fix=f"if that run is meant: --run {run}",
         )
-    typer.confirm(
-        f"{status.leader} leads run {run}, {status_line(status.reply)}. Go on?", abort=True
-    )
+    about = f"{status.leader} leads run {run}, {status_line(status.reply)}"
+    if not typer.confirm(f"{about}. Send the command?"):
+        raise Interrupted("nothing was sent")
     return run
 
 

@@ -260,11 +260,11 @@ class CoordinatorHandlers:
         return reply
 
     def leave(self, name: str, request: wire.LeaveRequest) -> None:
-        """A member leaves; or it has carried out its last order, also as one that was silent for
-        long meanwhile, or was drained."""
-        finished = self.state.conductor.by_name(name) if request.finished else None
-        if finished is not None:
-            self.state.member_finished(finished)
+        """A member leaves; or it has carried out the last order that it got, perhaps as one that
+        was silent for long meanwhile, or was drained."""
+        member = self.state.conductor.by_name(name)
+        if request.finished and member is not None and self.state.was_dismissed(member):
+            self.state.member_finished(member)
         else:
             self.state.member_left(self.member(name), request.why)
 

@@ -787,6 +787,10 @@ class CoordinatorState:
             self.conductor.leave(member)
             self.reachability.forget(member.worker)
 
+    def was_dismissed(self, member: Member) -> bool:
+        """Whether a member got its last order since it joined, if not from this coordinator."""
+        return member.worker in self._dismissed or self.phase is Phase.FINISHED
+
     def member_finished(self, member: Member) -> None:
         """A member has carried out its last order, and ends."""
         self.conductor.leave(member)
