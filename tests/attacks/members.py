@@ -52,11 +52,13 @@ class Attacker(ScriptedWorker):
             await emulate_work(0.05)
 
 
-def start_attacker(federation: InProcessFederation, name: str, **traits: Any) -> Attacker:
+def start_attacker(
+    federation: InProcessFederation, name: str, kind: type[Attacker] = Attacker, **traits: Any
+) -> Attacker:
     """Start a worker that misbehaves."""
     import asyncio
 
-    worker = Attacker(
+    worker = kind(
         load_identity(federation.certificates, name),
         federation.folder / "workers" / name,
         lambda: federation.address,

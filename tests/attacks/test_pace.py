@@ -218,6 +218,7 @@ def test_a_member_that_is_always_late_is_slow_and_one_liar_does_not_make_others_
     assert times.slow_members({0: 0.1, 1: 0.1, 2: 0.1, 3: 0.9}) == set()
     assert times.slow_members({0: 1.0, 1: 14.0, 2: 1.0, 3: 0.001}) == set()
     assert times.slow_members({0: 0.1, 1: 50.0}) == set()
+    assert times.slow_members({0: 0.1, 1: 0.1, 2: 50.0}) == {2}  # three are enough
 
 
 def report(lost: dict[int, str]) -> wire.RoundReport:
@@ -230,6 +231,7 @@ def test_who_holds_back_its_model_is_named_by_most_of_its_readers_and_never_by_o
     reports = {0: report(late), 1: report(late), 2: report({3: "unreachable"}), 3: report({})}
     assert withholding_members(readers, reports) == {3}
     assert withholding_members(readers, {**reports, 1: report({0: "deadline"})}) == set()
+    assert withholding_members({3: [0]}, {0: report(late), 3: report({})}) == set()  # one reader
 
 
 def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: Path) -> None:
@@ -259,6 +261,11 @@ def test_times_longer_than_what_has_passed_are_lowered() -> None:
     assert false.compute_seconds == false.links[0].seconds == pytest.approx(11.25)
     assert (false.exchange_seconds, false.links[0].started) == (0.5, 1.0)
     assert not limit_times(false, elapsed=10.0, steps=2)
+    one_step = wire.RoundReport(step_time=11.0)
+    assert not limit_times(one_step, elapsed=10.0, steps=1)
+    assert one_step.step_time == 11.0
+    assert limit_times(one_step, elapsed=5.0, steps=0)
+    assert one_step.step_time == pytest.approx(5.75)
 
 
 def test_what_one_member_measured_does_not_dominate_the_plan() -> None:

@@ -42,8 +42,8 @@ class Clock:
         return self.now
 
 
-def new_guard(epoch: int = 0, clock: Clock | None = None) -> Guard:
-    return Guard(run=RUN, epoch=epoch, clock=clock or Clock())
+def new_guard(epoch: int = 0, clock: Clock | None = None, quarantine: float | None = None) -> Guard:
+    return Guard(run=RUN, epoch=epoch, quarantine=quarantine, clock=clock or Clock())
 
 
 def sent(sequence: int, *, incarnation: int = 5, name: str = "w") -> wire.Envelope:
@@ -358,6 +358,23 @@ def test_strikes_are_forgotten_in_time_and_a_quarantine_is_not() -> None:
         guard.strike("w", "nan")
     clock.now += 100 * STRIKE_SECONDS
     assert guard.is_quarantined("w")
+
+
+def test_a_quarantine_between_workers_ends_in_time() -> None:
+    clock = Clock()
+    guard = new_guard(clock=clock, quarantine=600.0)
+    assert reason(guard, sent(1)) == ""
+    for _ in range(2):
+        for _ in range(limits.STRIKES):
+            guard.strike("w", "nan")
+        clock.now += 599.0
+        assert guard.quarantined() == {"w"}
+        assert reason(guard, sent(2)) == "quarantined"
+        clock.now += 1.0
+        assert guard.quarantined() == set()
+        assert not guard.strike("w", "nan"), "it counts from nothing again"
+        guard.pardon("w")
+    assert reason(guard, sent(2)) == ""
 
 
 def test_a_name_that_is_forgotten_starts_over() -> None:

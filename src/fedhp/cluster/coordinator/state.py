@@ -84,6 +84,7 @@ STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member 
 ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
 GONE_SECONDS = 0.1  # that the list of absent workers may be old
 WHOLE_TRIES, HALF_TRIES = 3, 3  # attempts with all, then with a half; then without a group
+BEATS_TO_PARDON = 2.5  # heartbeats until every worker has heard whom the operator allowed
 ATTEMPTS_TO_WARN = 10  # of one round, until an operator is warned
 # Keys of warnings.
 ATTEMPTS, PUT_ASIDE, MANY_TURNS = "attempts", "put_aside", "many_turns"
@@ -176,6 +177,7 @@ class CoordinatorState:
         self._blame = Blame()
         self._wrong_parts, self._suspects = WrongParts(), set[tuple[str, ...]]()
         self._best_accuracy = 0.0  # the best mean of the workers so far
+        self._forgiven_at: dict[int, float] = {}  # when allowed members' links may be used
         # Workers that lost a group average: in which round, and when.
         self._left_aside: dict[int, tuple[int, float]] = {}
         self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
@@ -840,8 +842,9 @@ class CoordinatorState:
         """A member may join, send and take part again, also from another machine."""
         self.guard.pardon(member.name)
         self.pardoned[member.name] = self.pardoned.get(member.name, 0) + 1
-        self.reachability.forget(member.worker)
-        self._blame.forgive(member.worker)
+        # The other workers hear of it with their next heartbeat: its links are used after that.
+        wait = BEATS_TO_PARDON * self.experiment.cluster.beat
+        self._forgiven_at[member.worker] = time.monotonic() + wait
         self._left_aside.pop(member.worker, None)
         self.warnings.end(PUT_ASIDE, members=(member.name,))
         self.bindings.reopen(member.name)
@@ -864,6 +867,11 @@ class CoordinatorState:
                 if self.conductor.release(self.conductor.members[worker]):
                     self.history.note("released", {"worker": worker})
                     self.notify()
+        for worker, when in list(self._forgiven_at.items()):
+            if now >= when:
+                del self._forgiven_at[worker]
+                self.reachability.forget(worker)
+                self._blame.forgive(worker)
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
             self.reachability.watch(self.conductor, now, note=self.history.note)
