@@ -194,7 +194,7 @@ def test_everyone_goes_back_together_and_the_run_is_repeated_bit_by_bit(
             leader,
         ):
             await members.finish()
-            assert [warning.key for warning in leader.warnings.on_wire()] == ["went_back"]
+            assert "went_back" in {warning.key for warning in leader.warnings.on_wire()}
 
     run(scenario())
     went = [(event["round"], event["to"][1]) for event in events(tmp_path, "went_back")]
@@ -252,8 +252,8 @@ def test_what_the_next_coordinator_knows_of_checkpoints() -> None:
         made.round_ended(reports, Checkpoint(version, {0: version}, {0: (0.5,)}, b"plan"))
     other = Checkpoints(json.loads(json.dumps(made.pack())))
     assert other.versions_of(0) == made.versions_of(0) == [Attempt(1, 1, 1), Attempt(1, 6, 1)]
-    loud = {worker: wire.RoundReport(steps=3, train_loss=6.1) for worker in (0, 1)}
-    quiet = {2: wire.RoundReport(steps=3, train_loss=5.9), 3: wire.RoundReport(train_loss=0.0)}
+    loud = {worker: wire.RoundReport(steps=3, train_loss=10.1) for worker in (0, 1)}
+    quiet = {2: wire.RoundReport(steps=3, train_loss=9.9), 3: wire.RoundReport(train_loss=0.0)}
     assert other.explode({**loud, **quiet})
     assert not other.explode({0: loud[0], **quiet})  # not most of them
     checkpoint = other.go_back()

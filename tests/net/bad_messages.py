@@ -43,6 +43,17 @@ def put(path: str, value: Any) -> Spoil:
     return spoil
 
 
+def more(path: str, *values: Any) -> Spoil:
+    """Append to a list, given by its dotted path."""
+
+    def spoil(message: Any, scene: Scene) -> None:
+        for step in path.split("."):
+            message = getattr(message, step)
+        message.extend(values)
+
+    return spoil
+
+
 def drop(field: str) -> Spoil:
     """Leave a field out."""
     return lambda message, scene: message.ClearField(field)
@@ -428,6 +439,11 @@ GROUPS = [
     Bad("more steps during than in all", "Group report", "range", put("steps_during", 10)),
     Bad("a million steps more", "Group report", "range", put("steps", 2**31)),
     Bad("a short digest of the consensus", "Group report", "digest", put("consensus", b"1")),
+    Bad("a short digest of the average", "Group report", "digest", put("result", b"1")),
+    Bad("a short digest of what was sent", "Group report", "digest", put("whole", b"1")),
+    Bad("a change of no size", "Group report", "nan", more("change_norms", math.nan)),
+    Bad("a change below nothing", "Group report", "range", more("change_norms", -1.0)),
+    Bad("changes of 1,025 fragments", "Group report", "size", more("change_norms", *[0.0] * 1023)),
     Bad("more timed than came", "Group report", "size", put("links[0].timed_bytes", 2**40)),
     Bad("timed backwards", "Group report", "range", put("links[0].timed_seconds", -1.0)),
     Bad("timed by no clock", "Group report", "nan", put("links[0].timed_seconds", math.nan)),
@@ -453,6 +469,11 @@ GROUPS = [
     Bad("more partners than members", "Group", "range", put("work.group.members", 3)),
     Bad("partners of nobody", "Group", "range", put("work.group.members", 0)),
     Bad("a returning worker with children", "Group", "kind", put("work.group.returning", True)),
+    Bad("a sum of a stranger", "Group", "size", more("work.group.largest_sums", 1.0)),
+    Bad("a mean below nothing", "Group", "range", put("work.group.largest_mean", -1.0)),
+    Bad("a mean of no size", "Group", "nan", put("work.group.largest_mean", math.nan)),
+    Bad("a version to keep twice", "Group", "duplicate", more("keep", *[wire.Stand()] * 2)),
+    Bad("a version to keep of no epoch", "Group", "missing", put("keep[0].epoch", 0)),
     Bad("a member without partners", "Group", "missing", without_partners),
     Bad("children in falling order", "Group", "order", falling_children),
     Bad("one child twice", "Group", "duplicate", one_child_twice),

@@ -20,7 +20,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 KEPT = 2  # checkpoints
 EVERY = 5  # rounds from one to the next
 FIRST_ROUNDS = 5  # whose losses say how large a loss is at first
-EXPLODED = 3.0  # so many times as large as at first; in honest runs it is smaller than at first
+EXPLODED = 5.0  # so many times as large as at first; in honest runs it is smaller than at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Checkpoints:
     def explode(self, reports: Mapping[int, wire.RoundReport]) -> bool:
         """Whether most losses of a round are far larger than at first."""
         losses = [report.train_loss for report in reports.values() if report.steps]
-        if len(self._first_losses) < FIRST_ROUNDS:
+        limit = EXPLODED * max(self._first_losses, default=0.0)
+        if len(self._first_losses) < FIRST_ROUNDS or limit <= 0:
             return False
-        limit = EXPLODED * max(self._first_losses)
         return 2 * sum(loss > limit for loss in losses) > len(losses)
 
     def round_ended(self, reports: Mapping[int, wire.RoundReport], checkpoint: Checkpoint) -> None:

@@ -22,7 +22,7 @@ from fedhp import __version__
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
 from fedhp.cluster.coordinator import orders
-from fedhp.cluster.coordinator.blame import Blame
+from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS, Blame
 from fedhp.cluster.coordinator.checkpoints import Checkpoint, Checkpoints
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
@@ -171,6 +171,7 @@ class CoordinatorState:
         self.versions: dict[int, Attempt] = dict(versions or {})
         self.norms: Norms = dict(norms or {})  # of what each brings into the next averages
         self.checkpoints = Checkpoints(checkpoints)
+        self._went_back = 0  # in which round, the last time
         self._return: Checkpoint | None = None  # to which everyone goes back with the next commit
         self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
@@ -314,6 +315,8 @@ class CoordinatorState:
         versions, norms = self._versions_after(attempt), self._norms_after()
         checkpoint = Checkpoint(attempt, versions, norms, self.planner.pack_state())
         self.checkpoints.round_ended(reports, checkpoint)
+        if attempt.round_index > self._went_back + REMEMBERED_ROUNDS:
+            self.warnings.end(WENT_BACK)
 
     def _go_back(self, attempt: Attempt, why: str) -> None:
         """Everyone continues from a checkpoint, with the next commit."""
@@ -322,7 +325,7 @@ class CoordinatorState:
             return
         assert isinstance(self.planner, RoundPlanner)
         self.planner.go_back(self._return.plan)
-        to = self._return.attempt
+        to, self._went_back = self._return.attempt, attempt.round_index
         self.history.note("went_back", {**attempt.to_facts(), "to": to.to_list(), "why": why})
         self.warnings.set(
             WENT_BACK,
