@@ -1,4 +1,4 @@
-"""A run of real processes on the page: a worker that is killed, missed, given up, and back."""
+"""A run of real processes on the page: a worker that is killed, lost, given up, and back."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_run_is_stopped_with_the_token_alone(browser: Browser, tmp_path: Path)
             server.stop()
 
 
-def test_a_killed_worker_is_suspect_dead_and_back(browser: Browser, tmp_path: Path) -> None:
+def test_a_killed_worker_is_lost_dead_and_back(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "federation"
     experiment = tiny(workers=3, rounds=ENDLESS, cluster=SETTINGS)
     with Cluster(experiment, folder, restart=False) as cluster:
@@ -92,13 +92,16 @@ def test_a_killed_worker_is_suspect_dead_and_back(browser: Browser, tmp_path: Pa
             page.wait(f"{state_of('w1')} === 'ready'", "w1 is ready")
             assert "on machines" in page.text(".runhead")
             cluster.kill("w1")
-            page.wait(f"{state_of('w1')} === 'suspect'", "w1 is suspect")
+            cluster.supervise()  # which notes how it ended
+            page.wait(f"{state_of('w1')} === 'lost'", "w1 is lost")
+            page.wait_text("2 of 3 workers", ".runhead")
             page.wait(f"{state_of('w1')} === 'dead'", "w1 is dead")
+            page.wait_text("without w1 (dead)", ".runhead")
             assert page.ask(state_of("w0")) == "ready"
             cluster.start_worker("w1")
             page.wait(f"{state_of('w1')} === 'ready'", "w1 is back")
             page.click("Events", within="nav.sections")
-            for kind in ("join", "suspect", "dead", "back"):
+            for kind in ("join", "lost", "suspect", "dead", "back"):
                 page.wait_text(kind, "section[aria-label='List of events']")
             page.wait_ink("figure canvas")
             before = page.text(".facts")

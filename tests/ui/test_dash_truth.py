@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fedhp.record.store import CONTENT_DIGEST, NUMBERS_DIGEST, RECORD_FILE, Store
 from ui.browser import Browser, find_browser
 from ui.dash_page import DashPage, DashServer
 from unit.report.runs import make_run, query, set_results, wide_run
@@ -168,3 +171,58 @@ def test_a_refused_stream_is_not_an_unreachable_server(browser: Browser, folder:
         assert "unreachable" not in json.dumps(page.text("#unreachable"))
     finally:
         server.stop()
+
+
+def network_run(folder: Path, source: Path) -> None:
+    """A run of machines whose worker 1 was killed in round 3; rounds and tests are those of a
+    simulated run."""
+    shutil.copytree(source, folder)
+    with closing(sqlite3.connect(folder / RECORD_FILE)) as record, record:
+        record.execute("DELETE FROM worker_evaluations WHERE worker = 1 AND round > 2")
+        record.execute(
+            "UPDATE workers SET worker_time = NULL, bandwidth = 1e6 WHERE worker = 1 AND round > 2"
+        )
+    store = Store.open(folder, write=True)
+    store.set_meta("network", True)
+    for digest in (NUMBERS_DIGEST, CONTENT_DIGEST):
+        store.set_meta(digest, None)
+    store.close()
+    everyone = list(range(6))
+    lines: list[dict[str, object]] = [
+        {"event": "join", "worker": worker, "name": f"w{worker}"} for worker in everyone
+    ]
+    for index in range(1, 7):
+        lines.append({"event": "attempt", "participants": everyone, "round": index})
+        if index == 3:
+            lines.append({"event": "ended", "name": "w1", "why": "was ended by SIGKILL"})
+        reported = everyone if index < 3 else [0, *everyone[2:]]
+        lines.append({"event": "commit", "round": index, "reported": reported})
+    written = [json.dumps({"at": float(at), "who": "c", **line}) for at, line in enumerate(lines)]
+    (folder / "history-c.jsonl").write_text("\n".join(written) + "\n", encoding="utf-8")
+
+
+def test_a_lost_worker_is_an_event_a_mark_and_has_no_present_numbers(
+    page: DashPage, folder: Path
+) -> None:
+    network_run(folder / "machines", folder / "often")
+    words = "w1 is lost: its process was ended by SIGKILL"
+    page.open("machines", section="events")
+    page.wait_text(words)
+    for section, charts in (("progress", 5), ("timeline", 1), ("decisions", 2)):
+        page.open("machines", section=section, axis="round")
+        page.wait("document.querySelector('.uplot') !== null", f"the charts of {section}")
+        page.wait(
+            f"[...document.querySelectorAll('.uplot')].filter(each => each.closest('figure')."
+            f"querySelector('.marks').innerText.includes('in round 3 {words}')).length >= {charts}",
+            f"the marks of {section}",
+        )
+    page.open("machines", section="workers")
+    page.wait_text("Workers in round 6")
+    row = page.ask(
+        "[...document.querySelectorAll('tbody tr')].find(row => row.innerText.includes('w1'))"
+        ".innerText"
+    )
+    assert "lost" in row
+    assert "in round 2" in row  # of its last test
+    assert "MB/s" not in row  # measured in an earlier round
+    page.assert_quiet()
