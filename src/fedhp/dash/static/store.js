@@ -181,6 +181,10 @@ export class RunData {
     this.workers.entries.delete(round);
   }
 
+  forgetTurns(round) {
+    this.turns.entries.delete(round);
+  }
+
   /** How a worker is called: its name if it has one, else its number. */
   name(worker) {
     const name = this.info?.names?.[worker];

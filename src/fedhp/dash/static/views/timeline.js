@@ -116,6 +116,8 @@ export class Timeline {
     const round = this.context.round();
     if (!round) return;
     const [answer, turns] = await Promise.all([focus.round.get(round), focus.info.asynchronous ? focus.turns.get(round) : null]);
+    // A window at the end of a live run will have more in it later.
+    if (turns && focus.info.live && turns.right >= (focus.rounds.clock?.at(-1) ?? 0)) focus.forgetTurns(round);
     if (round !== this.context.round()) return;
     this.answer = answer;
     this.turns = turns;
@@ -140,12 +142,12 @@ export class Timeline {
     this.card.setTitle(asynchronous ? `Turns around round ${answer.round}` : `Round ${answer.round}, worker by worker`);
     this.card.setNote((asynchronous ? this.turnNotes() : this.roundNotes()).filter(Boolean).join("; "));
     const planned = answer.pace?.planned_worker;
-    const keys_shown = [partKey("compute", "computes"), partKey("communicate", "communicates")];
-    if (asynchronous) keys_shown.push(h("li", {}, "↕ averages with; dashed: the round"));
-    else if (!this.overlap) keys_shown.push(partKey("wait", "waits"));
-    if (isNumber(answer.pace?.last_worker)) keys_shown.push(h("li", {}, "bold: finished last"));
-    if (isNumber(planned)) keys_shown.push(h("li", {}, "○ the plan expected it to finish last"));
-    this.keys.replaceChildren(...keys_shown);
+    const keysShown = [partKey("compute", "computes"), partKey("communicate", "communicates")];
+    if (asynchronous) keysShown.push(h("li", {}, "↕ averages with; dashed: the round"));
+    else if (!this.overlap) keysShown.push(partKey("wait", "waits"));
+    if (isNumber(answer.pace?.last_worker)) keysShown.push(h("li", {}, "bold: finished last"));
+    if (isNumber(planned)) keysShown.push(h("li", {}, "○ the plan expected it to finish last"));
+    this.keys.replaceChildren(...keysShown);
     this.gantt.setLabel(`Timeline of round ${answer.round}: ${present.length} workers. Up and down keys read the workers; the table has all numbers.`);
     this.gantt.redraw();
     this.card.refresh();
@@ -232,11 +234,12 @@ export class Timeline {
     const gap = high > 8 ? 3 : high > 4 ? 1 : 0;
     const every = Math.max(1, Math.ceil(13 / high));
     const pace = this.answer.pace ?? {};
+    const place = this.rows.findIndex((row) => row.worker === pace.last_worker);
     this.rows.forEach((row, index) => {
       const y = index * high + gap / 2;
       const size = high - gap;
       const last = row.worker === pace.last_worker;
-      if (index % every === 0 || last) {
+      if (last || (index % every === 0 && (place < 0 || Math.abs(index - place) >= every))) {
         context.fillStyle = last ? theme.ink : theme.quiet;
         context.font = font(12, last ? "700" : "");
         context.textAlign = "right";
@@ -314,15 +317,15 @@ export class Timeline {
     for (const { worker, finish, partner } of phases) {
       if (partner === null || finish > this.to || finish < this.from) continue;
       const [from, to] = [worker, partner].map((each) => (places.get(each) + 0.5) * high);
-      const tip_size = Math.sign(to - from) * Math.min(5, high / 2);
+      const tipSize = Math.sign(to - from) * Math.min(5, high / 2);
       context.beginPath();
       context.moveTo(x(finish), from);
       context.lineTo(x(finish), to);
       context.stroke();
       context.beginPath();
       context.moveTo(x(finish), to);
-      context.lineTo(x(finish) - 3, to - tip_size);
-      context.lineTo(x(finish) + 3, to - tip_size);
+      context.lineTo(x(finish) - 3, to - tipSize);
+      context.lineTo(x(finish) + 3, to - tipSize);
       context.closePath();
       context.fill();
     }
