@@ -142,7 +142,7 @@ def test_little_room(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
     checks = checks_of(command, "--out", tmp_path / "new", ready=False)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "wrong"
     usage.free = 500 << 20
-    monkeypatch.setattr("fedhp.engine.memory.available", lambda: 600 << 20)
+    monkeypatch.setattr("fedhp.machine.available", lambda: 600 << 20)
     checks = checks_of(command, "--out", tmp_path / "new", ready=True)
     assert checks["disk"]["verdict"] == checks["memory"]["verdict"] == "warning"
 

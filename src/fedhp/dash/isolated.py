@@ -108,7 +108,7 @@ def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr
     try:
         with limited_to(NO_TRUST):
-            work: Callable[..., dict[str, Any]] = WORK[order.pop("work")]
+            work = WORK[order.pop("work")]
             answer: dict[str, Any] = {"answer": work(**order)}
     except Exception as error:
         failure: FedhpError = as_fedhp_error(error)
@@ -150,7 +150,7 @@ def _classes(experiment: dict[str, Any]) -> dict[str, Any]:
     return {"classes": list(names), "samples": sizes, "counts": counts}
 
 
-WORK = {"whatif": _whatif, "classes": _classes}
+WORK: dict[str, Callable[..., dict[str, Any]]] = {"whatif": _whatif, "classes": _classes}
 
 if __name__ == "__main__":
     main()
