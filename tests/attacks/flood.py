@@ -201,7 +201,7 @@ async def _flood(
     def request() -> bytes:
         if bad_message is not None:
             return bad_message
-        return good_request().SerializeToString()
+        return bytes(good_request().SerializeToString())
 
     def good_request() -> Any:
         if kind == "Join":

@@ -217,11 +217,12 @@ def _serve_standby(certificates: Path, address: str, allow: Path, ready: Any) ->
 
 def large_message(method: str, size: int) -> bytes:
     """A message of this size that can be parsed."""
+    message: Any = wire.JoinRequest(address="x" * size)
     if method == "Pull":
-        return wire.PullRequest(base=b"x" * size).SerializeToString()
-    if method == "Average":
-        return wire.Chunk(data=b"x" * size).SerializeToString()
-    return wire.JoinRequest(address="x" * size).SerializeToString()
+        message = wire.PullRequest(base=b"x" * size)
+    elif method == "Average":
+        message = wire.Chunk(data=b"x" * size)
+    return bytes(message.SerializeToString())
 
 
 def own_channel(certificates: Path, name: str, address: str, *, server: str) -> Any:

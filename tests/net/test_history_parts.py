@@ -15,6 +15,7 @@ from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.history import History, history_parts, read_history
 from fedhp.cluster.ops import logs
+from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.dash.history import Histories
 from net.leaders import Leader
 
@@ -56,8 +57,10 @@ def test_parts_are_read_in_their_order(tmp_path: Path) -> None:
     assert all(part.stat().st_size < 2 * PART for part in history_parts(file))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_attempts_without_end_are_summed_and_break_no_promise(tmp_path: Path) -> None:
+def test_attempts_without_end_are_summed_and_break_no_promise(
+    tmp_path: Path, small_parts: pytest.MonkeyPatch
+) -> None:
+    small_parts.setattr(histories, "PART_BYTES", 10 * PART)
     run = InventedRun()
     run.lead(1)
     run.round()
@@ -73,7 +76,8 @@ def test_attempts_without_end_are_summed_and_break_no_promise(tmp_path: Path) ->
     write(run, tmp_path)
     lines = sum(map(len, run.files.values()))
     kept = sum(len(list(read_history(file))) for file in tmp_path.glob("history-*.jsonl"))
-    assert kept < lines
+    assert kept < lines / 2
+    assert read_timeline(tmp_path).dropped == INITIAL
     assert check_invariants(tmp_path, rounds=3) == []
     # Parts of the usual size have room for far more attempts than they keep.
     summed = list(histories.compacted(run.files["coordinator"]))

@@ -7,7 +7,7 @@ incomplete last line; readers skip it.
 A file that has grown large becomes a part, history-NAME.jsonl.1, .2, ..., and a new one begins. Of
 a round that was tried again and again, a part keeps the first and the last attempts and says how
 many lines are left out. Beyond a number of parts the oldest is dropped: part 0 keeps its lines
-about leaders and members, and says which round was the last that was dropped.
+about leaders and members, and says up to which round lines are missing.
 """
 
 from __future__ import annotations
@@ -109,18 +109,17 @@ class History:
     def _drop(self, parts: list[tuple[int, Path]]) -> None:
         """Keep of the oldest part what readers of the others need."""
         kept = parts[:1] if not parts[0][0] else []
-        number, oldest = parts[len(kept)]
+        place, oldest = parts[len(kept)]
         lines = [
-            line for _, part in (*kept, (number, oldest)) for line in events_in(part.read_bytes())
+            line for _, part in (*kept, (place, oldest)) for line in events_in(part.read_bytes())
         ]
         lasting = [line for line in lines if line["event"] in LASTING]
         earlier = [line for line in lines if line["event"] == DROPPED]
-        commits = (line for line in lines if line["event"] in ("commit", "advanced", DROPPED))
-        known = [attempt for line in commits if (attempt := _attempt_of(line)) is not None]
-        epoch, round_, attempt = max(known, key=lambda last: (last[1], last[0]), default=(0, 0, 0))
+        known = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
+        epoch, round_, number = max(known, key=lambda last: (last[1], last[0]), default=(0, 0, 0))
         count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
-        facts = {"epoch": epoch, "round": round_, "attempt": attempt}
-        summary = self._line(DROPPED, {**facts, "lines": count, "parts": number})
+        facts = {"epoch": epoch, "round": round_, "attempt": number}
+        summary = self._line(DROPPED, {**facts, "lines": count, "parts": place})
         _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
         oldest.unlink()
 
@@ -228,7 +227,8 @@ def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
     attempts = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
     epoch, round_, _ = attempts[0]
     numbers = [number for _, _, number in attempts]
-    common = {key: lines[-1][key] for key in ("at", "who", "process") if key in lines[-1]}
+    keys: list[str] = ["at", "who", "process"]
+    common = {key: lines[-1][key] for key in keys if key in lines[-1]}
     facts = {"epoch": epoch, "round": round_, "first": min(numbers), "last": max(numbers)}
     return {**common, "event": LEFT_OUT, **facts, "lines": len(lines)}
 

@@ -70,7 +70,8 @@ class RunTimeline:
     worker_numbers: dict[str, int]  # by name
     committed: frozenset[Attempt]
     unannounced: frozenset[Attempt]  # committed, but only a later term says so
-    # The last committed attempt of which lines were dropped: what is known begins after it.
+    # The last round of which lines were dropped, by its committed attempt if that is known: what
+    # can be checked begins after it.
     dropped: Attempt = INITIAL
 
     @property
@@ -201,7 +202,7 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
     dropped = INITIAL
     for file, events in histories:
         gaps = [Attempt.from_facts(event) for event in events if event["event"] == DROPPED]
-        dropped = max(dropped, *gaps, key=lambda attempt: attempt.round_index)
+        dropped = max([dropped, *gaps], key=lambda attempt: attempt.round_index)
         kinds = {event["event"] for event in events}
         if "fault" in kinds:
             faults.extend(events)
@@ -213,6 +214,7 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
     announced = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
     begun = {attempt for term in terms for attempt in term.participants}
     unannounced = {term.resumed_from for term in terms} & begun - announced
+    ends = {attempt.round_index: attempt for attempt in sorted(announced | unannounced)}
     return RunTimeline(
         terms,
         worker_events,
@@ -224,7 +226,7 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
         },
         committed=frozenset(announced | unannounced),
         unannounced=frozenset(unannounced),
-        dropped=dropped,
+        dropped=ends.get(dropped.round_index, dropped),
     )
 
 
