@@ -55,7 +55,8 @@ class Thief(FakeCoordinator):
             return await super().Join(request, context)
         async with open_coordinator_channel(self.identity, self._real) as channel:
             request.envelope.sender = self.name
-            reply: wire.JoinReply = await CoordinatorStub(channel).Join(request, timeout=PATIENCE)
+            stub: Any = CoordinatorStub(channel)
+            reply: wire.JoinReply = await stub.Join(request, timeout=PATIENCE)
         return reply
 
     async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
@@ -193,9 +194,10 @@ def test_a_worker_is_not_obeyed_by_operators(certificates: Path) -> None:
         async with Thief(certificates) as thief:
             for name in (None, "w2", "boss"):
                 target = Target(thief.address, certificates, coordinator=name, run=RUN)
-                for ask in (operator.status, lambda target: operator.command(target, stop=True)):
-                    with pytest.raises(RunError, match="is worker, not a coordinator"):
-                        await asyncio.to_thread(ask, target)
+                with pytest.raises(RunError, match="is worker, not a coordinator"):
+                    await asyncio.to_thread(operator.status, target)
+                with pytest.raises(RunError, match="is worker, not a coordinator"):
+                    await asyncio.to_thread(operator.command, target, stop=True)
             assert thief.calls == 0
 
     run(test())
@@ -330,8 +332,8 @@ def test_a_certificate_without_the_host_name_of_a_coordinator_is_issued_again(
 
     async def test() -> None:
         known = load_identity(folder, "boss")
-        pair = ((folder / f"past.{kind}").read_bytes() for kind in ("crt", "key"))
-        past = replace(known, name="past", **dict(zip(("certificate", "key"), pair, strict=True)))
+        certificate, key = ((folder / f"past.{kind}").read_bytes() for kind in ("crt", "key"))
+        past = replace(known, name="past", certificate=certificate, key=key)
         async with serving(past) as (address, door):
             worker = load_identity(folder, "w0")
             with pytest.raises(grpc.aio.AioRpcError):

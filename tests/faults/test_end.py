@@ -30,7 +30,9 @@ class LosesTheEnd(ScriptedWorker):
         order = await super()._next()
         if order.HasField("finished") and not self.lost:
             self.lost += 1
-            raise GoneForNow if self.dies else ConnectionError("the reply was lost")
+            if self.dies:
+                raise GoneForNow
+            raise ConnectionError("the reply was lost")
         return order
 
 
