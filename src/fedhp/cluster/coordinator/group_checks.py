@@ -54,7 +54,9 @@ class PartSizes:
         fragment = tree.fragment
         named = [norms[each][fragment] for each in workers if fragment < len(norms.get(each, ()))]
         changed = [norm for norm in named if norm > 0]
-        if len(changed) < LEAST_VALUES or not len(tree.participants):
+        # At first only the fastest have learned something, and they are no measure for the others.
+        enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
+        if not enough or not len(tree.participants):
             return cls.unknown(tree)
         one = LARGEST_RATIO * float(np.median(changed))
         speed = np.nan_to_num(np.nanmedian(step_time[workers]) / step_time, nan=1.0)
