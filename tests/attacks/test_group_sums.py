@@ -17,7 +17,13 @@ from faults.in_process import experiment, run, until
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.coordinator.checkpoints import Checkpoint, Checkpoints
-from fedhp.cluster.coordinator.group_checks import PartSizes, WrongParts, disputed_links
+from fedhp.cluster.coordinator.group_checks import (
+    Norms,
+    PartSizes,
+    WrongParts,
+    disputed_links,
+    norms_after,
+)
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -270,7 +276,7 @@ def test_what_the_next_coordinator_knows_of_checkpoints() -> None:
 
 
 def test_how_large_a_part_can_be_is_decided_by_the_middle_of_all() -> None:
-    norms = {0: (1.0, 3.0), 1: (2.0, 0.0), 2: (3e38, 1.0), 3: (1.5, 0.0)}
+    norms: Norms = {0: (1.0, 3.0), 1: (2.0, 0.0), 2: (3e38, 1.0), 3: (1.5, 0.0)}
     equal = np.ones(4)
     sizes = PartSizes.of(TREE, norms, equal, [0, 1, 2, 3])
     one = LARGEST_RATIO * 1.75
@@ -283,6 +289,15 @@ def test_how_large_a_part_can_be_is_decided_by_the_middle_of_all() -> None:
     other = replace(TREE, fragment=1, fragments=2)
     assert PartSizes.of(other, norms, equal, [0, 1, 2, 3]) == PartSizes.unknown(other)
     assert PartSizes.of(TREE, {}, equal, [0, 1, 2, 3]).sums == dict.fromkeys(range(4), 0.0)
+
+
+def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
+    before: Norms = {0: (1.0, 2.0), 1: (4.0, 0.0)}
+    reports = {
+        worker: wire.RoundReport(change_norms=norms)
+        for worker, norms in {0: [0.0, 5.0], 2: [0.0, 7.0]}.items()
+    }
+    assert norms_after(before, reports) == {0: (1.0, 5.0), 1: (4.0, 0.0), 2: (0.0, 7.0)}
 
 
 def node_of(group: wire.GroupWork, momentum: float = 0.0) -> TreeNode:

@@ -21,6 +21,17 @@ from fedhp.types import FloatArray, GroupAverage
 Norms = dict[int, tuple[float, ...]]  # by worker, and by fragment
 
 
+def norms_after(before: Norms, reports: Mapping[int, wire.RoundReport]) -> Norms:
+    """What each worker brings usually: the last norm that it reported; one that has learned nothing
+    since its last average still has the one before, as slow devices do most of the time."""
+    after = dict(before)
+    for worker, report in reports.items():
+        fresh = report.change_norms
+        known = [*before.get(worker, ()), *[0.0] * len(fresh)]
+        after[worker] = tuple(norm or old for norm, old in zip(fresh, known, strict=False))
+    return after
+
+
 @dataclass(frozen=True, slots=True)
 class PartSizes:
     """How large the parts of a group average can be, as norms; 0: nothing is known."""
@@ -43,7 +54,9 @@ class PartSizes:
         fragment = tree.fragment
         named = [norms[each][fragment] for each in workers if fragment < len(norms.get(each, ()))]
         changed = [norm for norm in named if norm > 0]
-        if len(changed) < LEAST_VALUES or not len(tree.participants):
+        # At first only the fastest have learned something, and they are no measure for the others.
+        enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
+        if not enough or not len(tree.participants):
             return cls.unknown(tree)
         one = LARGEST_RATIO * float(np.median(changed))
         speed = np.nan_to_num(np.nanmedian(step_time[workers]) / step_time, nan=1.0)

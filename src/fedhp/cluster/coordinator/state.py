@@ -40,6 +40,7 @@ from fedhp.cluster.coordinator.group_checks import (
     PartSizes,
     WrongParts,
     disputed_links,
+    norms_after,
 )
 from fedhp.cluster.coordinator.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.outliers import LEAST_VALUES, usual_count
@@ -298,11 +299,7 @@ class CoordinatorState:
         running = self.conductor.running
         if self._return is not None:
             return self._return.norms
-        reports = {} if running is None else running.reports
-        return {
-            **self.norms,
-            **{worker: tuple(each.change_norms) for worker, each in reports.items()},
-        }
+        return norms_after(self.norms, {} if running is None else running.reports)
 
     def judge_losses(self, attempt: Attempt, reports: Mapping[int, wire.RoundReport]) -> None:
         """Before a round is committed: everyone goes back if most losses explode."""

@@ -25,8 +25,8 @@ from fedhp.timing import INT8_BLOCK, int8_bytes
 if TYPE_CHECKING:
     from fedhp.learn.group_state import Columns
 
-# What one member brings, in multiples of what the member in the middle does. In honest runs, with
-# unequal devices, skewed data and workers that return, it was at most 4.4.
+# What one member brings at most, in multiples of what the member in the middle does. In honest runs
+# with unequal devices, skewed data and workers that return, it was at most 3.6.
 LARGEST_RATIO = 10.0
 LEAST_BLOCKS = 4  # of int8 in a piece: smaller messages would be mostly headers
 _MOST_VALUES = limits.MODEL_CHUNK_BYTES // 8  # in a piece: a plain sum has 8 bytes per value
