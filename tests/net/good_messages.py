@@ -75,6 +75,18 @@ def _join(scene: Scene) -> wire.JoinRequest:
         samples=600,
         step_time=0.0,
         stands=_model_versions(),
+        setup=_setup(),
+    )
+
+
+def _setup() -> wire.Setup:
+    return wire.Setup(
+        parts=[
+            wire.SetupPart(name="data", digest=bytes(32), facts="40 training samples"),
+            wire.SetupPart(name="model", digest=bytes(32), sketch=[1.5, -0.25]),
+        ],
+        mean=[0.25],
+        deviation=[0.5],
     )
 
 
@@ -233,6 +245,7 @@ def _status_reply(scene: Scene) -> wire.StatusReply:
         broken=[wire.BrokenLink(worker=1, peer=4, why="unreachable", since=2, last=5, failures=4)],
         broken_links=1,
         expiring=[wire.ExpiringCertificate(name="worker-4", seconds=-5.0)],
+        refused=[wire.RefusedWorker(name="worker-7", why="its data set is another one")],
     )
 
 
@@ -296,6 +309,7 @@ GOOD: Mapping[str, Kind] = {
             envelope=envelope(scene),
             stands=_model_versions(),
             step_time=0.1,
+            setup=_setup(),
             surveyed=[
                 wire.LinkReport(
                     worker=other(scene, 1), bytes=49152, seconds=0.1, distance=math.nan, probe=True
