@@ -13,6 +13,7 @@ from typing import Any
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_WARNINGS
+from fedhp.cluster.protocol.setup import MAX_PARTS, MAX_SCALED
 from net.good_messages import Scene, address_of, other
 
 Spoil = Callable[[Any, Scene], None]
@@ -66,6 +67,23 @@ def nothing(message: Any, scene: Scene) -> None:
 def short_digest(message: Any, scene: Scene) -> None:
     """A digest of a committed model that is too short."""
     message.catch_up.digests.append(b"x")
+
+
+def setup_part(**fields: Any) -> Spoil:
+    """One more part of the setup, with these fields."""
+    good = {"name": "data", "digest": bytes(32)}
+    return lambda message, scene: message.setup.parts.add(**(good | fields))
+
+
+def too_many_parts(message: Any, scene: Scene) -> None:
+    """A setup without end."""
+    for _ in range(MAX_PARTS + 1):
+        message.setup.parts.add(name="data", digest=bytes(32))
+
+
+def many_means(message: Any, scene: Scene) -> None:
+    """A scaling of more channels than are sent."""
+    message.setup.mean.extend([0.0] * (MAX_SCALED + 1))
 
 
 def bad_readmission(message: Any, scene: Scene) -> None:
@@ -435,6 +453,17 @@ PEERS = [
     Bad("a digest before the end", "Chunk", "digest", put("digest", bytes(32))),
     Bad("a chunk of no envelope", "Chunk", "missing", drop("envelope")),
 ]
+SETUPS = [
+    Bad("a setup without end", "Join", "size", too_many_parts),
+    Bad("a scaling of too many channels", "Next", "size", many_means),
+    Bad("a short fingerprint", "Join", "digest", setup_part(digest=b"1")),
+    Bad("no fingerprint", "Next", "digest", setup_part(digest=b"")),
+    Bad("facts of many lines", "Join", "text", setup_part(facts="a\nb")),
+    Bad("facts of a book", "Next", "size", setup_part(facts="x" * 301)),
+    Bad("a long sketch", "Join", "size", setup_part(sketch=[0.0] * 3)),
+    Bad("an infinite sketch", "Next", "infinite", setup_part(sketch=[math.inf])),
+    Bad("a sketch of no number", "Join", "nan", setup_part(sketch=[math.nan])),
+]
 GROUPS = [
     Bad("more steps during than in all", "Group report", "range", put("steps_during", 10)),
     Bad("a million steps more", "Group report", "range", put("steps", 2**31)),
@@ -577,4 +606,4 @@ REPLIES = [
     Bad("a crowd of broken links", "StatusReply", "size", crowd_of_broken_links),
     Bad("endless silence", "StatusReply", "infinite", put("members[0].silent_seconds", math.inf)),
 ]
-BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *GROUPS, *ORDERS, *REPLIES]
+BAD_MESSAGES = [*ENVELOPES, *WORKERS, *REPORTS, *PEERS, *SETUPS, *GROUPS, *ORDERS, *REPLIES]

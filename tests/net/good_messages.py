@@ -76,6 +76,18 @@ def _join(scene: Scene) -> wire.JoinRequest:
         step_time=0.0,
         stands=_model_versions(),
         nonce=bytes(16),
+        setup=_setup(),
+    )
+
+
+def _setup() -> wire.Setup:
+    return wire.Setup(
+        parts=[
+            wire.SetupPart(name="data", digest=bytes(32), facts="40 training samples"),
+            wire.SetupPart(name="model", digest=bytes(32), sketch=[1.5, -0.25]),
+        ],
+        mean=[0.25],
+        deviation=[0.5],
     )
 
 
@@ -303,6 +315,7 @@ GOOD: Mapping[str, Kind] = {
             envelope=envelope(scene),
             stands=_model_versions(),
             step_time=0.1,
+            setup=_setup(),
             surveyed=[
                 wire.LinkReport(
                     worker=other(scene, 1), bytes=49152, seconds=0.1, distance=math.nan, probe=True
