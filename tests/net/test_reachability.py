@@ -146,11 +146,11 @@ def test_the_history_tells_of_a_process_that_ended_without_leaving(
             await federation.stop_worker("w0")
             await until(losses)
             assert losses() == [reachability.CLOSED]
-            member = state.conductor.members[0]
+            joined = {state.conductor.members[0].incarnation}
             for deaths in (1, 2, 3):  # the next process joins, however soon
-                before = member.incarnation
                 federation.start_worker("w0")
-                await until(lambda known=before: member.incarnation != known)
+                await until(lambda: state.conductor.members[0].incarnation not in joined)
+                joined.add(state.conductor.members[0].incarnation)
                 assert len(losses()) == deaths
                 await federation.stop_worker("w0")
             assert set(losses()) <= {reachability.CLOSED, reachability.REPLACED}
