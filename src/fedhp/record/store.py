@@ -25,7 +25,7 @@ from fedhp.errors import RunError, StorageFull
 from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
-from fedhp.types import Phase, RoundRecord
+from fedhp.types import RoundRecord, TurnPhase
 
 RECORD_FILE = "record.sqlite"
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
@@ -626,7 +626,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
         kept_phases = record.phases[: PHASES_PER_WORKER * workers]
         columns["phases"] = [
             range(len(kept_phases)),
-            *([getattr(phase, f.name) for phase in kept_phases] for f in fields(Phase)),
+            *([getattr(phase, f.name) for phase in kept_phases] for f in fields(TurnPhase)),
         ]
     group = decision.participation
     if group is not None:
