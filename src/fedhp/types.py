@@ -344,7 +344,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TurnPhase:
     """A part of a worker's turn without a barrier: its steps, or the transfer to its partner."""
 
     worker: int
@@ -376,7 +376,7 @@ class RoundRecord:
     evaluation: Evaluation | None
     wall: dict[str, float]  # real time in seconds by phase; not part of the result
     final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
-    phases: tuple[Phase, ...] = ()  # that ended in a round without a barrier, in this order
+    phases: tuple[TurnPhase, ...] = ()  # that ended in a round without a barrier, in this order
 
     @property
     def bytes_sent(self) -> int:

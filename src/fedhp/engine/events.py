@@ -36,11 +36,11 @@ from fedhp.types import (
     FloatArray,
     IntArray,
     LinkVerdict,
-    Phase,
     RoundRecord,
     StepReason,
     StepRule,
     Timing,
+    TurnPhase,
 )
 
 COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
@@ -117,7 +117,7 @@ class _RoundTotals:
         self.norm = np.full(workers, np.nan)
         # Time, distance and bytes of every exchange of a pair.
         self.links: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
-        self.phases: list[Phase] = []
+        self.phases: list[TurnPhase] = []
 
 
 class EventLoop:
@@ -310,7 +310,7 @@ class EventLoop:
         totals.steps[worker] += table.steps[worker]
         took = float(table.duration[worker])
         totals.compute[worker] += took
-        totals.phases.append(Phase(worker, self.clock - took, self.clock))
+        totals.phases.append(TurnPhase(worker, self.clock - took, self.clock))
         totals.norm[worker] = norm
         if shared:
             totals.shared = True
@@ -387,7 +387,7 @@ class EventLoop:
         compression = "int8" if int8 else "none"
         distance = self.executor.average(worker, partner, compression=compression)
         totals.communication[worker] += time
-        totals.phases.append(Phase(worker, self.clock - time, self.clock, partner))
+        totals.phases.append(TurnPhase(worker, self.clock - time, self.clock, partner))
         size = self.context.model_bytes
         sent = 2 * (int8_bytes(round(size / 4)) if int8 else size)
         key = (min(worker, partner), max(worker, partner))

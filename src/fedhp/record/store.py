@@ -30,8 +30,14 @@ from fedhp.files import RUN_RECORD
 from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
+<<<<<<< HEAD
 from fedhp.texts import LONGEST_TEXT, check_bounds, printable
 from fedhp.types import Phase, RoundRecord
+||||||| 9627358
+from fedhp.types import Phase, RoundRecord
+=======
+from fedhp.types import RoundRecord, TurnPhase
+>>>>>>> reports
 
 RECORD_FILE = RUN_RECORD
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
@@ -665,7 +671,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
         kept_phases = record.phases[: PHASES_PER_WORKER * workers]
         columns["phases"] = [
             range(len(kept_phases)),
-            *([getattr(phase, f.name) for phase in kept_phases] for f in fields(Phase)),
+            *([getattr(phase, f.name) for phase in kept_phases] for f in fields(TurnPhase)),
         ]
     group = decision.participation
     if group is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhp.record.reader import Columns, RunReader
-from fedhp.types import GroupRole, Phase, StepReason, StepRule
+from fedhp.types import GroupRole, StepReason, StepRule, TurnPhase
 
 ROUNDING = 1e-9  # of a round's length: nobody waits for less
 OUTSIDE = (str(GroupRole.LEFT_OUT), str(GroupRole.AWAY))  # of a group average
@@ -145,7 +145,7 @@ class TurnWindow:
     ended: float
     left: float  # the window, s
     right: float
-    phases: list[Phase]  # that touch the window, by their ends
+    phases: list[TurnPhase]  # that touch the window, by their ends
     recorded: bool  # whether the record says when turns began: earlier versions did not
     complete: bool  # whether it has all of them: of very many it keeps the first of every round
 
@@ -199,17 +199,17 @@ def transfers_of_pairs(run: RunReader, round_index: int) -> dict[tuple[int, int]
     return counts
 
 
-def _phases(run: RunReader, first: int, last: int) -> list[Phase]:
+def _phases(run: RunReader, first: int, last: int) -> list[TurnPhase]:
     table = run.table(
         "phases",
         first_round=first,
         last_round=last,
         columns=("worker", "start", "finish", "partner"),
     )
-    return [Phase(*row) for row in zip(*table.values(), strict=True)]
+    return [TurnPhase(*row) for row in zip(*table.values(), strict=True)]
 
 
-def _turn_length(phases: Sequence[Phase]) -> float:
+def _turn_length(phases: Sequence[TurnPhase]) -> float:
     """The mean length of training and of a transfer, together."""
     parts = [
         [phase.finish - phase.start for phase in phases if (phase.partner is None) is training]

@@ -28,7 +28,7 @@ from fedhp.report.explain import explain_round
 from fedhp.report.figures.run import read_links, timeline
 from fedhp.report.rounds import pace_words, paces_words
 from fedhp.report.show import round_json, show_parts
-from fedhp.types import Phase, RoundRecord, Timing
+from fedhp.types import RoundRecord, Timing, TurnPhase
 from unit.record.rounds import mesh, planned_round
 from unit.report.conftest import Runs
 from unit.report.runs import make_run, query
@@ -240,7 +240,11 @@ def test_the_phases_of_a_run_without_a_barrier_add_up(runs: Runs) -> None:
 def test_a_window_has_the_turns_that_end_later(tmp_path: Path) -> None:
     """A turn of 10 s is seen in each of the three-second rounds that it spans."""
     bare = planned_round(WORKERS, mesh(WORKERS), cut=1.0)
-    ended = {2: [Phase(0, 0.0, 4.0)], 3: [Phase(0, 4.0, 8.0, 1)], 4: [Phase(1, 0.0, 10.0)]}
+    ended = {
+        2: [TurnPhase(0, 0.0, 4.0)],
+        3: [TurnPhase(0, 4.0, 8.0, 1)],
+        4: [TurnPhase(1, 0.0, 10.0)],
+    }
     rounds = []
     for index in range(1, 5):
         phases = ended.get(index, [])
@@ -299,7 +303,7 @@ def test_a_record_without_phases_opens_and_says_so(runs: Runs, tmp_path: Path) -
 
 def test_a_record_keeps_a_bounded_number_of_phases(tmp_path: Path) -> None:
     most = PHASES_PER_WORKER * WORKERS
-    phases = tuple(Phase(0, float(at), at + 1.0) for at in range(most + 10))
+    phases = tuple(TurnPhase(0, float(at), at + 1.0) for at in range(most + 10))
     bare = planned_round(WORKERS, mesh(WORKERS), cut=1.0)
     compute = np.array([most + 10.0, 0.0, 0.0, 0.0])
     timing = replace(bare.timing, compute_time=compute, communication_time=np.zeros(WORKERS))
