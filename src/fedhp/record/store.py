@@ -30,14 +30,8 @@ from fedhp.files import RUN_RECORD
 from fedhp.learn.attack import attackers_of
 from fedhp.record.links import Columns, link_table, to_record
 from fedhp.record.tensors import array_blocks
-<<<<<<< HEAD
 from fedhp.texts import LONGEST_TEXT, check_bounds, printable
-from fedhp.types import Phase, RoundRecord
-||||||| 9627358
-from fedhp.types import Phase, RoundRecord
-=======
 from fedhp.types import RoundRecord, TurnPhase
->>>>>>> reports
 
 RECORD_FILE = RUN_RECORD
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
