@@ -24,7 +24,7 @@ EXPLODED = 5.0  # so many times as large as at first; in honest runs it is small
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class GroupCheckpoint:
     """What everyone continues from after a return to this round."""
 
     attempt: Attempt
@@ -42,7 +42,7 @@ class Checkpoint:
         }
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Checkpoint:
+    def from_facts(cls, facts: Mapping[str, Any]) -> GroupCheckpoint:
         """As to_facts gave it."""
         return cls(
             Attempt.from_list(facts["attempt"]),
@@ -57,7 +57,7 @@ class Checkpoints:
 
     def __init__(self, facts: Mapping[str, Any] | None = None) -> None:
         facts = facts or {}
-        self._kept = [Checkpoint.from_facts(each) for each in facts.get("kept", ())]
+        self._kept = [GroupCheckpoint.from_facts(each) for each in facts.get("kept", ())]
         self._first_losses: list[float] = [float(loss) for loss in facts.get("losses", ())]
         # To which the next round goes back, and to which the last return went.
         self.returned, self._used = (
@@ -89,7 +89,9 @@ class Checkpoints:
             return False
         return 2 * sum(loss > limit for loss in losses) > len(losses)
 
-    def round_ended(self, reports: Mapping[int, wire.RoundReport], checkpoint: Checkpoint) -> None:
+    def round_ended(
+        self, reports: Mapping[int, wire.RoundReport], checkpoint: GroupCheckpoint
+    ) -> None:
         """A round is about to be committed, and its losses are as they should be."""
         self.returned = None
         losses = [report.train_loss for report in reports.values() if report.steps]
@@ -99,7 +101,7 @@ class Checkpoints:
         if checkpoint.attempt.round_index >= last + EVERY:
             self._kept = [*self._kept, checkpoint][-KEPT:]
 
-    def go_back(self) -> Checkpoint | None:
+    def go_back(self) -> GroupCheckpoint | None:
         """The newest checkpoint; the one before it, if that is where the last return went to and
         nothing was kept since. None: there is none yet."""
         if not self._kept:

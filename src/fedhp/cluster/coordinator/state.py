@@ -23,7 +23,7 @@ from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS, Blame
-from fedhp.cluster.coordinator.checkpoints import Checkpoint, Checkpoints
+from fedhp.cluster.coordinator.checkpoints import Checkpoints, GroupCheckpoint
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
 from fedhp.cluster.coordinator.deadlines import (
@@ -173,7 +173,9 @@ class CoordinatorState:
         self.norms: Norms = dict(norms or {})  # of what each brings into the next averages
         self.checkpoints = Checkpoints(checkpoints)
         self._went_back = 0  # in which round, the last time
-        self._return: Checkpoint | None = None  # to which everyone goes back with the next commit
+        self._return: GroupCheckpoint | None = (
+            None  # to which everyone goes back with the next commit
+        )
         self._tree: GroupAverage | None = None  # of the running attempt
         self._own: dict[int, Attempt] = {}  # the same, as the running attempt was planned
         self._blame = Blame()
@@ -310,7 +312,7 @@ class CoordinatorState:
             return
         assert isinstance(self.planner, RoundPlanner)
         versions, norms = self._versions_after(attempt), self._norms_after()
-        checkpoint = Checkpoint(attempt, versions, norms, self.planner.pack_state())
+        checkpoint = GroupCheckpoint(attempt, versions, norms, self.planner.pack_state())
         self.checkpoints.round_ended(reports, checkpoint)
         if attempt.round_index > self._went_back + REMEMBERED_ROUNDS:
             self.warnings.end(WENT_BACK)
