@@ -162,8 +162,8 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
             assert first == {"w1", "w2", "w3"}
 
             # Where most have the same model, another one is not a model of the round.
-            common, another = bytes(32), bytes([7] * 32)
-            leader.digests = {1: another, 2: common, 3: common}
+            common, forged = bytes(32), bytes([7] * 32)
+            leader.digests = {1: forged, 2: common, 3: common}
             order = CoordinatorHandlers(leader)._order(members[0])
             assert {peer.name for peer in order.catch_up.peers} == {"w2", "w3"}
             assert list(order.catch_up.digests) == [common]

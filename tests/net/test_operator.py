@@ -275,7 +275,8 @@ def test_a_command_for_a_run_that_is_over_does_not_reach_the_next_one(
             assert f"leads run {RUN}, not run {OLD_RUN}" in errors
 
             page = dash_actions.Operator(certificates)
-            entry = ListedRun.model_construct(run=".", network=True, live=True)
+            facts: dict[str, Any] = {"run": ".", "network": True, "live": True}
+            entry = ListedRun.model_construct(None, **facts)
             with pytest.raises(RunError, match=f"leads run {RUN}, not run {OLD_RUN}"):
                 await asyncio.to_thread(page.act, "stop", entry, old, Command(run="."))
             assert coordinator.commands == []
