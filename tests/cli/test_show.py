@@ -168,7 +168,7 @@ def test_parquet_without_pyarrow_is_refused(
     file = tmp_path / "links.parquet"
     with pytest.raises(RunError, match="pyarrow") as caught:
         call("export", top / "fedhp" / "seed-0", "--table", "links", "--out", file)
-    assert "fedhp[parquet]" in caught.value.fix
+    assert ".[parquet]" in caught.value.fix
     assert not file.exists()
 
 

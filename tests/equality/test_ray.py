@@ -328,7 +328,7 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ConfigError, match="not installed") as caught:
         import_ray()
-    assert "fedhp[ray]" in caught.value.fix
+    assert ".[ray]" in caught.value.fix
 
 
 @NEEDS_RAY

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fedhp
 from fedhp.config import DataConfig, parse
@@ -130,7 +132,7 @@ def test_a_fingerprint_is_of_samples_targets_order_and_preparation(tmp_path: Pat
     rows = np.arange(400, dtype=np.float32).reshape(40, 10)
     classes = np.arange(40) % 2
 
-    def digests(name: str, x: np.ndarray, y: np.ndarray, **settings: object) -> tuple[str, str]:
+    def digests(name: str, x: NDArray[Any], y: NDArray[Any], **settings: object) -> tuple[str, str]:
         path = tmp_path / f"{name}.npz"
         np.savez(path, x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
         found = load_data(DataConfig.model_validate({"name": "npz", "path": str(path), **settings}))
