@@ -26,6 +26,7 @@ class Attacker(ScriptedWorker):
     claimed_step_time: float = 0.0  # in every Next and report; 0: the true one
     model_bytes: int = MODEL_BYTES
     reports: bool = True  # otherwise it sends heartbeats, and never a report
+    accuracy: float = 0.5  # in every report
     lost: tuple[int, ...] = ()  # peers whose models it says it waited for in vain
 
     async def _next(self) -> wire.Order:
@@ -43,6 +44,7 @@ class Attacker(ScriptedWorker):
 
     async def _report(self, attempt: Attempt, report: wire.RoundReport) -> None:
         report.step_time = self.claimed_step_time or report.step_time
+        report.accuracy = self.accuracy
         for link in report.links:
             if link.worker in self.lost:
                 link.lost, link.bytes = "deadline", 0

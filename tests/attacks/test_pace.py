@@ -283,6 +283,35 @@ def test_what_one_member_measured_does_not_dominate_the_plan() -> None:
     assert usual_count([100, 100, 4_000_000_000]) == 100
 
 
+def test_a_mean_accuracy_that_falls_by_half_is_a_warning_until_it_recovers(
+    certificates: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with in_process_federation(
+            settings(rounds=10_000), certificates, tmp_path
+        ) as federation:
+            leader = await federation.start_coordinator()
+            workers = [start_attacker(federation, name, accuracy=0.8) for name in HONEST]
+
+            def keys() -> list[str]:
+                return [warning.key for warning in leader.warnings.on_wire()]
+
+            await until(lambda: leader.round_index >= 3)
+            assert "accuracy_fell" not in keys()
+            for worker in workers:
+                worker.accuracy = 0.3
+            await until(lambda: "accuracy_fell" in keys())
+            (warning,) = (each for each in leader.warnings.on_wire() if each.key == "accuracy_fell")
+            assert warning.value < 0.4
+            assert "and was 0.8" in warning.text
+            for worker in workers:
+                worker.accuracy = 0.5
+            await until(lambda: "accuracy_fell" not in keys())
+
+    run(scenario())
+    assert [event["key"] for event in events(tmp_path, "warning")].count("accuracy_fell") == 1
+
+
 def test_an_accuracy_is_a_share_and_the_median_ends_a_run() -> None:
     attempt = Attempt(1, 1, 1)
     envelope = Envelopes("w1").make(run="0" * 32, attempt=attempt)
