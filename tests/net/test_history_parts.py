@@ -108,7 +108,9 @@ def test_the_oldest_part_is_dropped_and_the_audit_says_so(
     assert min(attempt.round_index for attempt in timeline.committed) == first
     assert check_invariants(tmp_path, rounds=300) == []
     # What is left is still checked.
-    History(tmp_path, "other").note("commit", {**run.begin(), "reported": [0]})
+    history = History(tmp_path, "other")
+    history.note("commit", {**run.begin(), "reported": [0]})
+    history.close()
     assert check_invariants(tmp_path) != []
 
 
