@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tomli_w
@@ -62,7 +62,7 @@ class FakeCoordinator(CoordinatorServicer):
         self._changed = asyncio.Condition()
         self.address = ""
 
-    async def __aenter__(self) -> FakeCoordinator:
+    async def __aenter__(self) -> Self:
         import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
 
         self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
