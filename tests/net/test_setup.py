@@ -121,7 +121,7 @@ def test_private_samples_are_all_used_shown_and_not_compared(
             shared = await start(federation, "w0", data_path=public)
             await until(lambda: (tmp_path / "workers" / "w0").exists())
             private = await start(federation, "w1", data_path=public, data=str(own))
-            assert await asyncio.gather(shared, private) == [0, 0]
+            assert list(await asyncio.gather(shared, private)) == [0, 0]
 
     run(scenario())
     with RunReader(tmp_path) as reader:
