@@ -109,7 +109,7 @@ def test_progress_has_the_columns_of_the_record(client: AppClient, real_runs: Pa
     assert last == np.nanargmax(times, axis=1).tolist()
     planned = columns.pop("planned_worker")
     assert planned == rounds["pace_setter"]
-    longest = times.max(axis=1)
+    longest = np.nanmax(times, axis=1)  # workers may be away
     expected = times[range(len(planned)), planned] == longest
     assert columns.pop("plan_was_right") == expected.tolist()
     assert columns.pop("waited") == (times < longest[:, None]).sum(axis=1).tolist()
