@@ -1,13 +1,10 @@
 """What one process did, line by line, for the offline checks: history-NAME.jsonl.
 
-A line is written before the event it describes has any effect elsewhere; on a full disk it waits
-in memory, and nothing is committed or reported before flush() has written it. A kill may leave an
-incomplete last line; readers skip it.
-
-A file that has grown large becomes a part, history-NAME.jsonl.1, .2, ..., and a new one begins. Of
-a round that was tried again and again, a part keeps the first and the last attempts and says how
-many lines are left out. Beyond a number of parts the oldest is dropped: part 0 keeps its lines
-about leaders and members, and says up to which round lines are missing.
+A line is written before the event has any effect elsewhere; on a full disk it waits in memory, and
+nothing is committed or reported before flush() has written it. A kill may leave half a line;
+readers skip it. A large file becomes a part, history-NAME.jsonl.1, .2, ..., which keeps only the
+first and last of many attempts at one round. In the end the oldest part is dropped: part 0 keeps
+its lines about leaders and members, and says up to which round lines are missing.
 """
 
 from __future__ import annotations
