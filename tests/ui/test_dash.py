@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -50,26 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(top / ADPSGD, "adpsgd")
     make_run(top / PLUS, "fedhp_plus", rounds=12)
     return top
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM is not None
-    opened = Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[DashServer]:
-    started = DashServer(folder)
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def page(browser: Browser, server: DashServer) -> DashPage:
-    return DashPage(browser, server)
 
 
 def test_the_list_leads_to_a_comparison_of_two_runs(page: DashPage) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -49,26 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(MOST - 2):
         shutil.copytree(top / "often", top / "many" / f"run-{index}")
     return top
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM is not None
-    opened = Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[DashServer]:
-    started = DashServer(folder)
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def page(browser: Browser, server: DashServer) -> DashPage:
-    return DashPage(browser, server)
 
 
 def test_a_map_names_the_links_that_are_not_on_record(page: DashPage, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("fedhp", "dpsgd", "adpsgd")
     folders = [make_run(top / name, name, rounds=3) for name in names]
     return save_report(folders, top / "report")[0]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert PROGRAM is not None
-    opened = Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(

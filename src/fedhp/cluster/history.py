@@ -134,24 +134,23 @@ def history_parts(file: Path) -> list[Path]:
 
 def history_content(file: Path) -> bytes:
     """The lines of a history, of all its parts."""
-    while True:
-        parts = history_parts(file)
-        content = b"".join(map(read_plain, parts))
-        if history_parts(file) == parts:  # no part was made or dropped meanwhile
-            return content
-
-
-def read_history(file: Path) -> Iterator[dict[str, Any]]:
-    """The events of a history in order; incomplete lines are left out."""
     try:
-        content = history_content(file)
+        while True:
+            parts = history_parts(file)
+            content = b"".join(map(read_plain, parts))
+            if history_parts(file) == parts:  # no part was made or dropped meanwhile
+                return content
     except OSError as error:
         raise RunError(
             f"{file}: the history cannot be read: {error.strerror or error}",
             allowed="plain files that this user can read",
-            fix="copy the file itself to its place",
+            fix="change the permissions, or copy the file itself to its place",
         ) from None
-    return events_in(content)
+
+
+def read_history(file: Path) -> Iterator[dict[str, Any]]:
+    """The events of a history in order; incomplete lines are left out."""
+    return events_in(history_content(file))
 
 
 def _numbered(file: Path) -> list[tuple[int, Path]]:

@@ -157,14 +157,7 @@ def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
 
 
 def _read_history(file: Path) -> _History:
-    try:
-        content = history_content(file)
-    except OSError as error:
-        raise RunError(
-            f"{file}: cannot be read: {error.strerror or error}",
-            allowed="files that this user can read",
-            fix="change the permissions, or copy the folder again",
-        ) from None
+    content = history_content(file)
     events = list(events_in(content))
     try:
         terms = build_timeline([(file, events)]).terms
