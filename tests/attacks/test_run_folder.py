@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import tomli_w
 
 from cli.support import Command, caller
 from dash.serving import client_of
-from fedhp.config import PART_KEYS
+from fedhp.config import PART_KEYS, REPLACED_BY_TASKS
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE, Store
+from fedhp.tables import pop_key
 from unit.report.runs import make_run
 
 TRAPS = ("fedhp", "numpy", "torch", "sitecustomize", "evil_mod")
@@ -30,6 +32,7 @@ ENDPOINTS = (
     *("run", "summary", "progress", "decisions", "classes", "worker?worker=0", "events"),
     *("round?round=1", "explain?round=1", "workers", "whatif?planner=dpsgd"),
 )
+OTHER_PARTS = tuple(key for key in PART_KEYS if key != "task.name")  # a task replaces some
 READING = """
 import json, sys
 from fedhp.cli import call
@@ -68,12 +71,13 @@ def experiment_of(run: Path) -> dict[str, Any]:
     return tables
 
 
-def with_evil_parts(tables: dict[str, Any]) -> dict[str, Any]:
-    for key in PART_KEYS:
+def with_evil_parts(tables: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    for key in keys:
         section, _, field = key.partition(".")
         tables[section][field] = "evil_mod:part"
-    tables["data"]["skew"] = None
-    return {**tables, "data": {k: v for k, v in tables["data"].items() if v is not None}}
+    for key in ("data.skew", *(REPLACED_BY_TASKS if "task.name" in keys else ())):
+        pop_key(tables, key)
+    return tables
 
 
 def address(endpoint: str) -> str:
@@ -89,8 +93,11 @@ def set_traps(folder: Path) -> Path:
     return mark
 
 
-def test_no_command_that_reads_runs_code_of_the_folder(run: Path, tmp_path: Path) -> None:
-    tables = with_evil_parts(experiment_of(run))
+@pytest.mark.parametrize("keys", [("task.name",), OTHER_PARTS], ids=["task", "others"])
+def test_no_command_that_reads_runs_code_of_the_folder(
+    run: Path, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    tables = with_evil_parts(experiment_of(run), keys)
     describe(run, experiment=tables)
     (run / "experiment.toml").write_text(tomli_w.dumps(tables))
     mark = set_traps(run)
@@ -119,8 +126,9 @@ def test_no_command_that_reads_runs_code_of_the_folder(run: Path, tmp_path: Path
     )
     codes = json.loads(done.stdout.splitlines()[-1])
     assert codes[: len(reading)] == [0] * len(reading), done.stderr
-    assert 0 not in codes[len(reading) :]
-    assert done.stderr.count("--trust evil_mod") == len(importing)
+    refused = [words for words, code in zip(importing, codes[len(reading) :], strict=True) if code]
+    assert [words for words in importing if words not in refused] in ([], [["whatif", "."]])
+    assert done.stderr.count("--trust evil_mod") == len(refused)
     assert not mark.exists()
 
 
@@ -129,7 +137,9 @@ def test_no_request_runs_code_of_the_folder(
 ) -> None:
     mark = set_traps(run)
     tables = experiment_of(run)
-    (run / "experiment.toml").write_text(tomli_w.dumps(with_evil_parts(experiment_of(run))))
+    (run / "experiment.toml").write_text(
+        tomli_w.dumps(with_evil_parts(experiment_of(run), OTHER_PARTS))
+    )
     monkeypatch.chdir(run)  # as `cd RUN; fedhp dash .` does
     client = client_of(Path())
     for endpoint in ENDPOINTS:
@@ -137,7 +147,7 @@ def test_no_request_runs_code_of_the_folder(
         assert answer.status_code == 200, (endpoint, answer.text)
         assert str(tmp_path) not in answer.text
     assert not mark.exists()
-    describe(run, experiment=with_evil_parts(tables))
+    describe(run, experiment=with_evil_parts(tables, OTHER_PARTS))
     client = client_of(Path())
     for endpoint in ("classes", "whatif?planner=dpsgd"):
         answer = client.get(address(endpoint))

@@ -96,7 +96,7 @@ def name_faults(rng: random.Random) -> Iterator[Fault]:
             if typo not in builtins:
                 yield Fault(f"{key} = {typo!r}", {key: typo}, (key,))
         for path in missing:
-            yield Fault(f"{key} = {path!r}", {key: path}, (key,))
+            yield Fault(f"{key} = {path!r}", {key: path}, (key,), bare=section == "task")
 
 
 def own_component_faults() -> Iterator[Fault]:

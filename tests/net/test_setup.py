@@ -93,9 +93,9 @@ def test_a_worker_with_another_data_set_is_refused(certificates: Path, tmp_path:
             for words in ("40 training samples", "64 training samples", "refused", "data set"):
                 assert words in caught.value.problem
             assert "--data FILE.npz" in caught.value.fix
-            (refused,) = CoordinatorHandlers(state).status().refused
-            assert refused.name == "w2"
-            assert "64 training samples" in refused.why
+            (refused,) = CoordinatorHandlers(state).status().warnings
+            assert (refused.key, list(refused.members)) == ("setup", ["w2"])
+            assert "64 training samples" in refused.text
             await until(lambda: "another setup: w2" in state.why)  # it waits for a third one
             state.stop("the test has seen enough")
             assert await asyncio.gather(*right) == [0, 0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.record.store import CONTENT_DIGEST, NUMBERS_DIGEST, RECORD_FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from ui.browser import Browser, find_browser
 from ui.dash_page import DashPage, DashServer
 from unit.report.runs import make_run, query, set_results, wide_run
@@ -163,8 +163,7 @@ def network_run(folder: Path, source: Path) -> None:
         )
     store = Store.open(folder, write=True)
     store.set_meta("network", True)
-    for digest in (NUMBERS_DIGEST, CONTENT_DIGEST):
-        store.set_meta(digest, None)
+    store.seal()
     store.close()
     everyone = list(range(6))
     lines: list[dict[str, object]] = [

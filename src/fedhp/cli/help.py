@@ -58,7 +58,7 @@ class _HelpFormatter(_Formatter):  # type: ignore[misc]
             self.write(self._indented(term_lines, self.current_indent, end=""))
             same_line = not below and len(term) <= widest
             used = self.current_indent + len(term)
-            words = re.sub(r"\[x>=(\d+)\]", r"[at least \1]", " ".join(text.split()))
+            words = re.sub(r"\[x>=(\d+)(?:\.0)?\]", r"[at least \1]", " ".join(text.split()))
             lines = self._indented(_wrapped(words, self.width - indent), indent)
             self.write(lines[used:] if same_line and text else f"\n{lines if text else ''}")
 

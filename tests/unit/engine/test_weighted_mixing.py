@@ -203,7 +203,7 @@ def test_rows_of_models_are_their_own_values_alone(
     for _ in start_run(experiment, tmp_path / "run", source=SOURCE).rounds():
         pass
     layout = prepare(experiment, source=SOURCE).layout
-    with RunReader(tmp_path / "run") as run:
+    with RunReader(tmp_path / "run", trust=["push_sum", "unit.engine.runs"]) as run:
         models = run.models()
         assert models is not None
         assert models.shape == (7, layout.width - sum(s.stop - s.start for s in layout.carried))
@@ -227,7 +227,7 @@ def test_the_models_of_a_run_can_be_read(tmp_path: Path) -> None:
         assert run.meta("status") == "finished"
         assert run.meta("transfer_share") == pytest.approx(2.0)
         parameters = run.meta("parameters")
-    with fedhp.open_run(tmp_path / "run") as opened:
+    with fedhp.open_run(tmp_path / "run", trust=["push_sum"]) as opened:
         assert sum(p.numel() for p in opened.model(0).parameters()) == parameters
 
 
@@ -275,6 +275,6 @@ def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Pa
             if event["event"] == "mixed":
                 digests.setdefault(int(event["round"]), set()).add(str(event["digest"]))
     assert digests == dict(enumerate(expected, start=1))
-    verification = verify(folder)
+    verification = verify(folder, trust=["push_sum"])
     assert [verdict.compared for verdict in verification.rounds] == [4] * 5
     assert verification.equal

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedhp.config import parse
 from fedhp.engine.runs.run import start_run
-from fedhp.record.store import CONTENT_DIGEST, NUMBERS_DIGEST, RECORD_FILE, Store
+from fedhp.record.store import RECORD_FILE, Store
 from unit.record.rounds import mesh, planned_round
 
 WORLD: dict[str, Any] = {"profile": "slow_links", "model_megabits": 12}
@@ -73,12 +73,19 @@ def set_results(folder: Path, results: dict[int, float], *, others: float) -> No
     """Give the workers these results in their last test."""
     with closing(sqlite3.connect(folder / RECORD_FILE)) as record, record:
         (last,) = record.execute("SELECT max(round) FROM worker_evaluations").fetchone()
-        record.execute("DELETE FROM meta WHERE key IN (?, ?)", (NUMBERS_DIGEST, CONTENT_DIGEST))
         tests, own = "UPDATE worker_evaluations SET accuracy = ?", "round = ? AND worker = ?"
         record.execute(f"{tests} WHERE round = ?", (others, last))
         for worker, accuracy in results.items():
             record.execute(f"{tests} WHERE {own}", (accuracy, last, worker))
             record.execute(f"UPDATE workers SET links = 2 WHERE {own}", (last, worker))
+    seal(folder)
+
+
+def seal(folder: Path) -> None:
+    """A record that was changed by hand is that of a finished run again."""
+    store = Store.open(folder, write=True)
+    store.seal()
+    store.close()
 
 
 def query(folder: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedhp.record.reader import RunReader
-from fedhp.record.store import NUMBERS_DIGEST, PHASES_PER_WORKER, RECORD_FILE, Store
+from fedhp.record.store import PHASES_PER_WORKER, RECORD_FILE, Store
 from fedhp.record.timeline import (
     most_often_last,
     plan_hits,
@@ -31,7 +31,7 @@ from fedhp.report.show import round_json, show_parts
 from fedhp.types import RoundRecord, Timing, TurnPhase
 from unit.record.rounds import mesh, planned_round
 from unit.report.conftest import Runs
-from unit.report.runs import make_run, query
+from unit.report.runs import make_run, query, seal
 from unit.report.test_figures import bars
 
 WORKERS = 4
@@ -42,12 +42,12 @@ def hand_made(folder: Path, *rounds: RoundRecord) -> Path:
     make_run(folder, "fedhp", rounds=1)
     store = Store.open(folder, write=True)
     store.truncate(0)
-    store.set_meta(NUMBERS_DIGEST, None)
     store.set_meta("workers", WORKERS)
     store.set_meta("rounds", len(rounds))
     store.set_meta("devices", ["laptop"] * WORKERS)
     for record in rounds:
         store.commit(record)
+    store.seal()
     store.close()
     return folder
 
@@ -279,8 +279,8 @@ def without_phases(folder: Path, copy: Path) -> Path:
     shutil.copytree(folder, copy)
     with closing(sqlite3.connect(copy / RECORD_FILE)) as connection:
         connection.execute("DROP TABLE phases")
-        connection.execute("DELETE FROM meta WHERE key = 'content_digest'")
         connection.commit()
+    seal(copy)
     return copy
 
 
