@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -28,7 +29,9 @@ import numpy as np
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import Encoded, ModelCodec
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_PeerServicer_to_server
+from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.service_methods import PEER_SERVICE, Messages, ServiceMethods
+from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import Row
 
@@ -53,8 +56,8 @@ def row_of(values: int) -> Row:
     return np.random.default_rng(values).standard_normal(values).astype(np.float32)
 
 
-class Server(PeerServicer):
-    """Only the Pull of a worker; the envelope's round selects the model."""
+class Server:
+    """Only the transfers of a worker; the envelope's round selects the model."""
 
     def __init__(self) -> None:
         self.codecs = [codec_of(values) for values in VALUES]
@@ -62,15 +65,21 @@ class Server(PeerServicer):
             codec.encode(row_of(values)) for codec, values in zip(self.codecs, VALUES, strict=True)
         ]
 
-    async def Pull(self, request: wire.PullRequest, _: object) -> AsyncIterator[wire.Chunk]:
+    async def Pull(self, messages: Messages[wire.PullRequest], context: Any) -> None:
+        request = await messages.only()
         index = request.envelope.round
         limits.MODEL_CHUNK_BYTES = request.bytes
         for chunk in self.codecs[index].chunks(self.encoded[index], request.envelope):
-            yield chunk
+            await context.write(chunk)
 
-    async def Swap(self, chunks: AsyncIterator[wire.Chunk], _: object) -> AsyncIterator[wire.Chunk]:
+    async def Swap(self, chunks: Messages[wire.Chunk], context: Any) -> None:
         async for chunk in chunks:
-            yield chunk
+            await context.write(chunk)
+
+    Average = Swap
+
+    async def refuse_method(self, refusal: Refused, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(refusal))
 
 
 async def serve(folder: Path) -> None:
@@ -79,8 +88,9 @@ async def serve(folder: Path) -> None:
     authority, certificate, key = (
         (folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem")
     )
-    server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
-    add_PeerServicer_to_server(implementation, server)
+    bounds = limits.WORKER_LIMITS
+    server = grpc.aio.server(options=bounds.options())
+    server.add_generic_rpc_handlers((ServiceMethods(implementation, PEER_SERVICE, bounds),))
     credentials = grpc.ssl_server_credentials(
         [(key, certificate)], root_certificates=authority, require_client_auth=True
     )
