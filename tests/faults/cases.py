@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from net.etcd_support import running_etcd
 
 COORDINATOR = "coordinator"
 FIRST, SECOND = "c0", "c1"
+_ONE_REPLAY = threading.Lock()
 TAKEOVER = LEASE + 5.0  # s until a standby must lead
 Make = Callable[..., Experiment]  # settings for a seed
 Check = Callable[[FaultRun], None]  # of a run that is over, in addition to the promises
@@ -59,7 +61,8 @@ def group_experiment(*, seed: int, workers: int = 4, rounds: int = 30) -> Experi
 
 def verified(run: FaultRun) -> None:
     """The simulation repeats every committed round bit by bit: no sum was wrong."""
-    verification = verify(run.folder)
+    with _ONE_REPLAY:  # torch's number of threads is that of the whole process
+        verification = verify(run.folder)
     require(verification.equal, f"the bits differ: {verification.rounds}")
     require(verification.whole, f"not all rounds were compared: {verification.rounds}")
 
