@@ -23,6 +23,7 @@ from fedhp.cluster.coordinator.group_checks import (
     WrongParts,
     disputed_links,
     norms_after,
+    norms_of,
 )
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
@@ -278,7 +279,8 @@ def test_what_the_next_coordinator_knows_of_checkpoints() -> None:
 
 
 def test_how_large_a_part_can_be_is_decided_by_the_middle_of_all() -> None:
-    norms: Norms = {0: (1.0, 3.0), 1: (2.0, 0.0), 2: (3e38, 1.0), 3: (1.5, 0.0)}
+    now = {0: (1.0, 3.0), 1: (2.0, 0.0), 2: (3e38, 1.0), 3: (1.5, 0.0)}
+    norms: Norms = {worker: tuple((norm, 0.1) for norm in both) for worker, both in now.items()}
     equal = np.ones(4)
     sizes = PartSizes.of(TREE, norms, equal, [0, 1, 2, 3])
     one = LARGEST_RATIO * 1.75
@@ -287,6 +289,10 @@ def test_how_large_a_part_can_be_is_decided_by_the_middle_of_all() -> None:
     fast = PartSizes.of(TREE, norms, np.array([1.0, 1.0, 0.01, np.nan]), [0, 1, 2, 3])
     assert fast.sums[2] == pytest.approx(np.sqrt(30.0) * one)
     assert fast.sums[3] == pytest.approx(one)
+    # One that was away may bring what was usual when it went.
+    back = PartSizes.of(TREE, {**norms, 3: ((1.5, 40.0), (0.0, 0.0))}, equal, [0, 1, 2, 3])
+    assert back.sums[3] == pytest.approx(LARGEST_RATIO * 40.0)
+    assert back.sums[2] == pytest.approx(one)
     # Of the other fragment only two have learned something: there is no middle.
     other = replace(TREE, fragment=1, fragments=2)
     assert PartSizes.of(other, norms, equal, [0, 1, 2, 3]) == PartSizes.unknown(other)
@@ -294,12 +300,29 @@ def test_how_large_a_part_can_be_is_decided_by_the_middle_of_all() -> None:
 
 
 def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
-    before: Norms = {0: (1.0, 2.0), 1: (4.0, 0.0)}
+    before: Norms = {0: ((1.0, 0.5), (2.0, 0.5)), 1: ((4.0, 0.5), (0.0, 0.0))}
     reports = {
         worker: wire.RoundReport(change_norms=norms)
         for worker, norms in {0: [0.0, 5.0], 2: [0.0, 7.0]}.items()
     }
-    assert norms_after(before, reports) == {0: (1.0, 5.0), 1: (4.0, 0.0), 2: (0.0, 7.0)}
+    after = norms_after(before, reports)
+    assert after[0] == ((1.0, 0.5), (5.0, 0.5))  # too few to say what is usual
+    assert after[1] == before[1]
+    assert after[2] == ((0.0, 0.0), (7.0, 0.0))
+    assert norms_of(json.loads(json.dumps(after))) == after
+
+
+def test_a_worker_that_is_away_keeps_what_was_usual_when_it_went() -> None:
+    norms: Norms = {}
+    for round_norms in ({0: 8.0, 1: 9.0, 2: 10.0, 3: 9.0}, {0: 0.2, 1: 0.3, 2: 0.1}):
+        reports = {
+            worker: wire.RoundReport(change_norms=[norm]) for worker, norm in round_norms.items()
+        }
+        norms = norms_after(norms, reports)
+    assert norms[3] == ((9.0, 9.0),)
+    assert [norms[worker][0][1] for worker in range(3)] == pytest.approx([0.2] * 3)
+    sizes = PartSizes.of(TREE, norms, np.ones(4), [0, 1, 2, 3])
+    assert sizes.sums[3] == pytest.approx(LARGEST_RATIO * 9.0)
 
 
 def node_of(group: wire.GroupWork, momentum: float = 0.0) -> TreeNode:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from fedhp.cluster.coordinator.group_checks import Norms
+from fedhp.cluster.coordinator.group_checks import Norms, norms_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
@@ -47,7 +47,7 @@ class GroupCheckpoint:
         return cls(
             Attempt.from_list(facts["attempt"]),
             {int(worker): Attempt.from_list(each) for worker, each in facts["versions"].items()},
-            {int(worker): tuple(norms) for worker, norms in facts["norms"].items()},
+            norms_of(facts["norms"]),
             base64.b64decode(facts["plan"]),
         )
 

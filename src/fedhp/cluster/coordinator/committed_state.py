@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedhp.cluster.coordinator.group_checks import Norms, norms_of
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.setup import SetupPart
 from fedhp.cluster.protocol.succession import Leadership, Line
@@ -36,7 +37,7 @@ class CommittedState:
     # Group averages: the last committed attempt in which each worker was counted, by worker.
     versions: dict[int, Attempt] = field(default_factory=dict)
     # Group averages: how large what each worker brings next is, by worker and fragment.
-    norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    norms: Norms = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)  # Checkpoints.pack()
     # What the workers must have in common, and whose it is, by name of the part (setup_checks.py).
     setup: dict[str, tuple[SetupPart, str]] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class CommittedState:
                 int(worker): Attempt.from_list(version)
                 for worker, version in head.get("versions", {}).items()
             },
-            norms={int(worker): tuple(norms) for worker, norms in head.get("norms", {}).items()},
+            norms=norms_of(head.get("norms", {})),
             checkpoints=dict(head.get("checkpoints", {})),
             certificates=dict(head.get("certificates", {})),
             setup={

@@ -18,18 +18,50 @@ from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.learn.group import tree_order
 from fedhp.types import FloatArray, GroupAverage
 
-Norms = dict[int, tuple[float, ...]]  # by worker, and by fragment
+# By worker and by fragment: what it brings, and what was usual among all when it said so.
+Norms = dict[int, tuple[tuple[float, float], ...]]
+NOTHING = (0.0, 0.0)
 
 
 def norms_after(before: Norms, reports: Mapping[int, wire.RoundReport]) -> Norms:
-    """What each worker brings usually: the last norm that it reported; one that has learned nothing
-    since its last average still has the one before, as slow devices do most of the time."""
+    """What each worker brings: the last norm that it reported; one that has learned nothing since
+    its last average still has the one before, as slow devices do most of the time. A worker that
+    is away keeps what was usual then: its change is as large when it returns, and that of the
+    others may have become small."""
     after = dict(before)
     for worker, report in reports.items():
         fresh = report.change_norms
-        known = [*before.get(worker, ()), *[0.0] * len(fresh)]
-        after[worker] = tuple(norm or old for norm, old in zip(fresh, known, strict=False))
+        known = [*before.get(worker, ()), *[NOTHING] * len(fresh)]
+        after[worker] = tuple(
+            (norm or old, usual) for norm, (old, usual) in zip(fresh, known, strict=False)
+        )
+    usual_now = [
+        usual_norm(after, list(reports), fragment)
+        for fragment in range(max((len(after[worker]) for worker in reports), default=0))
+    ]
+    for worker in reports:
+        after[worker] = tuple(
+            (norm, now or usual)
+            for (norm, usual), now in zip(after[worker], usual_now, strict=False)
+        )
     return after
+
+
+def usual_norm(norms: Norms, workers: Sequence[int], fragment: int) -> float:
+    """The median of what these workers bring; 0 where too few have learned anything to tell."""
+    named = [norms[each][fragment][0] for each in workers if fragment < len(norms.get(each, ()))]
+    changed = [norm for norm in named if norm > 0]
+    # At first only the fastest have learned something, and they are no measure for the others.
+    enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
+    return float(np.median(changed)) if enough else 0.0
+
+
+def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
+    """Norms that were stored as JSON."""
+    return {
+        int(worker): tuple((norm, usual) for norm, usual in pairs)
+        for worker, pairs in facts.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +83,14 @@ class PartSizes:
         """From what all that are there say they bring: the middle of many cannot be moved by one.
         A fast worker brings more, as the square root of its speed (it takes more steps, in
         different directions). step_time: [N]."""
-        fragment = tree.fragment
-        named = [norms[each][fragment] for each in workers if fragment < len(norms.get(each, ()))]
-        changed = [norm for norm in named if norm > 0]
-        # At first only the fastest have learned something, and they are no measure for the others.
-        enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
-        if not enough or not len(tree.participants):
+        fragment, members = tree.fragment, tree.participants.tolist()
+        usual = usual_norm(norms, workers, fragment)
+        if not usual or not members:
             return cls.unknown(tree)
-        one = LARGEST_RATIO * float(np.median(changed))
+        then = [norms[each][fragment][1] if norms.get(each) else 0.0 for each in members]
         speed = np.nan_to_num(np.nanmedian(step_time[workers]) / step_time, nan=1.0)
-        members = tree.participants.tolist()
-        sums = dict(zip(members, (one * _weights(speed))[members].tolist(), strict=True))
+        limits = LARGEST_RATIO * np.maximum(usual, then) * _weights(speed)[members]
+        sums = dict(zip(members, limits.tolist(), strict=True))
         for index in tree_order(tree):
             above = int(tree.parents[index])
             if above >= 0:
