@@ -256,7 +256,9 @@ def test_what_the_next_coordinator_knows_of_checkpoints() -> None:
     reports = {0: wire.RoundReport(steps=3, train_loss=2.0)}
     for index in range(1, 8):
         version = Attempt(1, index, 1)
-        made.round_ended(reports, GroupCheckpoint(version, {0: version}, {0: (0.5,)}, b"plan"))
+        made.round_ended(
+            reports, GroupCheckpoint(version, {0: version}, {0: ((0.5, 0.4),)}, b"plan")
+        )
     other = Checkpoints(json.loads(json.dumps(made.pack())))
     assert other.versions_of(0) == made.versions_of(0) == [Attempt(1, 1, 1), Attempt(1, 6, 1)]
     loud = {worker: wire.RoundReport(steps=3, train_loss=10.1) for worker in (0, 1)}
@@ -265,7 +267,7 @@ def test_what_the_next_coordinator_knows_of_checkpoints() -> None:
     assert not other.explode({0: loud[0], **quiet})  # not most of them
     checkpoint = other.go_back()
     assert checkpoint == GroupCheckpoint(
-        Attempt(1, 6, 1), {0: Attempt(1, 6, 1)}, {0: (0.5,)}, b"plan"
+        Attempt(1, 6, 1), {0: Attempt(1, 6, 1)}, {0: ((0.5, 0.4),)}, b"plan"
     )
     again = Checkpoints(json.loads(json.dumps(other.pack())))
     assert again.returned == Attempt(1, 6, 1)
