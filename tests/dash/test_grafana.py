@@ -24,6 +24,7 @@ ADDED = {"job", "instance", "le"}  # by Prometheus, and of histograms
 OF_TROUBLE = {
     "fedhp_broken_link_failures": {"worker", "peer", "why"},
     "fedhp_refused_messages_total": {"reason"},
+    "fedhp_warning": {"key", "member"},
     "fedhp_worker_refused_messages_total": {"reason"},
 }
 SUFFIXES = ("_bucket", "_count", "_sum", "_total")

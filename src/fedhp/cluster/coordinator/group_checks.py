@@ -5,6 +5,7 @@ It sees no model. Norms and digests are what the workers report; none of them co
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,23 @@ from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.learn.group import tree_order
 from fedhp.types import FloatArray, GroupAverage
 
-# By worker and by fragment: what it brings, and what was usual among all when it said so.
+# By worker and by fragment: what it brings, and what was usual while it gathered that.
 Norms = dict[int, tuple[tuple[float, float], ...]]
 NOTHING = (0.0, 0.0)
 
 
-def norms_after(before: Norms, reports: Mapping[int, wire.RoundReport]) -> Norms:
+def norms_after(
+    before: Norms, reports: Mapping[int, wire.RoundReport], tree: GroupAverage | None
+) -> Norms:
     """What each worker brings: the last norm that it reported; one that has learned nothing since
-    its last average still has the one before, as slow devices do most of the time. A worker that
-    is away keeps what was usual then: its change is as large when it returns, and that of the
-    others may have become small."""
+    its last average still has the one before, as slow devices do most of the time.
+
+    Who takes part in no average gathers changes, in different directions: what is usual in each
+    of those rounds adds up as squares. So its part may be as large as it was when all of them
+    were, though those of the others have become small. tree: the average of the round.
+    """
     after = dict(before)
+    averaged = frozenset(() if tree is None else tree.participants.tolist())
     for worker, report in reports.items():
         fresh = report.change_norms
         known = [*before.get(worker, ()), *[NOTHING] * len(fresh)]
@@ -40,9 +47,12 @@ def norms_after(before: Norms, reports: Mapping[int, wire.RoundReport]) -> Norms
         for fragment in range(max((len(after[worker]) for worker in reports), default=0))
     ]
     for worker in reports:
+        rounds = len(after[worker]) or 1  # between two averages of a fragment
         after[worker] = tuple(
-            (norm, now or usual)
-            for (norm, usual), now in zip(after[worker], usual_now, strict=False)
+            (norm, math.hypot(usual, usual_now[fragment] / math.sqrt(rounds)))
+            if tree is None or worker not in averaged or fragment != tree.fragment
+            else (norm, 0.0)
+            for fragment, (norm, usual) in enumerate(after[worker])
         )
     return after
 

@@ -301,7 +301,7 @@ class CoordinatorState:
         running = self.conductor.running
         if self._return is not None:
             return self._return.norms
-        return norms_after(self.norms, {} if running is None else running.reports)
+        return norms_after(self.norms, {} if running is None else running.reports, self._tree)
 
     def judge_losses(self, attempt: Attempt, reports: Mapping[int, wire.RoundReport]) -> None:
         """Before a round is committed: everyone goes back if most losses explode."""
