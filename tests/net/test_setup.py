@@ -99,6 +99,7 @@ def test_a_worker_with_another_data_set_is_refused(certificates: Path, tmp_path:
             await until(lambda: "another setup: w2" in state.why)  # it waits for a third one
             state.stop("the test has seen enough")
             assert await asyncio.gather(*right) == [0, 0]
+            await federation.finish()
 
     run(scenario())
     with RunReader(tmp_path) as reader:
@@ -122,6 +123,7 @@ def test_private_samples_are_all_used_shown_and_not_compared(
             await until(lambda: (tmp_path / "workers" / "w0").exists())
             private = await start(federation, "w1", data_path=public, data=str(own))
             assert list(await asyncio.gather(shared, private)) == [0, 0]
+            await federation.finish()
 
     run(scenario())
     with RunReader(tmp_path) as reader:
@@ -246,6 +248,7 @@ def test_a_module_that_was_changed_between_two_starts_is_refused(
             assert state.setups.refused.keys() == {"w1"}
             state.stop("the test has seen enough")
             assert await first == 0
+            await federation.finish()
 
     run(scenario())
 
