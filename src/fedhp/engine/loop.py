@@ -6,7 +6,7 @@ that a round that is interrupted simply did not happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -241,11 +241,6 @@ class RoundLoop:
             if planned.group is None
             else planned.group.carried,
         )
-
-    def change_state(self, fields: Mapping[str, Any]) -> None:
-        """Replace fields of the algorithm's state."""
-        state = replace(self.progress.algorithm_state, **fields)
-        self.progress = replace(self.progress, algorithm_state=state)
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""
