@@ -267,6 +267,5 @@ class RoundLoop:
             started=saved.scalars["started"],
             algorithm_state=unpack("state", kind, saved.arrays, saved.scalars),
             reports=unpack("reports", Reports, saved.arrays, saved.scalars),
-            # Not in the checkpoints of earlier versions.
-            carried=saved.arrays.get("carried", np.zeros(self.experiment.workers)),
+            carried=saved.arrays["carried"],
         )

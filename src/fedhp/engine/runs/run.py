@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 import torch
 
@@ -52,7 +51,6 @@ from fedhp.record.checkpoint import (
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
-from fedhp.record.tensors import Arrays
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -174,7 +172,6 @@ class Run:
     def _restore(
         self, loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint
     ) -> None:
-        saved = _with_former_velocity(saved)
         models = saved.arrays.get("models")
         wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
         if models is None or models.shape != wanted:
@@ -252,18 +249,6 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
     if others:
         scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)
-
-
-def _with_former_velocity(saved: Checkpoint) -> Checkpoint:
-    """A checkpoint from before velocities were columns of the models: they are the last ones."""
-    velocity = saved.arrays.get("velocity")
-    if velocity is None:
-        return saved
-    wider: Arrays = {}
-    for name in ("models", "in_flight"):
-        if name in saved.arrays:
-            wider[name] = np.concatenate([saved.arrays[name], velocity], axis=1)
-    return replace(saved, arrays={**saved.arrays, **wider})
 
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
