@@ -26,8 +26,8 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.stubs import CoordinatorStub, PeerStub
 from fedhp.cluster.protocol.tickets import TicketChecker, TicketPurpose, make_ticket, new_key
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub, PeerStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker

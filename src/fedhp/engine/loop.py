@@ -6,7 +6,7 @@ that a round that is interrupted simply did not happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -242,11 +242,6 @@ class RoundLoop:
             else planned.group.carried,
         )
 
-    def change_state(self, fields: Mapping[str, Any]) -> None:
-        """Replace fields of the algorithm's state."""
-        state = replace(self.progress.algorithm_state, **fields)
-        self.progress = replace(self.progress, algorithm_state=state)
-
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""
         progress = self.progress
@@ -272,6 +267,5 @@ class RoundLoop:
             started=saved.scalars["started"],
             algorithm_state=unpack("state", kind, saved.arrays, saved.scalars),
             reports=unpack("reports", Reports, saved.arrays, saved.scalars),
-            # Not in the checkpoints of earlier versions.
-            carried=saved.arrays.get("carried", np.zeros(self.experiment.workers)),
+            carried=saved.arrays["carried"],
         )

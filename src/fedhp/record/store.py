@@ -322,11 +322,8 @@ class Store:
         """Refuse a finished record without its hashes: somebody changed it after the run."""
         if self.meta("status") != "finished":
             return
-        hashes = {key: self.meta(key) for key in (NUMBERS_DIGEST, CONTENT_DIGEST)}
-        if self.meta("network") and not any(hashes.values()):
-            return  # runs over a network did not have them at first
-        for key, value in hashes.items():
-            if not isinstance(value, str):
+        for key in (NUMBERS_DIGEST, CONTENT_DIGEST):
+            if not isinstance(self.meta(key), str):
                 raise _damaged(self.path, f"the run is finished, but its {key} is missing")
 
     def seal(self) -> None:
@@ -402,14 +399,8 @@ class Store:
         with _clear_errors(self.path), self._transaction():
             self._delete_from(last_round + 1)
 
-    def extend(
-        self,
-        meta: Mapping[str, Any],
-        *,
-        irregular: Sequence[int] | None,
-        facts: Mapping[int, Mapping[str, float]],
-    ) -> None:
-        """Let a run continue under this description, with these facts by round instead.
+    def extend(self, meta: Mapping[str, Any], *, irregular: Sequence[int] | None) -> None:
+        """Let a run continue under this description.
 
         Deletes the irregular tests, of rounds that were tested only because the run had ended. With
         None the run has ended under the new settings too, and keeps them.
@@ -424,14 +415,6 @@ class Store:
                     )
                     if table in METRIC_TABLES and "whole" in METRIC_SCHEMA[table]:
                         self._connection.execute(f"DELETE FROM {table} WHERE whole = 1")
-            self._connection.executemany(
-                "UPDATE facts SET value = ? WHERE round = ? AND name = ?",
-                [
-                    (value, round_index, name)
-                    for round_index, values in facts.items()
-                    for name, value in values.items()
-                ],
-            )
             self._connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],

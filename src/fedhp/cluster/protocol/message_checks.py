@@ -85,11 +85,6 @@ def check_join(request: wire.JoinRequest) -> None:
     check_number(request.step_time, "step_time", least=0.0, most=LONGEST_STEP)
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     _check_versions(request.stands)
-    if not request.nonce:
-        raise Refused(
-            "version",
-            "the worker's fedhp is too old to check who leads (its join has no nonce): update it",
-        )
     if len(request.nonce) != NONCE_BYTES:
         raise Refused("size", f"the nonce has {len(request.nonce)} bytes, not {NONCE_BYTES}")
     _check_setup(request.setup)

@@ -104,7 +104,7 @@ class SetupPart(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., facts: _Optional[str] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next", "proof")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "proof")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -113,7 +113,6 @@ class JoinReply(_message.Message):
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
-    REPORTS_WITH_NEXT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
@@ -123,9 +122,8 @@ class JoinReply(_message.Message):
     leaders: _containers.RepeatedCompositeFieldContainer[Leadership]
     committed: Stand
     key: bytes
-    reports_with_next: bool
     proof: bytes
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report", "setup")
