@@ -9,15 +9,24 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from fedhp.components import from_validation, has_no_effect, is_dotted, resolve, wrong_setting
 from fedhp.errors import ConfigError
 from fedhp.files import is_run_folder
+from fedhp.origins import UNKNOWN, Origins, covers
 from fedhp.tables import (
     COMMAND_LINE,
     flatten,
@@ -645,6 +654,18 @@ class Experiment(ConfigSection):
     checkpoint: CheckpointConfig = CheckpointConfig()
     until: UntilConfig = UntilConfig()
     compare: CompareConfig = CompareConfig()
+    _origins: Origins = PrivateAttr(default=UNKNOWN)
+
+    @property
+    def origins(self) -> Origins:
+        """Where its settings come from, for errors."""
+        return self._origins
+
+    def with_origins(self, origins: Origins) -> Experiment:
+        """The same experiment, read elsewhere."""
+        experiment = self.model_copy()
+        experiment._origins = origins
+        return experiment
 
     @model_validator(mode="before")
     @classmethod
@@ -794,14 +815,31 @@ ADDED = (
 # The same for whole sections.
 ADDED_SECTIONS = ("augmentation", "exchange", "attack")
 
-# Settings under their former names; experiments and records with these are still read.
-RENAMED = {
-    f"cluster.{name}": f"exchange.{name}"
-    for name in ("compression", "topk_share", "robust", "trim", "clip")
-}
-
 # Settings that do not change the results; they may differ when a run is resumed.
 FREE_ON_RESUME = ("checkpoint", "cluster", "compare", "executors", "memory", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The tables of an experiment before they are checked, and where they come from."""
+
+    tables: Mapping[str, Any]
+    origins: Origins = UNKNOWN
+
+    @classmethod
+    def read(cls, path: str | Path) -> Draft:
+        """Those of an experiment file."""
+        return cls(read_toml(path), Origins.of_file(path))
+
+    def experiment(
+        self, overrides: Sequence[str] = (), *, notes: list[str] | None = None
+    ) -> Experiment:
+        """The experiment with these overrides; notes gets a line for settings that are dropped."""
+        file = self.origins.file
+        folder = Path(file).parent if file else None
+        experiment = parse(self.tables, overrides, origins=self.origins, folder=folder, notes=notes)
+        check_targets(experiment)
+        return experiment
 
 
 def load(
@@ -812,11 +850,8 @@ def load(
     The notes about dropped settings are logged, or added to the list.
     """
     dropped: list[str] = []
-    experiment = parse(
-        read_toml(path), overrides, source=str(path), folder=Path(path).parent, notes=dropped
-    )
-    check_origin(experiment, source=str(path))
-    check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
+    experiment = Draft.read(path).experiment(overrides, notes=dropped)
+    check_origin(experiment)
     dropped += _weak_defence(experiment)
     if notes is None:
         log_notes(dropped)
@@ -864,7 +899,7 @@ def log_notes(notes: Iterable[str]) -> None:
         LOG.warning("note: %s", note)
 
 
-def check_targets(experiment: Experiment, *, source: str = "") -> None:
+def check_targets(experiment: Experiment) -> None:
     """Refuse target accuracies that are not shares; another task's metric may be any number.
 
     Not part of the schema: a record with such targets must still open.
@@ -874,13 +909,13 @@ def check_targets(experiment: Experiment, *, source: str = "") -> None:
     for target in experiment.evaluation.targets:
         if not 0 <= target <= 1:
             meant = f"did you mean {target / 100:g}? " if 1 < target <= 100 else ""
-            raise ConfigError(
-                f"invalid value {target:g}: accuracies are shares, not percent",
-                key="evaluation.targets",
-                source=source,
-                allowed="numbers, each from 0 to 1",
-                fix=f"{meant}write 90 % as 0.9",
-            )
+            with experiment.origins.named():
+                raise ConfigError(
+                    f"invalid value {target:g}: accuracies are shares, not percent",
+                    key="evaluation.targets",
+                    allowed="numbers, each from 0 to 1",
+                    fix=f"{meant}write 90 % as 0.9",
+                )
 
 
 def own_parts(experiment: Experiment) -> dict[str, str]:
@@ -894,52 +929,48 @@ def own_parts(experiment: Experiment) -> dict[str, str]:
     return names
 
 
-def own_modules(experiment: Experiment, *, source: str = "") -> tuple[str, ...]:
+def own_modules(experiment: Experiment) -> tuple[str, ...]:
     """The modules of the experiment's own parts, and those that really define them."""
     modules: set[str] = set()
-    for key, path in own_parts(experiment).items():
-        part = resolve(path, {}, key=key, source=source)
-        modules |= {split_path(path)[0], home_of(part)} - {""}
+    with experiment.origins.named():
+        for key, path in own_parts(experiment).items():
+            part = resolve(path, {}, key=key)
+            modules |= {split_path(path)[0], home_of(part)} - {""}
     return tuple(sorted(modules))
 
 
-def check_trusted(experiment: Experiment, trust: Trust, *, source: str = "") -> None:
+def check_trusted(experiment: Experiment, trust: Trust) -> None:
     """Refuse an experiment from another machine that names untrusted parts."""
-    with limited_to(trust):
+    with limited_to(trust), experiment.origins.named():
         for key, path in own_parts(experiment).items():
-            resolve(path, {}, key=key, source=source)
+            resolve(path, {}, key=key)
 
 
-def check_origin(experiment: Experiment, *, source: str) -> None:
+def check_origin(experiment: Experiment) -> None:
     """Refuse own parts of a file in a run folder, which may come from somebody else, unless the
     user trusts their modules. Any other file is the user's own word."""
-    if not source or not is_run_folder(Path(source).absolute().parent):
+    file = experiment.origins.file
+    if not file or not is_run_folder(Path(file).absolute().parent):
         return
     for key, path in own_parts(experiment).items():
         module, _ = split_path(path)
         if module not in granted():
-            raise ConfigError(
-                f"{path!r} is a part of the user's own, and a file in a run folder may come from "
-                "somebody else",
-                key=key,
-                source=source,
-                allowed="built-in parts, and parts of modules that you trust",
-                fix=f"if you have read the module {module} and trust it, add {OPTION} {module}, "
-                "or use an experiment file outside of run folders",
-            )
-
-
-def source_of(key: str, overrides: Iterable[str], source: str) -> str:
-    """The command line if it sets this key, otherwise the source."""
-    keys = [parse_override(override)[0] for override in overrides]
-    return COMMAND_LINE if any(f"{key}.".startswith(f"{name}.") for name in keys) else source
+            with experiment.origins.named():
+                raise ConfigError(
+                    f"{path!r} is a part of the user's own, and a file in a run folder may come "
+                    "from somebody else",
+                    key=key,
+                    allowed="built-in parts, and parts of modules that you trust",
+                    fix=f"if you have read the module {module} and trust it, add {OPTION} "
+                    f"{module}, or use an experiment file outside of run folders",
+                )
 
 
 def parse(
     tables: Mapping[str, Any],
     overrides: Iterable[str] = (),
     *,
-    source: str = "",
+    origins: Origins = UNKNOWN,
     folder: Path | None = None,
     notes: list[str] | None = None,
     stored: bool = False,
@@ -950,80 +981,61 @@ def parse(
     record or of another process, which nobody can correct. An earlier version may have accepted
     settings without effect: they are left out.
     """
-    tree = merge_tables({}, tables)
-    renamed = _rename(tree, source=source)
-    if folder is not None:
-        resolve_paths(tree, folder, source=source)
-    before = merge_tables({}, tree)
     overrides = list(overrides)
+    tree = merge_tables({}, tables)
     refuse_repeated(overrides)
     changes = [parse_change(override) for override in overrides]
-    dropped = apply_changes(tree, changes, source=source)
-    if notes is not None:
-        notes.extend([*renamed, *dropped])
-    resolve_paths(tree, Path.cwd(), source=COMMAND_LINE if changes else source)
-    try:
-        return _validated_stored(tree) if stored else _validated(tree)
-    except ValidationError as error:
-        wrong = from_validation(error, Experiment, source=source)
-        overridden = any(f"{wrong.key}.".startswith(f"{key}.") for key, _ in changes)
-        if overridden or (changes and _is_valid(before)):
-            wrong = wrong.with_source(COMMAND_LINE)
-        raise _with_reason(wrong, dropped) from None
+    changed = origins.with_overrides(overrides)
+    with changed.named():
+        if folder is not None:
+            resolve_paths(tree, folder)
+        before = merge_tables({}, tree)
+        dropped = apply_changes(tree, changes)
+        if notes is not None:
+            notes.extend(drop.note(origins.name) for drop in dropped)
+        resolve_paths(tree, Path.cwd())
+        try:
+            experiment = _validated_stored(tree) if stored else _validated(tree)
+        except ValidationError as error:
+            wrong = from_validation(error, Experiment)
+            reasons = [drop.note(origins.name) for drop in dropped if wrong.key in drop.settings]
+            if reasons:
+                wrong.detail = "; ".join([wrong.detail, *reasons])
+            given = any(covers(key, wrong.key) for key, _ in changes)
+            if given or (changes and _is_valid(before)):
+                wrong.name_source(COMMAND_LINE)
+            raise wrong from None
+    return experiment.with_origins(changed)
 
 
-def _with_reason(wrong: ConfigError, dropped: Iterable[str]) -> ConfigError:
-    """The error with the notes about this setting: it may be missing because it was dropped."""
-    about = [note for note in dropped if f"{wrong.key} = " in note]
-    if not about:
-        return wrong
-    return ConfigError(
-        "; ".join([wrong.detail, *about]),
-        key=wrong.key,
-        source=wrong.source,
-        allowed=wrong.allowed,
-        fix=wrong.fix,
-    )
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Settings that a change left out of the tables."""
+
+    change: str  # and what it does: "horizon=5 replaces rounds = 3"
+    settings: Mapping[str, Any]
+    listed: bool = False  # the settings follow in the note
+
+    def note(self, name: str) -> str:
+        """A line for the user; name: what the settings were in."""
+        settings = ", ".join(f"{key} = {value!r}" for key, value in self.settings.items())
+        text = f"{self.change} in {name or 'the experiment'}"
+        return f"{text}: {settings}" if self.listed else text
 
 
-def _rename(tree: dict[str, Any], *, source: str) -> list[str]:
-    """Move settings from their former names to the present ones; a note for those that act in
-    simulations only since then."""
-    notes = []
-    for old, new in RENAMED.items():
-        there, value = pop_key(tree, old)
-        if not there:
-            continue
-        if new in flatten(tree):
-            raise ConfigError(
-                f"is given twice: {old} is its former name",
-                key=new,
-                source=source,
-                allowed="each setting once",
-                fix=f"remove {old}",
-            )
-        set_key(tree, new, value)
-        if value != default_at(Experiment, new.split(".")):
-            where = source or "the experiment"
-            notes.append(f"{old} in {where} is now {new}, and acts in simulations as well")
-    return notes
-
-
-def apply_changes(
-    tree: dict[str, Any], changes: Sequence[tuple[str, Any]], *, source: str = ""
-) -> list[str]:
+def apply_changes(tree: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list[Dropped]:
     """Set dotted keys in the tables of an experiment, in place.
 
-    A changed kind (algorithm, partition, ...) drops the settings of the other kind. Returns a note
-    for each change that dropped settings.
+    A changed kind (algorithm, partition, ...) drops the settings of the other kind, which are
+    returned.
     """
-    notes = _drop_settings_of_other_kinds(tree, changes, source=source)
+    dropped = _drop_settings_of_other_kinds(tree, changes)
     for key, value in changes:
         if value is not UNSET:
             set_key(tree, key, value)
         elif not pop_key(tree, key)[0] and not _is_known(key):
             set_key(tree, key, "none")  # so that the key is refused as unknown
-    return notes
+    return dropped
 
 
 def _validated(tree: dict[str, Any]) -> Experiment:
@@ -1063,7 +1075,6 @@ NONE_IS_A_VALUE = ("algorithm.bound", "algorithm.compression", "model.norm")
 def parse_change(override: str) -> tuple[str, Any]:
     """The key and value of an override; the bare word none unsets the key."""
     key, value = parse_override(override)
-    key = RENAMED.get(key, key)
     bare = override.partition("=")[2].strip() == "none"
     if bare and "none" not in choices_at(Experiment, key.split(".")) and key not in NONE_IS_A_VALUE:
         return key, UNSET
@@ -1181,14 +1192,14 @@ _INSTEAD_OF = {
 
 
 def _drop_settings_of_other_kinds(
-    tree: dict[str, Any], changes: Sequence[tuple[str, Any]], *, source: str
-) -> list[str]:
-    """A changed kind does not inherit the settings of another kind; returns a note for each.
+    tree: dict[str, Any], changes: Sequence[tuple[str, Any]]
+) -> list[Dropped]:
+    """A changed kind does not inherit the settings of another kind.
 
     The kind is that of a component, a partition, a world profile, ...; a section that is given as
     a whole replaces the one in the file.
     """
-    notes = []
+    drops = []
     for key, value in changes:
         default = default_at(Experiment, key.split("."))
         old, new = flatten(tree).get(key, default), default if value is UNSET else value
@@ -1196,8 +1207,8 @@ def _drop_settings_of_other_kinds(
             other = _INSTEAD_OF[key]
             there, content = pop_key(tree, other)
             if there and content != default_at(Experiment, other.split(".")):
-                where = source or "the experiment"
-                notes.append(f"{key}={new} replaces {other} = {content!r} in {where}")
+                text = f"{key}={new} replaces {other} = {content!r}"
+                drops.append(Dropped(text, {other: content}))
         if old == new:
             continue
         if isinstance(value, Mapping):
@@ -1219,11 +1230,9 @@ def _drop_settings_of_other_kinds(
             if content != _value_without(name, profile)
         }
         if changed:
-            settings = ", ".join(f"{name} = {content!r}" for name, content in changed.items())
-            where = source or "the experiment"
             shown = "{...}" if isinstance(value, Mapping) else "none" if new is None else new
-            notes.append(f"{key}={shown} drops {what} in {where}: {settings}")
-    return notes
+            drops.append(Dropped(f"{key}={shown} drops {what}", changed, listed=True))
+    return drops
 
 
 def _value_without(name: str, profile: Any) -> Any:

@@ -19,6 +19,7 @@ from fedhp.errors import RunError
 from fedhp.files import storage_errors, write_parts
 from fedhp.learn.params import Layout, Slot, layout_of
 from fedhp.learn.task import initial_model, make_task
+from fedhp.origins import Origins
 from fedhp.record.checkpoint import Checkpoint, served_models
 from fedhp.record.tensors import tensor_parts
 
@@ -35,17 +36,15 @@ class RunModels:
         trust: Sequence[str] = (),
     ) -> None:
         self._folder = folder
-        source = str(folder)
-        self._experiment = parse(tables, source=source, stored=True)
+        self._experiment = parse(tables, origins=Origins(str(folder)), stored=True)
         part = self._experiment.algorithm
-        with components.parts_of_record(trust):
+        with components.parts_of_record(trust), self._experiment.origins.named():
             self._task = make_task(
                 self._experiment.task,
                 self._experiment.model,
-                lambda: load_data(self._experiment.data, source=source),
-                source=source,
+                lambda: load_data(self._experiment.data),
             )
-            self._algorithm = load_algorithm(part.name, part.settings, source=source)
+            self._algorithm = load_algorithm(part.name, part.settings)
         self._rows = served_models(saved)
         self._counters = saved.arrays["counters"]
         self.round_index = saved.round_index

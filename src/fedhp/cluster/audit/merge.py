@@ -29,6 +29,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
+from fedhp.origins import Origins
 from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"
@@ -222,7 +223,9 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE), stored=True))
+        experiment = to_tables(
+            parse(tables, origins=Origins(str(folder / RECORD_FILE)), stored=True)
+        )
         changed = differences(previous[1], experiment) if previous else []
         if previous and changed:
             key, old, new = changed[0]
