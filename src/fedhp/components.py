@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from fedhp import trust
 from fedhp.errors import ConfigError, FedhpError, at_user_place
@@ -236,23 +236,6 @@ def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
     )
 
 
-def wrong_setting(
-    key: str, problem: str, *, allowed: str, fix: str, has_effect: bool = True
-) -> PydanticCustomError:
-    """The error that the validator of a section raises, with the key that is wrong.
-
-    has_effect: false for a setting without which the experiment is the same.
-    """
-    details: dict[str, Any] = {"key": key, "problem": problem, "allowed": allowed, "fix": fix}
-    return PydanticCustomError("setting", "{problem}", {**details, "has_effect": has_effect})
-
-
-def has_no_effect(error: ValidationError) -> bool:
-    """Whether the first of pydantic's errors is about a setting that changes nothing."""
-    context = error.errors(include_url=False)[0].get("ctx", {})
-    return context.get("has_effect") is False
-
-
 def from_validation(
     error: ValidationError, schema: type[BaseModel], *, prefix: str = ""
 ) -> ConfigError:
@@ -262,15 +245,6 @@ def from_validation(
     path = key_path(schema, first["loc"])
     if first["type"] == "missing" and path[-1].isdigit():
         path = path[:-1]  # a list that is too short
-    if first["type"] == "setting":
-        context = first["ctx"]
-        path = [*path, context["key"]]
-        return ConfigError(
-            context["problem"],
-            key=_dotted(prefix, path),
-            allowed=context["allowed"],
-            fix=context["fix"],
-        )
     key = _dotted(prefix, path)
     value = _short(first.get("input"))
     if first["type"] == "extra_forbidden":

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.executor import StateLost
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
-from fedhp.origins import Origins
 from fedhp.record.reader import RunReader
 from fedhp.types import IntArray
 

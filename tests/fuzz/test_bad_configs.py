@@ -11,10 +11,10 @@ import tomli_w
 
 from fedhp.cli import call
 from fedhp.config import parse
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import prepare
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, FedhpError
-from fedhp.origins import Origins
 from fuzz.cases import Case, make_cases
 from fuzz.material import write_material
 

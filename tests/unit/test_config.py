@@ -22,10 +22,10 @@ from fedhp.config import (
     parse,
     to_tables,
 )
+from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError
 from fedhp.graph import TOPOLOGIES
 from fedhp.learn.names import MODELS
-from fedhp.origins import Origins
 from fedhp.tables import merge_tables, parse_override, read_toml, set_key
 
 

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError, DataError, about
-from fedhp.origins import Origins
 
 LISTED = Origins("e.toml").with_label("pens:peers=2", ["algorithm.peers"], listed=True)
 FROM_FILE = Origins("e.toml").with_label("pens:peers=2", ["algorithm.peers"], listed=False)

@@ -20,8 +20,8 @@ from torch.optim.lr_scheduler import (
 )
 
 from fedhp.config import Experiment, TrainingConfig, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError
-from fedhp.origins import Origins
 from fedhp.schedules import learning_rate
 
 ROUNDS = 12

@@ -14,12 +14,12 @@ from fedhp import components
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import pushes_sums, tracks
 from fedhp.config import parse
+from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.errors import RunError
 from fedhp.files import storage_errors, write_parts
 from fedhp.learn.params import Layout, Slot, layout_of
 from fedhp.learn.task import initial_model, make_task
-from fedhp.origins import Origins
 from fedhp.record.checkpoint import Checkpoint, served_models
 from fedhp.record.tensors import tensor_parts
 

@@ -19,6 +19,7 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
@@ -26,7 +27,6 @@ from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
 from fedhp.graph import link_weights
 from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
-from fedhp.origins import Origins
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
 from fedhp.types import FloatArray, IntArray, WeightedMixing

@@ -197,7 +197,7 @@ def _experiment(name: str | None, overrides: list[str]) -> Experiment:
     """The experiment; if the first argument is key=value, there is no file."""
     from fedhp.components import make_importable
     from fedhp.config import load, own_parts, parse
-    from fedhp.origins import Origins
+    from fedhp.config.origins import Origins
     from fedhp.tables import COMMAND_LINE
 
     if name is not None and "=" in name and not Path(name).exists():

@@ -27,9 +27,9 @@ from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
-from fedhp.origins import Origins
 from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"

@@ -37,10 +37,10 @@ from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
 from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
-from fedhp.origins import UNKNOWN, Origins
 from fedhp.trust import load_trust
 from fedhp.types import RoundRecord
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
+from fedhp.config.origins import Origins
 from fedhp.errors import FedhpError, install_extra
-from fedhp.origins import Origins
 
 if TYPE_CHECKING:
     from fedhp.cluster.ops.operator import LeaderStatus, Target

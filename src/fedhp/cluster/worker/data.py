@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.config import DataConfig, Experiment, check_trusted, parse
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
 from fedhp.data.prepare import scale
@@ -26,7 +27,6 @@ from fedhp.engine.prepare import Prepared, ShardSpec, prepare, shard_spec_of
 from fedhp.errors import ConfigError, DataError
 from fedhp.learn.attack import flipped_labels
 from fedhp.learn.task import Classification
-from fedhp.origins import UNKNOWN, Origins
 from fedhp.tables import PATHS
 from fedhp.trust import NO_TRUST, Trust, limited_to
 

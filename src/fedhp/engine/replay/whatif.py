@@ -23,12 +23,12 @@ from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
 from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.context import PlanningContext, federation_of, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, RunError
-from fedhp.origins import Origins
 from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.record.reader import RunReader
 from fedhp.tables import COMMAND_LINE, parse_override

@@ -31,13 +31,13 @@ from fedhp.config import (
     parse_change,
     to_tables,
 )
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
 from fedhp.engine.runs.variants import parse_variant, tables_of, with_colons
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
-from fedhp.origins import Origins
 from fedhp.tables import COMMAND_LINE, parse_override
 from fedhp.trust import granted
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedhp.config import parse
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted, as_fedhp_error
-from fedhp.origins import UNKNOWN, Origins
 from fedhp.trust import grant
 from fedhp.types import RoundRecord
 

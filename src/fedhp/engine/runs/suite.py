@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedhp.config import Draft, Experiment, log_notes, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.campaign import Cell, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_finished
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataMissing
-from fedhp.origins import Origins
 from fedhp.tables import COMMAND_LINE, merge_tables, parse_override, read_toml
 
 PROFILES = ("quick", "standard", "paper")

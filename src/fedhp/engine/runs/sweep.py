@@ -11,10 +11,10 @@ from typing import Any
 
 from fedhp.algorithms.rates import KEY, check_rate_has_effect
 from fedhp.config import Draft, Experiment, log_notes
+from fedhp.config.origins import Origins
 from fedhp.engine.runs.campaign import Cell, folder_name
 from fedhp.engine.runs.run import may_change_on_resume
 from fedhp.errors import ConfigError
-from fedhp.origins import Origins
 from fedhp.tables import COMMAND_LINE, parse_override
 
 MOST_RUNS = 10_000  # of one sweep

@@ -28,12 +28,12 @@ from fedhp.algorithms.base import (
 )
 from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
 from fedhp.config import Draft, Experiment, check_origin, check_targets, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
 from fedhp.engine.runs.variants import parse_variant, split_ranges, tables_of
 from fedhp.errors import ConfigError, Diverged, FedhpError, RunError, combine_errors, install_extra
 from fedhp.files import write_file
-from fedhp.origins import Origins
 from fedhp.record.reader import (
     COMPARED,
     SEARCH_FILE,
