@@ -20,11 +20,7 @@ from fedhp.types import DirectedMixing, IntArray, NeighborMixing, Plan, Weighted
 
 
 def check_enough_peers(
-    algorithm: Algorithm | AsyncAlgorithm,
-    federation: Federation,
-    experiment: Experiment,
-    *,
-    source: str = "",
+    algorithm: Algorithm | AsyncAlgorithm, federation: Federation, experiment: Experiment
 ) -> None:
     """Refuse Krum of the few peers that PENS scores and keeps in its first stage: it would choose
     among too few. The other rules withstand fewer poisoned models then, and a note says so."""
@@ -44,7 +40,6 @@ def check_enough_peers(
             f"is 'krum', which needs the models of {least} peers to withstand "
             f"{exchange.max_poisoned(workers)} poisoned ones, but {' and '.join(short)}",
             key="exchange.robust",
-            source=source,
             allowed=f"another rule, or at least {least} peers that PENS scores and keeps",
             fix=f"{fix}, lower exchange.trim, or set exchange.robust = 'trimmed_mean'",
         )
