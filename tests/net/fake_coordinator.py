@@ -22,8 +22,8 @@ from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.tls import peer_of, server_credentials
 from fedhp.config import Experiment, to_tables
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights
-from fedhp.types import NeighborMixing
 
 RUN = "0123456789abcdef" * 2
 SOON = 20.0  # s; nothing in these tests takes longer
