@@ -303,6 +303,7 @@ class RoundRecord:
     wall: dict[str, float]  # real time in seconds by phase; not part of the result
     final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
     phases: tuple[TurnPhase, ...] = ()  # that ended in a round without a barrier, in this order
+    measures: Mapping[str, FloatArray] = field(default_factory=dict)  # [N] added columns, by name
 
     @property
     def bytes_sent(self) -> int:

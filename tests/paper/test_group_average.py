@@ -380,6 +380,19 @@ def test_the_deadline() -> None:
     assert plan.deadline == pytest.approx(3 * step_time.min())
 
 
+def test_a_round_without_an_average_keeps_the_smoothed_transfer_time() -> None:
+    """Measured times count by 0.3, missing ones not at all."""
+    algorithm = FedHPPlus()
+    observation = observe(12, 1, away=False)  # the first round averages nothing
+    state = algorithm.start(federation(12))
+    smoothed = []
+    for measured in (np.nan, 4.0, np.nan, 2.0, np.nan):
+        reports = replace(report(None, 12, 0), transfer_time=measured)
+        state, _ = algorithm.plan(state, observation, reports)
+        smoothed.append(state.transfer_time)
+    np.testing.assert_allclose(smoothed, [np.nan, 4.0, 4.0, 3.4, 3.4])
+
+
 def test_thousands_of_workers_are_planned() -> None:
     """Not every size is tried."""
     algorithm = FedHPPlus()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedhp.columns import added_columns
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.record.timeline import overlaps, transfer_times
@@ -548,6 +549,10 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
     }
+    for column in added_columns():
+        if any(value is not None for value in workers[column.name]):
+            unit = f"\n({column.unit})" if column.unit else ""
+            columns[f"{column.name.replace('_', ' ')}{unit}"] = column_texts(workers[column.name])
     own = run.table("own_test_metrics", round_index=round_index)
     unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
     for name, results in (("test", tests), ("own", own)):

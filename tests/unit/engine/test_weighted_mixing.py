@@ -189,6 +189,9 @@ def test_what_travels_along_is_on_the_clock(algorithm: str) -> None:
         share = (columns + carried) / columns
         expected = np.full(len(records[0].links), share * prepared.model_bytes)
         np.testing.assert_allclose(records[0].link_bytes, expected, atol=1)
+        # The planner knows it: its times are those of the whole message.
+        alone = prepared.world.monitored(0.0, 1).link_time(records[0].links)
+        np.testing.assert_allclose(records[0].decision.link_time, share * alone)
 
 
 @ALGORITHMS
