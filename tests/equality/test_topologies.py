@@ -21,9 +21,10 @@ from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import among
 from fedhp.record.reader import RunReader
-from fedhp.types import Decision, LinkVerdict, NeighborMixing, Plan, Reports
+from fedhp.types import Decision, LinkVerdict, Plan, Reports
 
 CHANGING: dict[str, dict[str, Any]] = {
     "one_peer_exponential": {},

@@ -25,11 +25,12 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import WeightedMixing
 from fedhp.graph import link_weights
 from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray, IntArray, WeightedMixing
+from fedhp.types import FloatArray, IntArray
 from unit.engine.runs import NORMED, bits, carry_out
 
 SOURCE = str(Path(__file__).parents[3] / "examples/push_sum.toml")
