@@ -20,7 +20,12 @@ MOST_STEPS = 1_000_000  # of one worker in one round
 
 
 def next_plan(
-    algorithm: Algorithm, state: Any, *, observation: Observation, reports: Reports
+    algorithm: Algorithm,
+    state: Any,
+    *,
+    observation: Observation,
+    reports: Reports,
+    on_network: bool = False,
 ) -> tuple[Any, Plan]:
     """The algorithm's next state and plan, checked."""
     answer: Any = algorithm.plan(state, observation, reports)
@@ -29,6 +34,8 @@ def next_plan(
         _check_plan(answer[1], len(observation.available))
         _check_carried(answer[1], algorithm)
         _check_present(answer[1], observation)
+        if on_network:
+            answer[1].exchange.check_network()
     except Unusable as unusable:
         raise _bad_plan(algorithm, "plan", observation, unusable) from None
     return answer[0], answer[1]
