@@ -3,7 +3,8 @@ package asks which one a plan has.
 
 base.py has what a loop, a coordinator and a replay ask of any form. mixing.py: each worker mixes
 the models of others into its own; sequence.py: several times in a round. group.py: a group averages
-its changes over a tree. facts.py reads what histories say. Pure: no tensors.
+its changes over a tree. mailbox.py: how the turn of an asynchronous worker ends. facts.py reads
+what histories say. Pure: no tensors.
 """
 
 from fedhp.exchange.base import Exchange, Exchanged

@@ -158,17 +158,17 @@ def test_with_topk_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(exchange: Any, *, on_network: bool = False, algorithm: Any = None) -> None:
-    observation: Any = Observation(1, 0.0, 0.1, np.ones(N, dtype=np.bool_), None)  # type: ignore[arg-type]
-    algorithm = algorithm or Planned()
+    nothing: Any = None
+    observation = Observation(1, 0.0, 0.1, np.ones(N, dtype=np.bool_), nothing)
     before = Planned.exchange
     try:
         Planned.exchange = exchange
         next_plan(
-            algorithm,
+            algorithm or Planned(),
             Nothing(),
             observation=observation,
-            reports=None,
-            on_network=on_network,  # type: ignore[arg-type]
+            reports=nothing,
+            on_network=on_network,
         )
     finally:
         Planned.exchange = before
