@@ -20,7 +20,7 @@ def sources(tree: ast.Module) -> Iterator[int]:
             named = node.target.id
         annotation = getattr(node, "annotation", None)
         if named == "source" and annotation is not None and ast.unparse(annotation) == "str":
-            yield node.lineno
+            yield getattr(node, "lineno", 0)
 
 
 def test_the_count_of_sources_only_falls() -> None:
