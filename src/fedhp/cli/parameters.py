@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,58 +24,63 @@ WIDE = 160  # columns of a table in a file or pipe
 MOST_SEEDS = 10_000
 _reserved: list[Path] = []  # folders that choose_folder made for this command
 
-ExperimentFile = Annotated[
-    Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
-]
+
+def option(text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command, with its help text."""
+    return typer.Option(*names, help=text, **settings)
+
+
+def argument(text: str, **settings: Any) -> Any:
+    """An argument of a command, with its help text."""
+    return typer.Argument(help=text, **settings)
+
+
+ExperimentFile = Annotated[Path, argument("The experiment file.", metavar="EXPERIMENT.toml")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="key=value", help="Settings that override those in the file."),
+    list[str] | None, argument("Settings that override those in the file.", metavar="key=value")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Folder to write to. Default: runs/NAME-1, runs/NAME-2, ..."
-    ),
+    option("Folder to write to. Default: runs/NAME-1, runs/NAME-2, ...", "--out", metavar="DIR"),
 ]
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume",
-        help="Continue the runs in the folder. The results are bit-identical to those without an "
+    option(
+        "Continue the runs in the folder. The results are bit-identical to those without an "
         "interruption.",
+        "--resume",
     ),
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
+        "Default: compare.seeds in the file.",
         "--seeds",
         metavar="LIST",
-        help="Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
-        "Default: compare.seeds in the file.",
     ),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
+        "machine, or local to start one.",
         "--ray",
         metavar="ADDRESS",
-        help="Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
-        "machine, or local to start one.",
     ),
 ]
 Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Runs at the same time. Default: one per core."),
+    int | None, option("Runs at the same time. Default: one per core.", metavar="N", min=1)
 ]
 TrustedModules = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Let the run folder use parts of this module of yours; may be repeated.",
         "--trust",
         metavar="MODULE",
-        help="Let the run folder use parts of this module of yours; may be repeated.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Json = Annotated[bool, option("Print one JSON object on standard output.", "--json")]
 
 
 def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:

@@ -22,11 +22,12 @@ from fedhp.engine.arrivals import WHOLE, Arrivals
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
 from fedhp.errors import ConfigError
+from fedhp.exchange import DirectedMixing, WeightedMixing
 from fedhp.learn.attack import attackers_of, poisoned
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.topk import COPY_ROUNDS
 from fedhp.timing import Network
-from fedhp.types import Decision, DirectedMixing, Plan, WeightedMixing
+from fedhp.types import Decision, Plan
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 SIZE: dict[str, Any] = {

@@ -25,11 +25,12 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import WeightedMixing
 from fedhp.graph import link_weights
 from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray, IntArray, WeightedMixing
+from fedhp.types import FloatArray, IntArray
 from unit.engine.runs import NORMED, bits, carry_out
 
 SOURCE = str(Path(__file__).parents[3] / "examples/push_sum.toml")
@@ -189,6 +190,9 @@ def test_what_travels_along_is_on_the_clock(algorithm: str) -> None:
         share = (columns + carried) / columns
         expected = np.full(len(records[0].links), share * prepared.model_bytes)
         np.testing.assert_allclose(records[0].link_bytes, expected, atol=1)
+        # The planner knows it: its times are those of the whole message.
+        alone = prepared.world.monitored(0.0, 1).link_time(records[0].links)
+        np.testing.assert_allclose(records[0].decision.link_time, share * alone)
 
 
 @ALGORITHMS

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
@@ -22,6 +20,7 @@ from fedhp.cli.parameters import (
     TrustedModules,
     check_compared,
     choose_folder,
+    option,
     parse_seeds,
     redirect_user_prints,
     say,
@@ -40,10 +39,10 @@ def compare(
     overrides: Overrides = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
+        option(
+            "Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
             "Default: compare.algorithms in the file.",
+            metavar="LIST",
         ),
     ] = None,
     seeds: Seeds = None,
@@ -55,14 +54,14 @@ def compare(
     ray: Ray = None,
     labels: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
+            "may be repeated.",
             "--label",
             metavar="ALGORITHM=NAME",
-            help="A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
-            "may be repeated.",
         ),
     ] = None,
-    figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
+    figures: Annotated[bool, option("Save figures.")] = True,
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
@@ -18,7 +16,9 @@ from fedhp.cli.parameters import (
     Resume,
     Seeds,
     TrustedModules,
+    argument,
     choose_folder,
+    option,
     parse_seeds,
     redirect_user_prints,
     say,
@@ -35,10 +35,10 @@ def sweep(
     experiment: ExperimentFile,
     settings: Annotated[
         list[str],
-        typer.Argument(
-            metavar="key=a,b,c",
-            help="Settings and their values, separated by commas. A setting with a single value "
+        argument(
+            "Settings and their values, separated by commas. A setting with a single value "
             "is the same in every run.",
+            metavar="key=a,b,c",
         ),
     ],
     seeds: Seeds = None,
@@ -48,7 +48,7 @@ def sweep(
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+    figures: Annotated[bool, option("Save the figure.")] = True,
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
