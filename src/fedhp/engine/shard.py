@@ -310,7 +310,7 @@ class Shard:
         assert self.group is not None
         return self.group.root_rows(self._row_index[worker], columns)
 
-    def adopt(self, update: GroupUpdate | None, columns: Columns) -> None:
+    def adopt(self, updates: Sequence[GroupUpdate], columns: Columns) -> None:
         """mixed = the new consensus + what was learned during the transfer, for the participants.
 
         Everyone else, and every other column, continues from `after`.
@@ -318,12 +318,13 @@ class Shard:
         assert self.group is not None
         self.mixed.copy_(self.after)
         self.group.give_up()
-        if update is not None:
+        for update in updates:
             self._fragment = columns
-            self._new_consensus = self.group.prepare(update, columns)
+            prepared = self.group.prepare(update, columns)
+            self._new_consensus |= prepared
             trained = columns.trained
             plain = torch.from_numpy(np.array(update.plain)).to(self.mixed)
-            for row, consensus in self._new_consensus.items():
+            for row, consensus in prepared.items():
                 learned = self.after[row, trained] - self.models[row, trained]
                 self.mixed[row, trained] = consensus + learned
                 self.mixed[row, columns.plain] = plain

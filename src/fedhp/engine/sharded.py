@@ -6,7 +6,7 @@ tensors is done in a shard (shard.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -169,11 +169,27 @@ class ShardedExecutor:
             self.shards.submit(index, Shard.proceed) for index in range(len(self.shards.groups))
         )
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        """The participants add the mean of their changes to the consensus."""
-        self._average_group(group)
-        links = group.links
-        return Exchanged(links, False, np.full(len(links), np.nan), self._nobody)
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """The participants of each add the mean of their changes to the consensus. The sum over a
+        tree is made here, from the participants' rows, in the tree's order: it has the same bits
+        however many shards there are."""
+        if not averages_groups(self.prepared.algorithm):
+            raise RunError(
+                "the algorithm plans a GroupAverage, but its class does not say so",
+                allowed="GroupAverage in the plans of a class with group_average = True",
+                fix="set group_average = True in the class of your algorithm",
+            )
+        layout, first = self.prepared.layout, groups[0]  # all have the same fragment
+        start, stop = fragment_columns(layout.mixed, first.fragment, first.fragments)
+        columns = Columns.of(start, stop, trainable=layout.trainable)
+        updates: list[list[GroupUpdate]] = [[] for _ in self.shards.groups]
+        for group in groups:
+            for index, update in self._group_updates(group, columns) if group.required else ():
+                updates[index].append(update)
+        _results(
+            self.shards.submit(index, Shard.adopt, update, columns)
+            for index, update in enumerate(updates)
+        )
 
     def train_on(
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
@@ -212,28 +228,10 @@ class ShardedExecutor:
         )
         return Training(loss, norms)
 
-    def _average_group(self, exchange: GroupAverage) -> None:
-        """The sum over the tree is made here, from the participants' rows, in the tree's order: it
-        has the same bits however many shards there are."""
-        if not averages_groups(self.prepared.algorithm):
-            raise RunError(
-                "the algorithm plans a GroupAverage, but its class does not say so",
-                allowed="GroupAverage in the plans of a class with group_average = True",
-                fix="set group_average = True in the class of your algorithm",
-            )
-        layout, participants = self.prepared.layout, exchange.participants
-        start, stop = fragment_columns(layout.mixed, exchange.fragment, exchange.fragments)
-        columns = Columns.of(start, stop, trainable=layout.trainable)
-        updates: list[GroupUpdate | None] = [None] * len(self.shards.groups)
-        if len(participants):
-            updates = self._group_updates(exchange, columns)
-        _results(
-            self.shards.submit(index, Shard.adopt, update, columns)
-            for index, update in enumerate(updates)
-        )
-
-    def _group_updates(self, exchange: GroupAverage, columns: Columns) -> list[GroupUpdate | None]:
-        """What each shard's participants get."""
+    def _group_updates(
+        self, exchange: GroupAverage, columns: Columns
+    ) -> Iterator[tuple[int, GroupUpdate]]:
+        """What each shard's participants get, by shard."""
         participants = exchange.participants
         shard_of = self._shard_of[participants]
         inside = [np.flatnonzero(shard_of == index) for index in range(len(self.shards.groups))]
@@ -267,27 +265,27 @@ class ShardedExecutor:
         )
         if len(self.shards.groups) > 1:
             self.shards.moved += 4 * len(participants) * (columns.stop - columns.start) * 2
-        updates: list[GroupUpdate | None] = []
-        for index, members in enumerate(inside):
-            rows = self._position[participants[members]].tolist()
-            has_root = index == root_shard
-            update = GroupUpdate(
-                rows=rows,
-                returning=exchange.returning[members],
-                residuals=step.residuals[members],
-                root=int(self._position[exchange.root]) if has_root else None,
-                change=step.change,
-                wholes={
-                    int(self._position[worker]): whole
-                    for worker, whole in step.wholes.items()
-                    if self._shard_of[worker] == index
-                },
-                root_residual=step.root_residual,
-                plain=step.plain,
-                factor=exchange.momentum,
+        for index in parts:
+            members, has_root = inside[index], index == root_shard
+            yield (
+                index,
+                GroupUpdate(
+                    rows=self._position[participants[members]].tolist(),
+                    returning=exchange.returning[members],
+                    residuals=step.residuals[members],
+                    root=int(self._position[exchange.root]) if has_root else None,
+                    change=step.change,
+                    wholes={
+                        int(self._position[worker]): whole
+                        for worker, whole in step.wholes.items()
+                        if self._shard_of[worker] == index
+                    },
+                    root_residual=step.root_residual,
+                    plain=step.plain,
+                    factor=exchange.momentum,
+                    rate=exchange.rate,
+                ),
             )
-            updates.append(update if rows else None)
-        return updates
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""

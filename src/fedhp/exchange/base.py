@@ -73,14 +73,18 @@ class Part:
 class Executor(Protocol):
     """Carries exchanges out, with models or with what a run has measured."""
 
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """Every worker takes the models of others by their weights."""
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """Every worker scores the models of others and averages the best."""
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        """The participants add the mean of their changes to the consensus."""
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """The participants of each add the mean of their changes to the consensus."""
 
     def proceed(self) -> None:
         """The next exchange of the round begins with what the last one left."""

@@ -149,13 +149,13 @@ def test_paced_steps_have_the_bits_of_known_ones(batches: str) -> None:
     )
     for round_index, first, second in ((1, 4, 3), (2, 2, 5)):
         loss, _ = known.train(np.array([first]), round_index=round_index, learning_rate=0.1)
-        known.adopt(None, Columns(0, 0, 0))
+        known.adopt([], Columns(0, 0, 0))
         on, _ = known.train_on(np.array([second]), round_index=round_index, learning_rate=0.1)
 
         steps, paced_loss = paced.train_paced(
             0, as_often(first), round_index=round_index, learning_rate=0.1
         )
-        paced.adopt(None, Columns(0, 0, 0))
+        paced.adopt([], Columns(0, 0, 0))
         more, paced_on, _ = paced.train_on_paced(
             0, as_often(second), round_index=round_index, learning_rate=0.1
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ STEP = 1e-3  # s of the naive integration
 class Untrained:
     """Carries out plans without models."""
 
+    workers = WORKERS
+
     def train(
         self,
         local_steps: IntArray,
@@ -51,8 +54,8 @@ class Untrained:
         selected = mixing.sources[:, : scoring.keep]
         return self._over(mixing.kept_links(selected), directed=True, selected=selected)
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        return self._over(group.links, directed=False)
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        pass
 
     def proceed(self) -> None:
         pass

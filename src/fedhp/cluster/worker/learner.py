@@ -303,7 +303,7 @@ class Learner:
     ) -> TrainingResult:
         """Take the average over, if there is one, and train on. before: the steps so far and
         their mean loss."""
-        self._shard.adopt(average, columns)
+        self._shard.adopt([] if average is None else [average], columns)
         steps, loss, norm = self._shard.train_on_paced(
             ONLY, more, round_index=round_index, learning_rate=learning_rate
         )

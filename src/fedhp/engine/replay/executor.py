@@ -36,6 +36,7 @@ class ReplayExecutor:
         kept: IntArray | None = None,
     ) -> None:
         self.context = context
+        self.workers = measured.workers
         self.kept = kept  # PENS: how often each worker kept each peer, [2E]
         self.drew_peers = False  # PENS: whether a round was in its second stage
         self.links_asked = self.links_measured = 0  # whose distance the planner got
@@ -78,7 +79,7 @@ class ReplayExecutor:
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """As planned."""
         self.drew_peers = True
-        nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
+        nobody = np.empty((self.workers, 0), dtype=np.int64)
         return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
@@ -89,11 +90,8 @@ class ReplayExecutor:
             links, _ = self._measured.transfers(round_index)
         return self._measured_over(links, selected, round_index, directed=True)
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        """No planner of groups sees distances."""
-        links = group.links
-        nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
-        return Exchanged(links, False, np.full(len(links), np.nan), nobody)
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """There are no models."""
 
     def proceed(self) -> None:
         """There are no models."""
