@@ -201,12 +201,12 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
     with engine_of(tiny("adpsgd", {"rounds": 2})) as engine:
         loop = events_of(engine)
         seen = 0
-        average = loop._average
+        average = engine.average
 
-        def watched(worker: int, partner: int, **details: Any) -> None:
+        def watched(worker: int, partner: int, *, compression: str = "none") -> float:
             nonlocal seen
             before = engine.shard.models.double()
-            average(worker, partner, **details)
+            distance = average(worker, partner, compression=compression)
             after = engine.shard.models.double()
             assert torch.equal(after[worker], after[partner])
             others = [i for i in range(5) if i not in (worker, partner)]
@@ -214,8 +214,9 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
             change = (after.mean(dim=0) - before.mean(dim=0)).norm()
             assert float(change / before.mean(dim=0).norm()) <= 1e-6
             seen += 1
+            return distance
 
-        loop._average = watched  # type: ignore[method-assign]
+        engine.average = watched  # type: ignore[method-assign]
         list(loop.rounds())
         assert seen == 10  # a round is N events
 

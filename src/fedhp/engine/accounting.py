@@ -20,6 +20,7 @@ from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
+from fedhp.exchange.base import Moment
 from fedhp.schedules import learning_rate
 from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
@@ -168,14 +169,8 @@ def account(
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
     extra += world.other_times(start)
     decision = plan.decision
-    cost = plan.exchange.cost(
-        exchanged,
-        world,
-        clock=start,
-        ready=stepping,
-        event=observation.round_index,
-        model_bytes=context.model_bytes,
-    )
+    moment = Moment(world, start, stepping, observation.round_index, context.model_bytes)
+    cost = plan.exchange.cost(exchanged, moment)
     if planned.group is None:
         times = timing(stepping + extra, cost.communication, observation.available)
     else:

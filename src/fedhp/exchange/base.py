@@ -142,6 +142,17 @@ class SimulatedLinks(Protocol):
         """Seconds to transfer a model over each link [E]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where a simulated exchange takes place."""
+
+    world: SimulatedLinks
+    clock: float  # s, at the start of the round
+    ready: FloatArray  # [N] s from then until each worker may begin
+    event: int  # tells the jitter of rounds apart
+    model_bytes: int
+
+
 class Exchange(ABC):
     """A way in which models meet; frozen, part of a plan."""
 
@@ -261,18 +272,8 @@ class Exchange(ABC):
         return np.zeros(workers)
 
     @abstractmethod
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
-        """On the true network, in the round that started at this clock; ready [N] are the seconds
-        of everyone's steps, and the event tells the jitter of rounds apart."""
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
+        """In simulation, of what was carried out."""
 
     # --- history ----------------------------------------------------------------------------
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, GroupPart, Part, SimulatedLinks
+from fedhp.exchange.base import (
+    Cost,
+    Exchange,
+    Exchanged,
+    Executor,
+    GroupPart,
+    Moment,
+    Part,
+    SimulatedLinks,
+)
 from fedhp.exchange.checks import Unusable, as_array, is_number, is_whole, kind_of
 from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupRole, IntArray, Plan
@@ -191,21 +200,12 @@ class GroupAverage(Exchange):
         )
         return float(seconds[0]) + self.tree_latency(world.latency)
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """Of each link's messages; nobody waits for it after its steps."""
-        network = world.network(clock)
+        world, network = at.world, at.world.network(at.clock)
         seconds = self.link_times(network)
         if world.jitter is not None:
-            seconds = seconds * world.jitter.factors(exchanged.links, event)
+            seconds = seconds * world.jitter.factors(exchanged.links, at.event)
         return Cost(seconds, self.link_bytes(network.model_bits), np.zeros(world.workers))
 
     def transfer_time(self, network: Network, *, jitter: FloatArray | None = None) -> float:
@@ -384,33 +384,15 @@ class DisjointGroups(Exchange):
         times = [group.lead_time_in(world, clock=clock, event=event) for group in self.groups]
         return max(time or 0.0 for time in times)
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """As each of them: they share no link and no worker."""
-        costs = [
-            group.cost(
-                _averaged(group.links, world.workers),
-                world,
-                clock=clock,
-                ready=ready,
-                event=event,
-                model_bytes=model_bytes,
-            )
-            for group in self.groups
-        ]
+        workers = at.world.workers
+        costs = [group.cost(_averaged(group.links, workers), at) for group in self.groups]
         order = _order(self._links())
         return Cost(
             np.concatenate([cost.link_time for cost in costs])[order],
             np.concatenate([cost.link_bytes for cost in costs])[order],
-            np.zeros(world.workers),
+            np.zeros(workers),
         )
 
 

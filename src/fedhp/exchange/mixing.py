@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from fedhp.errors import ConfigError
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Part, SimulatedLinks
+from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part
 from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
 from fedhp.exchange.sequence import ExchangeSequence
 from fedhp.graph import (
@@ -149,46 +149,35 @@ class Mixing(Exchange):
         transfers = np.bincount(links.ravel(), minlength=workers)
         return self.times * slowest_link(workers, links, network.link_time(links, transfers))
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """Whole or compressed models over the links; a receiver waits for its slowest one."""
         if self.times > 1:
-            return self._repeated().cost(
-                exchanged, world, clock=clock, ready=ready, event=event, model_bytes=model_bytes
-            )
+            return self._repeated().cost(exchanged, at)
         links, directed, share = exchanged.links, exchanged.directed, exchanged.share
-        transfers = np.bincount(links.ravel(), minlength=world.workers)
+        transfers = np.bincount(links.ravel(), minlength=at.world.workers)
 
         def seconds_of(size: float) -> FloatArray:
-            return world.link_time(
+            return at.world.link_time(
                 links,
                 transfers,
-                clock=clock,
-                ready=ready,
+                clock=at.clock,
+                ready=at.ready,
                 size=size,
                 directed=directed,
-                event=event,
+                event=at.event,
             )
 
         if share is None:
             seconds = seconds_of(1.0)
-            sizes = np.full(len(links), (1 if directed else 2) * model_bytes, dtype=np.int64)
+            sizes = np.full(len(links), (1 if directed else 2) * at.model_bytes, dtype=np.int64)
         else:  # of the longer direction, where the two carry different sizes
             longer, seconds = share.max(axis=1), np.empty(len(links))
             for size in np.unique(longer).tolist():
                 of_this_size = longer == size
                 seconds[of_this_size] = seconds_of(size)[of_this_size]
-            sizes = np.rint(share * model_bytes).sum(axis=1).astype(np.int64)
+            sizes = np.rint(share * at.model_bytes).sum(axis=1).astype(np.int64)
         slowest = slowest_pull if directed else slowest_link
-        return Cost(seconds, sizes, slowest(world.workers, links, seconds))
+        return Cost(seconds, sizes, slowest(at.world.workers, links, seconds))
 
 
 @dataclass(frozen=True, slots=True)
