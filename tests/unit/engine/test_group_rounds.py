@@ -95,7 +95,7 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     engine.train(planned.group.during_transfer, round_index=2, learning_rate=0.1)
     engine.exchange(exchange, round_index=2)
     shard = engine.shard
-    after, mixed = shard.after.numpy().copy(), shard.mixed.numpy().copy()
+    after, mixed = shard.rows.after.numpy().copy(), shard.rows.mixed.numpy().copy()
     engine.advance()
     new = engine.state()["consensus"]
     part = slice(0, engine.prepared.layout.mixed // 2)  # round 2 averages fragment 0
@@ -166,8 +166,8 @@ def test_phases_have_different_batches() -> None:
     shard = engine.shard
     from fedhp.engine.executor import LocalTraining
 
-    first = shard._training_batches(0, LocalTraining(2, 5, 0.1))
-    second = shard._training_batches(0, LocalTraining(2, 5, 0.1, phase=1))
+    first = shard.trainer.batches(0, LocalTraining(2, 5, 0.1))
+    second = shard.trainer.batches(0, LocalTraining(2, 5, 0.1, phase=1))
     assert (first != second).any()
     engine.close()
 

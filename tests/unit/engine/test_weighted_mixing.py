@@ -72,7 +72,7 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
     shard, layout = engine.shard, engine.prepared.layout
     rng = np.random.default_rng(1)
     start = rng.standard_normal((7, layout.trainable))
-    shard.models[:, : layout.trainable] = torch.from_numpy(start.astype(np.float32))
+    shard.rows.models[:, : layout.trainable] = torch.from_numpy(start.astype(np.float32))
     links, weights, own = strongly_connected(7)
     rows = link_weights(links, weights, own)
     assert np.abs(rows.sum(axis=1) - 1).max() > 0.1, "not row-stochastic: a plain mean would fail"
@@ -84,10 +84,12 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
         engine.advance()
     weight = layout.columns(PUSH_WEIGHT)
     assert weight is not None
-    np.testing.assert_allclose(shard.models[:, weight].sum().item(), 7, rtol=1e-5)
-    assert shard.models[:, weight].std().item() > 0.1
+    np.testing.assert_allclose(shard.rows.models[:, weight].sum().item(), 7, rtol=1e-5)
+    assert shard.rows.models[:, weight].std().item() > 0.1
     expected = np.broadcast_to(start.mean(axis=0), (7, layout.trainable))
-    np.testing.assert_allclose(shard.models[:, : layout.trainable].numpy(), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        shard.rows.models[:, : layout.trainable].numpy(), expected, atol=2e-6
+    )
     engine.close()
 
 
@@ -95,17 +97,17 @@ def test_any_row_stochastic_weights_are_a_matrix_product() -> None:
     engine = LocalExecutor(prepared_of("Tracking"))
     shard, layout = engine.shard, engine.prepared.layout
     rng = np.random.default_rng(4)
-    shard.models[:] = torch.from_numpy(rng.standard_normal(shard.models.shape)).float()
+    shard.rows.models[:] = torch.from_numpy(rng.standard_normal(shard.rows.models.shape)).float()
     links, _, _ = strongly_connected(7)
     taken = np.bincount(links[:, 0], minlength=7)
     weights = 0.6 / taken[links[:, 0]]
     exchange = WeightedMixing(links, weights, np.full(7, 0.4))
     engine.train(np.full(7, 2), round_index=1, learning_rate=0.1)
-    after = shard.after.double().numpy().copy()
+    after = shard.rows.after.double().numpy().copy()
     exchanged = engine.exchange(exchange, round_index=1)
     matrix = link_weights(links, weights, exchange.own_weights).toarray()
     expected = matrix @ after[:, : layout.mixed]
-    np.testing.assert_allclose(shard.mixed[:, : layout.mixed].numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(shard.rows.mixed[:, : layout.mixed].numpy(), expected, atol=1e-5)
     assert exchanged.directed
     assert exchanged.links.tolist() == links.tolist()
     engine.close()
@@ -119,7 +121,7 @@ def test_the_side_vectors_follow_the_mean_change() -> None:
     assert side is not None
     assert last is not None
     for _ in loop_of(engine).rounds():
-        sides, changes = shard.models[:, side].double(), shard.models[:, last].double()
+        sides, changes = shard.rows.models[:, side].double(), shard.rows.models[:, last].double()
         torch.testing.assert_close(sides.mean(dim=0), changes.mean(dim=0), atol=1e-6, rtol=0)
         assert changes.std(dim=0).max() > 1e-3
     engine.close()
@@ -172,7 +174,7 @@ def test_an_absent_worker_keeps_its_bits(algorithm: str, mixing: str) -> None:
 def test_the_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
     fast = {"training": {"kernel": "auto", "mixing": "auto"}}
     engine = LocalExecutor(prepared_of(algorithm, fast))
-    assert engine.shard.stack is not None
+    assert engine.shard.rows.stack is not None
     _, state = carry_out(engine)
     _, exact = carry_out(LocalExecutor(prepared_of(algorithm)))
     np.testing.assert_allclose(state["models"], exact["models"], rtol=0, atol=1e-5)

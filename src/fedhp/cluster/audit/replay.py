@@ -18,9 +18,9 @@ from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.shard.arrivals import PAIR_STATE
 from fedhp.graph import (
     directed_weights,
     link_weights,
@@ -225,7 +225,7 @@ class RunReplayer:
 
     def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
         """Whether these workers have the models with these digests after the exchange."""
-        mixed = self._engine.shard.mixed
+        mixed = self._engine.shard.rows.mixed
         return all(
             self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
         )
@@ -237,7 +237,7 @@ class RunReplayer:
         it has now."""
         rows = self._planned_rows(done, silent_links)
         nothing = np.empty((0, 2), dtype=np.int64)
-        self._engine.shard.exchange(nothing, self._weights(done, rows), kernel="ordered")
+        self._engine.shard.mixer.exchange(nothing, self._weights(done, rows), kernel="ordered")
         heard = [{worker, *row} - set(done.lost.get(worker, ())) for worker, row in enumerate(rows)]
         for receiver, sender in done.links.tolist() if done.scored else ():
             heard[receiver].add(sender)
@@ -300,7 +300,7 @@ class RunReplayer:
         if not done.scored:
             return _rows(directed_weights(self._sources([*done.links.tolist(), *lost])))
         assert isinstance(algorithm, PENS)
-        selected = self._engine.shard.score(
+        selected = self._engine.shard.mixer.score(
             self._sources(done.links.tolist()),
             keep=algorithm.keep,
             samples=algorithm.samples,

@@ -30,7 +30,6 @@ from fedhp.algorithms.base import (
     averages_groups,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.context import epoch_steps_of, extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
@@ -38,7 +37,8 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.engine.until import StopCondition, is_due
