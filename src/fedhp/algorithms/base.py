@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedhp import components
 from fedhp.errors import ConfigError
 from fedhp.graph import round_topology
+from fedhp.rule import PushSum, Rule, TrackedPushSum, Tracking
 from fedhp.timing import Network
 from fedhp.types import (
     Action,
@@ -205,6 +206,14 @@ class Restartable(Protocol):
         """The state once these workers, [N], begin again with the initial model."""
 
 
+@runtime_checkable
+class Ruled(Protocol):
+    """An algorithm whose workers do more than train, send the model and take the mix."""
+
+    def rule(self) -> Rule:
+        """What they do (fedhp.rule), by the settings of the algorithm."""
+
+
 class Settings(BaseModel):
     """Base of the built-in algorithms, whose settings are their fields.
 
@@ -247,14 +256,14 @@ def load_algorithm(
     return algorithm
 
 
-def pushes_sums(algorithm: object) -> bool:
-    """Whether a scalar weight travels with every model (push-sum), as the class declares."""
-    return bool(getattr(algorithm, "push_sum", False))
-
-
-def tracks(algorithm: object) -> bool:
-    """Whether a side vector travels with every model: the tracked mean change of all workers."""
-    return bool(getattr(algorithm, "tracking", False))
+def rule_of(algorithm: object) -> Rule:
+    """What the workers of an algorithm do, as it declares."""
+    if isinstance(algorithm, Ruled):
+        return algorithm.rule()
+    pushes, tracks = (bool(getattr(algorithm, name, False)) for name in ("push_sum", "tracking"))
+    if pushes:
+        return TrackedPushSum() if tracks else PushSum()
+    return Tracking() if tracks else Rule()
 
 
 def averages_groups(algorithm: object) -> bool:

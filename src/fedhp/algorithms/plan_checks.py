@@ -15,8 +15,7 @@ from fedhp.algorithms.base import (
     Algorithm,
     AsyncAlgorithm,
     Observation,
-    pushes_sums,
-    tracks,
+    rule_of,
 )
 from fedhp.errors import BadPlan, definition_place
 from fedhp.graph import MixingRule, in_order, weights_problem
@@ -276,23 +275,24 @@ def _pulls(exchange: NeighborMixing | DirectedMixing | WeightedMixing | PeerScor
 
 def _check_carried(plan: Plan, algorithm: Any) -> None:
     """What travels with the models is known before the first round: the class declares it."""
-    exchange = plan.exchange
+    exchange, rule = plan.exchange, rule_of(algorithm)
     pushed = isinstance(exchange, WeightedMixing) and exchange.push_sum
-    declared = pushes_sums(algorithm)
-    if pushed != declared:
+    if pushed != bool(rule.mass):
         raise _Unusable(
-            f"its plan has {_kind(exchange)} with{'' if pushed else 'out'} push_sum, but its class "
-            f"has push_sum = {declared}",
-            "the same in the class and in every plan",
+            f"its plan has {_kind(exchange)} with{'' if pushed else 'out'} push_sum, but its rule "
+            f"has mass = {rule.mass!r}",
+            "push_sum in every plan with a rule that has a mass, and in none without",
         )
-    if tracks(algorithm) and not isinstance(exchange, WeightedMixing):
+    if not rule.acts():
+        return
+    if isinstance(exchange, PeerScoring | GroupAverage):
         raise _Unusable(
-            f"its class has tracking = True, and its plan has {_kind(exchange)}",
-            "a WeightedMixing with tracking",
+            f"its workers have a rule that sends or receives, and its plan has {_kind(exchange)}",
+            "an exchange that mixes by weights",
         )
-    if (declared or tracks(algorithm)) and plan.estimate is not None:
+    if plan.estimate is not None:
         raise _Unusable(
-            "its plan has estimate, and its class push_sum or tracking",
+            "its plan has estimate, and its rule sends or receives",
             "None: what is trained is not what travels",
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
+from fedhp.algorithms.base import Settings, averages_groups, rule_of
 from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.free_links import FreeLinks
 from fedhp.algorithms.rates import own_learning_rate
@@ -275,8 +275,8 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
         )
     if averages_groups(algorithm):
         return f"{name!r} averages changes of a consensus in groups, not models"
-    if pushes_sums(algorithm) or tracks(algorithm):
-        return f"the models of {name!r} travel with values of their own (push_sum or tracking)"
+    if any(vector.travels for vector in rule_of(algorithm).vectors):
+        return f"the models of {name!r} travel with vectors of their own"
     if exchange.compression != "none":
         return (
             f"exchange.compression is {exchange.compression!r}, and rounding would spoil a state "
@@ -292,36 +292,37 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
 def _check_carried(
     experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
 ) -> None:
-    """Refuse what would break the sums of push-sum and tracking."""
-    pushes, follows = pushes_sums(algorithm), tracks(algorithm)
-    if not (pushes or follows):
+    """Refuse what would break the sums that a rule needs, as it declares them."""
+    rule, name = rule_of(algorithm), experiment.algorithm.name
+    if not (rule.vectors or rule.acts() or rule.steers()):
         return
-    kind = "push_sum" if pushes else "tracking"
     if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
         raise ConfigError(
-            f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
+            f"{name!r} has a rule of its workers, but does not mix models in rounds",
             key="algorithm.name",
             source=source,
-            allowed=f"{kind} with plan(), and without group_average",
-            fix="remove it from the class of the algorithm",
+            allowed="a rule with plan(), and without group_average",
+            fix="remove the rule from the class of the algorithm",
         )
     compression, robust = experiment.exchange.compression, experiment.exchange.robust
-    if robust != "none":
+    if robust != "none" and rule.acts():
         raise ConfigError(
-            f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
-            f"({kind} = True), and a robust rule leaves some out",
+            f"is {robust!r}, but {name!r} needs the sums of all messages, and a robust rule leaves "
+            "some out",
             key="exchange.robust",
             source=source,
             allowed="none with this algorithm",
             fix="remove exchange.robust",
         )
-    if compression == "topk" or (pushes and compression != "none"):
+    travels = any(vector.travels for vector in rule.vectors)
+    lossy = {"topk"} if travels else {"fp16", "int8"} if rule.public else set()
+    if compression in lossy or (rule.mass and compression != "none"):
+        exact = {"none", "fp16", "int8", "topk"} - lossy if not rule.mass else {"none"}
         raise ConfigError(
-            f"is {compression!r}, but what travels with the models of "
-            f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
+            f"is {compression!r}, but what the workers of {name!r} send has to arrive exactly",
             key="exchange.compression",
             source=source,
-            allowed="none" if pushes else "none, fp16 or int8",
+            allowed=" or ".join(sorted(exact)),
             fix="remove exchange.compression",
         )
 

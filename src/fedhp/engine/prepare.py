@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
+from fedhp.algorithms.base import averages_groups, rule_of
 from fedhp.algorithms.enough_peers import check_enough_peers
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
@@ -60,6 +60,7 @@ from fedhp.learn.task import (
 )
 from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
@@ -160,11 +161,11 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         dataset, parts = with_flipped_labels(dataset, parts, attackers, source=source)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size = _model_size(task)
+    size, rule = _model_size(task), rule_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
-        model_size=3 * size if tracks(algorithm) else size,
+        model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
         asynchronous=not isinstance(algorithm, Algorithm),
@@ -184,14 +185,11 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
-        push_sum=pushes_sums(algorithm),
-        tracking=tracks(algorithm),
+        vectors=(*rule.vectors, *optimizer.vectors),
         epochs=experiment.training.batches == "epochs",
-        state=optimizer.state,
-        state_travels=optimizer.travels,
     )
     _check_fragments(algorithm, layout, source)
-    stacks = kernel_of(experiment) == "auto" and optimizer.stacks
+    stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment, source=source)
@@ -245,6 +243,11 @@ def kernel_of(experiment: Experiment) -> str:
     return "worker" if experiment.augmentation.active else experiment.training.kernel
 
 
+def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
+    """Whether many small models can be trained at once, with these steps."""
+    return optimizer.stacks and not (optimizer.momentum and rule.steers())
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
     """What a shard gets of an experiment; it can be sent to another process."""
@@ -265,6 +268,7 @@ class ShardSpec:
     scratch: Path | None  # models are memory-mapped in this folder
     exchange: ExchangeConfig
     max_poisoned: int  # peers that robust mixing withstands
+    rule: Rule  # of the method
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
     augmentation: AugmentationConfig
@@ -318,6 +322,7 @@ def shard_spec_of(
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
+        rule=rule_of(prepared.algorithm),
         attack=experiment.attack,
         attackers=prepared.attackers,
     )

@@ -220,9 +220,9 @@ def compare(layout: Layout, models: Tensor, workers: list[NaiveWorker]) -> None:
         trained = models[number, : layout.trainable]
         torch.testing.assert_close(trained, worker.columns(), rtol=1e-5, atol=1e-5)
         for slot in layout.carried:
-            if slot.name in OF_TORCH:
+            if slot.vector.name in OF_TORCH:
                 own = models[number, slot.start : slot.stop]
-                kept = worker.columns(OF_TORCH[slot.name])
+                kept = worker.columns(OF_TORCH[slot.vector.name])
                 torch.testing.assert_close(own, kept, rtol=1e-4, atol=1e-5)
 
 

@@ -25,7 +25,6 @@ from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
 from fedhp.graph import link_weights
-from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
 from fedhp.types import FloatArray, IntArray, WeightedMixing
@@ -82,7 +81,7 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
         engine.train(nothing, round_index=round_index, learning_rate=0.1)
         engine.exchange(exchange, round_index=round_index)
         engine.advance()
-    weight = layout.columns(PUSH_WEIGHT)
+    weight = layout.columns("push_weight")
     assert weight is not None
     np.testing.assert_allclose(shard.rows.models[:, weight].sum().item(), 7, rtol=1e-5)
     assert shard.rows.models[:, weight].std().item() > 0.1
@@ -117,7 +116,7 @@ def test_the_side_vectors_follow_the_mean_change() -> None:
     """Their mean is that of the workers' last changes, however different these are."""
     engine = LocalExecutor(prepared_of("Tracking", {"data": {"skew": 0.9}}))
     layout, shard = engine.prepared.layout, engine.shard
-    side, last = layout.columns(SIDE), layout.columns(LAST_CHANGE)
+    side, last = layout.columns("side"), layout.columns("last_change")
     assert side is not None
     assert last is not None
     for _ in loop_of(engine).rounds():

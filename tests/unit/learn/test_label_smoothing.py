@@ -38,7 +38,7 @@ def test_steps_equal_those_of_torch(
 ) -> None:
     module, data = network(hidden), samples()
     settings = Optimizer(momentum=momentum)
-    layout = layout_of(module, batch_norm="mixed", state=settings.state)
+    layout = layout_of(module, batch_norm="mixed", vectors=settings.vectors)
     rows = start(module, layout)
     rows[:, layout.state] = 0.0
     before = rows.clone()

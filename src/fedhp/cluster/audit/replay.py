@@ -333,14 +333,13 @@ class RunReplayer:
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
-        again (learner.py). A worker that was started again may have lost its last position."""
+        """What is sent is the other's; the rest stays the worker's own, or begins again as it
+        declares (learner.py). A worker that was started again may have lost its last position."""
         layout = self._prepared.layout
         state = _copied(self._engine.state())
         if layout.position is not None:
             state["counters"][worker, layout.position] = position
-        state["models"][worker, layout.state] = 0.0
-        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
+        layout.continue_from(state["models"][worker], state["models"][source, : layout.mixed])
         self._engine.load(state)
         self._unknown.pop(worker, None)
 

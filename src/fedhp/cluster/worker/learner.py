@@ -125,7 +125,7 @@ class Learner:
         self.worker = int(shard_spec.workers[ONLY])
         self.workers = prepared.experiment.workers
         self.samples = len(shard_spec.parts[ONLY])
-        self.layout = shard_spec.layout
+        self.layout, self.rule = shard_spec.layout, shard_spec.rule
         self.codec = ModelCodec(shard_spec.layout)
         # Whether the algorithm averages models in pairs, without rounds.
         self.asynchronous = isinstance(prepared.algorithm, AsyncAlgorithm)
@@ -373,14 +373,13 @@ class Learner:
 
     def with_received(self, row: Row) -> StoredModel:
         """A peer's model, completed with the parts of the own one that are never sent: of the
-        newest stored one, if this process has not continued from any yet. The optimizer begins
-        again: what it kept is of another model, and may be lost."""
+        newest stored one, if this process has not continued from any yet. What is of another
+        model begins again, as the optimizer does (rule.Vector.returning)."""
         model = self._current()
         newest = self.store.get(self.store.attempts()[-1])
         if self.committed == INITIAL and newest is not None:
             model = replace(model, row=newest.row.copy(), counters=newest.counters.copy())
-        model.row[self.layout.state] = 0.0
-        model.row[: self.layout.mixed] = row
+        self.layout.continue_from(model.row, row)
         return model
 
     def position(self, model: StoredModel) -> dict[str, int]:

@@ -258,7 +258,7 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
     scalars, kept = dict(state.scalars), layout.state
     if kept.start < kept.stop:
         scalars[STATE_COLUMNS] = [kept.start, kept.stop]
-    others = [slot for slot in layout.carried if slot.name not in OPTIMIZER_STATE]
+    others = [slot for slot in layout.carried if slot.vector.name not in OPTIMIZER_STATE]
     if others:
         scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)

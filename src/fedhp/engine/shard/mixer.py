@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedhp.engine.shard.arrivals import Arrivals
 from fedhp.engine.shard.rows import Rows
-from fedhp.learn.carried import track, unweigh, weigh
 from fedhp.learn.evaluate import score_peers
 from fedhp.learn.local import check
 from fedhp.learn.mix import distance, distances, mix, mix_ordered
 from fedhp.learn.robust import combine
+from fedhp.learn.vectors import receive, send
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray, IntArray
 
@@ -37,6 +37,7 @@ class Mixer:
             layout=spec.layout,
             seed=spec.seed,
         )
+        self._acts = spec.rule.acts()
         self._foreign: dict[int, Tensor] = {}
         self._away: list[int] = []  # rows that keep their bits this round
 
@@ -48,12 +49,12 @@ class Mixer:
     def prepare(self, present: BoolArray | None) -> None:
         """Turn the trained models into what travels; an absent worker [n] keeps its bits."""
         rows = self.rows
-        track(rows.models, rows.after, self.layout)
-        weigh(rows.models, rows.after, self.layout)
         self._away = []
-        if present is not None and self.layout.moves_untrained:
+        if not self._acts:
+            return
+        send(self.spec.rule, self.layout, rows.models, rows.after, rows.step)
+        if present is not None:
             self._away = np.flatnonzero(~present).tolist()
-        if self._away:
             rows.after[self._away] = rows.models[self._away]
 
     def offered(self, worker: int) -> NDArray[np.float32]:
@@ -108,8 +109,8 @@ class Mixer:
             run = rows.threads.run
             measured = distances(rows.after[:, : layout.trainable], links, run=run)
             mix(rows.after, weights, mixed=layout.mixed, out=rows.mixed, kernel=kernel, run=run)
-        unweigh(rows.mixed, layout)
-        if self._away:
+        if self._acts:
+            receive(self.spec.rule, layout, rows.models, rows.after, rows.mixed, rows.step)
             rows.mixed[self._away] = rows.after[self._away]
         if self.spec.optimizer.reset:
             rows.reset_state(rows.mixed, self._exchanging(weights))

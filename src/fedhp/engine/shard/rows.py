@@ -7,16 +7,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fedhp.engine.prepare import ShardSpec
+from fedhp.engine.prepare import ShardSpec, stacks_by
 from fedhp.engine.shard.threads import ShardThreads
 from fedhp.learn.local import Samples
 from fedhp.learn.params import STATE_RESET, matrix, row_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
+from fedhp.learn.topk import largest_of_rows, topk_count
+from fedhp.rule import Step
 from fedhp.types import IntArray
 
 
@@ -32,18 +35,26 @@ class Rows:
         device, task = spec.device, spec.task
         initial = initial_model(task, spec.seed)
         row, counters = row_of(initial, self.layout)
-        stacks = spec.kernel == "auto" and spec.optimizer.stacks
+        stacks = spec.kernel == "auto" and stacks_by(spec.optimizer, spec.rule)
         self.stack = dense_stack(task, initial, self.layout) if stacks else None
         self.initial = row.to(device)
         self.models, self.after, self.mixed = (self.matrix(self.layout.width) for _ in range(3))
         self.counters = counters.to(device).repeat(len(self.workers), 1)
         self.after_counters = self.counters.clone()
+        self.step = self.step_of([0] * len(self.workers), round_index=0, rate=0.0)  # of the round
         self.samples = Samples.on(spec.dataset.train_inputs, spec.dataset.train_targets, device)
         self.threads = ShardThreads(spec, self.samples.inputs[:1].expand(4, *spec.dataset.shape))
 
     def matrix(self, width: int) -> Tensor:
         """The first columns of the initial model, once for every worker."""
         return matrix(len(self.workers), self.initial[:width], self.spec.scratch)
+
+    def step_of(self, local_steps: Sequence[int], *, round_index: int, rate: float) -> Step:
+        """What the rule knows of a round; local_steps [n]."""
+        steps = torch.tensor(local_steps, device=self.models.device).clamp(min=1)
+        exchange, width = self.spec.exchange, self.layout.mixed
+        kept = topk_count(exchange.topk_share, width) if exchange.compression == "topk" else 0
+        return Step(round_index, rate, steps.float()[:, None], partial(largest_of_rows, count=kept))
 
     def own(self, worker: int) -> Tensor:
         """The trained model of a worker of this shard, the part that travels."""

@@ -69,6 +69,7 @@ class Shard:
         self.mixer.begin(round_index)
         if self.groups is not None:
             self.groups.begin()
+        rows.step = rows.step_of(local_steps.tolist(), round_index=round_index, rate=learning_rate)
         rows.after.copy_(rows.models)
         rows.after_counters.copy_(rows.counters)
         loss = self.trainer.train_round(

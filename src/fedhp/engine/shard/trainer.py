@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from fedhp.engine.executor import Estimates, LocalTraining
 from fedhp.engine.shard.rows import Rows
 from fedhp.learn.augment import Augmenter
 from fedhp.learn.batches import ShuffledEpochs
-from fedhp.learn.local import Estimate, check, estimate, train
+from fedhp.learn.local import Estimate, Steer, check, estimate, train
 from fedhp.learn.params import VELOCITY, rows_of
 from fedhp.learn.stacked import DenseStack
+from fedhp.learn.vectors import steered
 from fedhp.seeds import Purpose, generator, number
 from fedhp.timing import PROBE_BATCHES
 from fedhp.types import FloatArray, IntArray
@@ -29,6 +31,7 @@ class Trainer:
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.spec = rows, rows.spec
+        self._steers = rows.spec.rule.steers()
 
     def train_round(
         self, local_steps: IntArray, target: Tensor, *, round_index: int, rate: float, phase: int
@@ -126,7 +129,23 @@ class Trainer:
                 optimizer=self.spec.optimizer,
                 augment=self._augmenter(row, training),
                 label_smoothing=self.spec.label_smoothing,
+                steer=self._steering([training]),
             )
+
+    def _steering(self, trainings: Sequence[LocalTraining]) -> Steer | None:
+        """The rule's gradient for the first of these trainings, as many as take a step."""
+        rule, layout = self.spec.rule, self.spec.layout
+        if not self._steers:
+            return None
+        first = trainings[0]  # in a round, all have the same key and rate
+        steps = [training.steps for training in trainings]
+        step = self.rows.step_of(steps, round_index=first.key, rate=first.learning_rate)
+
+        def steer(gradients: Tensor, rows: Tensor) -> Tensor:
+            now = replace(step, local_steps=step.local_steps[: len(rows)])
+            return steered(rule, layout, gradients, rows, now)
+
+        return steer
 
     def _train_stacked(
         self,
@@ -147,6 +166,7 @@ class Trainer:
             optimizer=self.spec.optimizer,
             velocity=0 if velocity is None else velocity.start,
             label_smoothing=self.spec.label_smoothing,
+            steer=self._steering([trainings[row] for row in rows]),
         )
         return dict(zip(rows, losses.tolist(), strict=True))
 
