@@ -226,7 +226,7 @@ def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> N
     nn.init.normal_(module.second.weight)
     unreached = [
         slice(begin + slot.start, begin + slot.stop)
-        for begin in [0, *(part.start for part in layout.carried if part.name in OF_TORCH)]
+        for begin in [0, *(part.start for part in layout.carried if part.vector.name in OF_TORCH)]
         for slot in layout.slots
         if slot.name.startswith("second")
     ]
