@@ -248,6 +248,7 @@ class ShardSpec:
     exchange: ExchangeConfig
     max_poisoned: int  # peers that robust mixing withstands
     rule: Rule  # of the method
+    topk: int  # values of a row that topk lets through; 0: all
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
     augmentation: AugmentationConfig
@@ -302,6 +303,7 @@ def shard_spec_of(
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
         rule=rule_of(prepared.algorithm),
+        topk=_topk_values(experiment.exchange, prepared.layout),
         attack=experiment.attack,
         attackers=prepared.attackers,
     )
@@ -334,11 +336,16 @@ def with_flipped_labels(
     return changed, parts
 
 
+def _topk_values(exchange: ExchangeConfig, layout: Layout) -> int:
+    """How many values of a row topk sends; 0: all, or it is not used."""
+    return topk_count(exchange.topk_share, layout.mixed) if exchange.compression == "topk" else 0
+
+
 def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     """Bytes of a transfer as a share of those of the model; with topk, of one that is not a
     reader's first."""
     if exchange.compression == "topk":
-        count = topk_count(exchange.topk_share, layout.mixed)
+        count = _topk_values(exchange, layout)
         return delta_share(count, layout.mixed) if count else 1.0
     share = received_share(exchange.compression, layout.mixed_ends)
     # What travels along counts in addition to the model.

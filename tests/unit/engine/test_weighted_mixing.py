@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 
 import fedhp
-from fedhp.cluster.audit.invariants import check_invariants
-from fedhp.cluster.audit.timeline import read_timeline
-from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.coordinator.leadership import check_network
-from fedhp.cluster.ops.launch import Cluster
-from fedhp.cluster.protocol.compression import row_digest
-from fedhp.cluster.worker.data import worker_experiment
-from fedhp.config import Experiment, parse, to_tables
+from fedhp.config import Experiment, parse
 from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.engine.local import LocalExecutor
@@ -30,6 +23,7 @@ from fedhp.graph import link_weights
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
 from fedhp.types import FloatArray, IntArray
+from network_bits import check_network_bits
 from unit.engine.runs import NORMED, bits, carry_out
 
 SOURCE = str(Path(__file__).parents[3] / "examples/push_sum.toml")
@@ -257,30 +251,5 @@ def test_what_breaks_the_sums_is_refused(
 
 @pytest.mark.parametrize("algorithm", ["SGP", pytest.param("Tracking", marks=pytest.mark.slow)])
 def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Path) -> None:
-    """The plans depend on nothing that is measured, so a simulation makes the same ones."""
-    folder = tmp_path / "run"
     experiment = settings(algorithm, {"workers": 4, "cluster": {"min_workers": 4}})
-    prepare(experiment)  # which makes the example importable
-    with Cluster(experiment, folder, restart=False) as cluster:
-        cluster.start()
-        cluster.wait(120)
-    assert check_invariants(folder, rounds=5) == []
-    alike = worker_experiment(tomli_w.dumps(to_tables(experiment)))
-    engine = LocalExecutor(prepare(alike))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    expected: list[set[str]] = []
-    for _ in loop_of(engine).rounds():
-        sent = engine.state()["models"][:, : engine.prepared.layout.mixed]
-        expected.append({row_digest(row).hex() for row in sent})
-    engine.close()
-    torch.set_num_threads(threads)
-    digests: dict[int, set[str]] = {}
-    for events in read_timeline(folder).worker_events.values():
-        for event in events:
-            if event["event"] == "mixed":
-                digests.setdefault(int(event["round"]), set()).add(str(event["digest"]))
-    assert digests == dict(enumerate(expected, start=1))
-    verification = verify(folder, trust=["push_sum"])
-    assert [verdict.compared for verdict in verification.rounds] == [4] * 5
-    assert verification.equal
+    check_network_bits(experiment, tmp_path / "run", module="push_sum")

@@ -18,7 +18,7 @@ from fedhp.learn.local import Samples
 from fedhp.learn.params import STATE_RESET, matrix, row_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
-from fedhp.learn.topk import largest_of_rows, topk_count
+from fedhp.learn.topk import largest_of_rows
 from fedhp.rule import Step
 from fedhp.types import IntArray
 
@@ -52,9 +52,8 @@ class Rows:
     def step_of(self, local_steps: Sequence[int], *, round_index: int, rate: float) -> Step:
         """What the rule knows of a round; local_steps [n]."""
         steps = torch.tensor(local_steps, device=self.models.device).clamp(min=1)
-        exchange, width = self.spec.exchange, self.layout.mixed
-        kept = topk_count(exchange.topk_share, width) if exchange.compression == "topk" else 0
-        return Step(round_index, rate, steps.float()[:, None], partial(largest_of_rows, count=kept))
+        compress = partial(largest_of_rows, count=self.spec.topk)
+        return Step(round_index, rate, steps.float()[:, None], compress)
 
     def own(self, worker: int) -> Tensor:
         """The trained model of a worker of this shard, the part that travels."""
