@@ -88,6 +88,10 @@ class Rule:
         """The new model after mixing. x is the own message; of v, what travels is mixed."""
         return mixed
 
+    def is_plain(self) -> bool:
+        """Whether workers do nothing else than train, send the model and take the mix."""
+        return not (self.vectors or self.steers() or self.acts())
+
     def steers(self) -> bool:
         """Whether local steps take another gradient."""
         return type(self).gradient is not Rule.gradient

@@ -212,6 +212,13 @@ def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncA
             allowed="a class with start(federation) and plan(state, observation, reports)",
             fix="see docs/own-parts.md for the protocol",
         )
+    if isinstance(algorithm, Ruled) and not isinstance(algorithm.rule(), Rule):
+        raise ConfigError(
+            f"the rule of {name!r} is {type(algorithm.rule()).__name__!r}",
+            key="algorithm.name",
+            allowed="rule() that returns a fedhp.rule.Rule",
+            fix="see docs/own-parts.md for the protocol",
+        )
     return algorithm
 
 

@@ -275,7 +275,7 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
 def _check_rule(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what would break the sums that a rule needs, as it declares them."""
     rule, name = rule_of(algorithm), experiment.algorithm.name
-    if not (rule.vectors or rule.acts() or rule.steers()):
+    if rule.is_plain():
         return
     if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
         raise ConfigError(

@@ -49,7 +49,7 @@ from fedhp.learn.augment import augmented_bytes, check_augmentation
 from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.names import TASKS
 from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
-from fedhp.learn.params import PER_PARAMETER, Layout, layout_of
+from fedhp.learn.params import PER_PARAMETER, Layout, layout_of, row_of
 from fedhp.learn.quantize import received_share
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
@@ -60,6 +60,7 @@ from fedhp.learn.task import (
 )
 from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.learn.vectors import try_rule
 from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 
@@ -163,13 +164,14 @@ def _prepare(experiment: Experiment) -> Prepared:
     )
     facts = check_task(task, batch_size=experiment.training.batch_size, dataset=dataset)
     initial = initial_model(task, experiment.seed)
-    _check_batch_norm(experiment, initial)
+    _check_batch_norm(experiment, initial, rule)
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
         vectors=(*rule.vectors, *optimizer.vectors),
         epochs=experiment.training.batches == "epochs",
     )
+    try_rule(rule, layout, row_of(initial, layout)[0], rate=experiment.training.learning_rate)
     _check_fragments(algorithm, layout)
     stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
@@ -353,7 +355,7 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     return share if layout.mixed == own else share * layout.mixed / own
 
 
-def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
+def _check_batch_norm(experiment: Experiment, module: nn.Module, rule: Rule) -> None:
     statistics = any(buffer.is_floating_point() for buffer in module.buffers())
     if experiment.training.batch_norm == "local" and not statistics:
         raise ConfigError(
@@ -362,6 +364,15 @@ def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
             allowed="'mixed', or a model with running statistics",
             fix="remove training.batch_norm, or choose a model with BatchNorm, such as "
             "model.name = 'resnet20' with model.norm = 'batch'",
+        )
+    cut = rule.public and experiment.exchange.compression == "topk"
+    if cut and statistics and experiment.training.batch_norm == "mixed":
+        raise ConfigError(
+            "is 'mixed', but running statistics would take the place of parameters in what topk "
+            f"sends of the public copies of {experiment.algorithm.name!r}",
+            key="training.batch_norm",
+            allowed="'local' with topk and this algorithm, or a model without running statistics",
+            fix="set training.batch_norm = 'local'",
         )
 
 

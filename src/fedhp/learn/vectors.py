@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedhp.errors import ConfigError, at_user_place
 from fedhp.learn.params import Layout
 from fedhp.rule import Rule, Step
 
@@ -74,6 +75,35 @@ def receive(
     if rule.mass:
         for columns in layout.untrained:
             mixed[:, columns] /= vectors[rule.mass]
+
+
+def try_rule(rule: Rule, layout: Layout, initial: Tensor, *, rate: float) -> None:
+    """Call every hook once, on two workers with the initial model: a mistake is found here."""
+    if rule.is_plain():
+        return
+    names = [slot.vector.name for slot in layout.carried]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"{type(rule).__name__}: two vectors are called {twice!r}",
+            key="algorithm.name",
+            allowed="a name for each vector that no other and no optimizer uses",
+            fix="give one of them another name",
+        )
+    before, after, mixed = (initial.repeat(2, 1) for _ in range(3))
+    step = Step(1, rate, torch.ones(2, 1), lambda rows: rows)
+    try:
+        steered(rule, layout, torch.zeros_like(after[:, : layout.trainable]), after, step)
+        send(rule, layout, before, after, step)
+        receive(rule, layout, before, after, mixed, step)
+    except Exception as error:  # the code of a user may fail in any way
+        words = " ".join(str(error).split())
+        raise ConfigError(
+            f"the rule of the workers fails: {type(error).__name__}: {words}{at_user_place(error)}",
+            key="algorithm.name",
+            allowed="gradient(), send() and receive() as in docs/own-parts.md",
+            fix="correct its code",
+        ) from error
 
 
 def _checked(result: Tensor, like: Tensor, rule: Rule, hook: str) -> Tensor:
