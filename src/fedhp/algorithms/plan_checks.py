@@ -11,13 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedhp.algorithms.base import (
-    Algorithm,
-    AsyncAlgorithm,
-    Observation,
-    pushes_sums,
-    tracks,
-)
+from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, traits_of
 from fedhp.errors import BadPlan, definition_place
 from fedhp.graph import MixingRule, in_order, weights_problem
 from fedhp.types import (
@@ -278,19 +272,19 @@ def _check_carried(plan: Plan, algorithm: Any) -> None:
     """What travels with the models is known before the first round: the class declares it."""
     exchange = plan.exchange
     pushed = isinstance(exchange, WeightedMixing) and exchange.push_sum
-    declared = pushes_sums(algorithm)
-    if pushed != declared:
+    traits = traits_of(algorithm)
+    if pushed != traits.push_sum:
         raise _Unusable(
             f"its plan has {_kind(exchange)} with{'' if pushed else 'out'} push_sum, but its class "
-            f"has push_sum = {declared}",
-            "the same in the class and in every plan",
+            f"has push_sum = {traits.push_sum}",
+            "the same in the traits of the class and in every plan",
         )
-    if tracks(algorithm) and not isinstance(exchange, WeightedMixing):
+    if traits.tracking and not isinstance(exchange, WeightedMixing):
         raise _Unusable(
             f"its class has tracking = True, and its plan has {_kind(exchange)}",
             "a WeightedMixing with tracking",
         )
-    if (declared or tracks(algorithm)) and plan.estimate is not None:
+    if (traits.push_sum or traits.tracking) and plan.estimate is not None:
         raise _Unusable(
             "its plan has estimate, and its class push_sum or tracking",
             "None: what is trained is not what travels",

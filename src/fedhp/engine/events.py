@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_asynchronous
 from fedhp.algorithms.plan_checks import next_action
 from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext, serving_of
@@ -130,7 +131,7 @@ class EventLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, AsyncAlgorithm)
+        assert is_asynchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester

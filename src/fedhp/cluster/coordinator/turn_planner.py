@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_asynchronous
 from fedhp.algorithms.plan_checks import next_action
 from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
 from fedhp.cluster.coordinator.outliers import usual_count
@@ -59,7 +60,7 @@ class TurnPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, AsyncAlgorithm)
+        assert is_asynchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers

@@ -21,13 +21,15 @@ import numpy as np
 import tomli_w
 import torch
 
-from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import (
     Lengthenable,
     Lengthened,
     OtherDecisions,
     PastRound,
-    averages_groups,
+    is_asynchronous,
+    is_synchronous,
+    traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
 from fedhp.engine.arrivals import PAIR_STATE
@@ -247,7 +249,7 @@ def _continue_after(condition: StopCondition, store: Store) -> None:
 def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
     """The loop that an executor's algorithm needs."""
     prepared = executor.prepared
-    if isinstance(prepared.algorithm, Algorithm):
+    if is_synchronous(prepared.algorithm):
         return RoundLoop(prepared, executor, tester=executor)
     return EventLoop(prepared, executor, tester=executor)
 
@@ -285,7 +287,7 @@ def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Check
     names += extra_state(prepared.experiment, prepared.algorithm)
     if prepared.experiment.exchange.compression == "topk":
         names += PAIR_STATE
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         names += GROUP_STATE
     executor.load({name: saved.arrays[name] for name in names})
     loop.restore(saved)
@@ -380,9 +382,9 @@ def run_storage_errors(folder: Path) -> AbstractContextManager[None]:
 def _check_space(prepared: Prepared, folder: Path) -> None:
     """Refuse when the disk clearly cannot hold the run."""
     experiment = prepared.experiment
-    matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
+    matrices = 2 if is_synchronous(prepared.algorithm) else 3
     matrices += 2 * len(extra_state(experiment, prepared.algorithm))
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         matrices += 2 * len(GROUP_STATE)
     copies = 2 * count_copies(experiment)  # two checkpoints, while one replaces the other
     checkpoint = 4 * prepared.layout.width * (experiment.workers * matrices + copies)
@@ -423,7 +425,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
 
 
 def _description(prepared: Prepared, label: str) -> dict[str, Any]:
-    asynchronous = not isinstance(prepared.algorithm, Algorithm)
+    asynchronous = is_asynchronous(prepared.algorithm)
     return {
         **description(prepared.experiment, label=label, asynchronous=asynchronous),
         "devices": list(prepared.world.devices.names),
@@ -510,12 +512,12 @@ def _check_rates(experiment: Experiment, store: Store) -> None:
 
 def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Lengthened:
     """What changes in the past of a run that gets more rounds."""
-    if not getattr(algorithm, "uses_rounds", True):
+    if not traits_of(algorithm).uses_rounds:
         return Lengthened({}, {})
     if not isinstance(algorithm, Lengthenable):
         raise OtherDecisions(
             f"the algorithm {experiment.algorithm.name!r} may use the number of rounds",
-            hint="if it does not, set uses_rounds = False in its class",
+            hint="if it does not, set traits = Traits(uses_rounds=False) in its class",
         )
     steps = epoch_steps_of(experiment, store.meta("samples") or ())
     return algorithm.lengthen(
