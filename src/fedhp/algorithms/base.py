@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, TypeGuard, runtime_checkable
@@ -24,7 +24,6 @@ from fedhp.types import (
     Pair,
     Plan,
     Reports,
-    StepReason,
     Topology,
 )
 
@@ -142,47 +141,10 @@ class AsyncAlgorithm(Protocol):
         """What this worker does in its turn-th turn (from 0)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastRound:
-    """A recorded round, as far as an algorithm decided it."""
-
-    round_index: int
-    learning_rate: float
-    rule: StepReason | None
-    facts: Mapping[str, float]
-    share_done: float | None = None  # of the new horizon, at the start of the round
-
-
-@dataclass(frozen=True, slots=True)
-class Lengthened:
-    """What a run with more rounds would have had instead, with the same decisions."""
-
-    state: Mapping[str, Any]  # fields of the algorithm's state
-    facts: Mapping[int, Mapping[str, float]]  # by round
-
-
-class OtherDecisions(Exception):
-    """With more rounds an earlier decision would have been different."""
-
-    def __init__(self, problem: str, *, hint: str) -> None:
-        super().__init__(problem)
-        self.hint = hint  # which settings avoid this
-
-
 def expected_rounds(round_index: int, share_done: float) -> int:
     """How many rounds a run with a horizon will have, if they take as long as those before this
     one."""
     return max(1, round((round_index - 1) / share_done))
-
-
-@runtime_checkable
-class Lengthenable(Protocol):
-    """An algorithm that uses the number of rounds and can tell whether a run may have more."""
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The past of a run with more rounds; OtherDecisions if a decision would change."""
 
 
 @runtime_checkable
@@ -221,7 +183,7 @@ class Selective(Protocol):
     """An algorithm that refuses some experiments by itself."""
 
     def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
-        """ConfigError, without its source, for an experiment that it cannot have."""
+        """ConfigError for an experiment that it cannot have."""
 
 
 class Settings(BaseModel):
@@ -244,17 +206,14 @@ class Settings(BaseModel):
         return replace(self.traits, learning_rate=self.learning_rate, sgd_rate=not given)
 
 
-def load_algorithm(
-    name: str, settings: Mapping[str, Any], *, source: str = ""
-) -> Algorithm | AsyncAlgorithm:
+def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncAlgorithm:
     """The algorithm of this name or dotted path, with its settings checked."""
-    part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
-    algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name")
+    algorithm = components.build(part, settings=settings, prefix="algorithm")
     if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
         raise ConfigError(
             f"{name!r} is not an algorithm: it needs start() and plan(), or start() and act()",
             key="algorithm.name",
-            source=source,
             allowed="a class with start(federation) and plan(state, observation, reports)",
             fix="see docs/own-parts.md for the protocol",
         )
@@ -263,7 +222,6 @@ def load_algorithm(
         raise ConfigError(
             f"{name!r} has {wrong}, which has no effect",
             key="algorithm.name",
-            source=source,
             allowed=f"traits = {instead} in its class, with from fedhp.algorithms import Traits",
             fix=f"write traits = {instead} instead (docs/own-parts.md)",
         )

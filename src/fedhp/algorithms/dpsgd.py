@@ -16,6 +16,7 @@ from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Spac
 from fedhp.algorithms.traits import About, Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule, among, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.topologies import ADDED_NAMES
@@ -24,7 +25,6 @@ from fedhp.types import (
     Decision,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
     Plan,
     Reports,
     StepReason,
@@ -75,6 +75,7 @@ class OnRing(Settings):
                 allowed="'base' (the links of [topology]) or 'ring'",
                 fix=f"set algorithm.neighbors = 'base' (in a comparison: "
                 f"{experiment.algorithm.name}:neighbors=base)",
+                others=("topology.name",),
             )
         given = self.neighbors == "base" and "weights" in self.model_fields_set
         if given and federation.topology_at(1).weights is not None:

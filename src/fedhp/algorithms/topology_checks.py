@@ -32,25 +32,21 @@ def check_topology(
     experiment: Experiment,
     *,
     recorded_away: Collection[int] = (),
-    source: str = "",
 ) -> None:
     """Refuse a topology that the algorithm does not follow, or that would fall apart.
     recorded_away: workers that are away at some time of world.trace."""
     if isinstance(algorithm, Selective):
-        try:
-            algorithm.check_experiment(experiment, federation)
-        except ConfigError as error:
-            raise error.with_source(source) from None
+        algorithm.check_experiment(experiment, federation)
     traits = traits_of(algorithm)
     if not traits.uses_topology:
         return
     if federation.changing is not None and not traits.follows_changes:
-        _refuse_changing(experiment, source)
+        _refuse_changing(experiment)
     if experiment.topology.name == "star":
-        _check_center(experiment, recorded_away, source)
+        _check_center(experiment, recorded_away)
 
 
-def _refuse_changing(experiment: Experiment, source: str) -> None:
+def _refuse_changing(experiment: Experiment) -> None:
     name = experiment.topology.name
     redrawn = bool(experiment.topology.settings.get("redraw"))
     fixed = "topology.redraw = false" if redrawn else _FIXED.get(name, "a fixed topology")
@@ -64,14 +60,13 @@ def _refuse_changing(experiment: Experiment, source: str) -> None:
         f"{name!r} changes over rounds, but {experiment.algorithm.name!r} chooses among the links "
         "of a fixed base topology",
         key="topology.name",
-        source=source,
         allowed="a fixed topology, or an algorithm that follows one that changes: "
         f"{' or '.join(following)} with neighbors = 'base'{yours}",
         fix=f"set {fixed}, or algorithm.name = {following[0]!r} with algorithm.neighbors = 'base'",
     )
 
 
-def _check_center(experiment: Experiment, recorded_away: Collection[int], source: str) -> None:
+def _check_center(experiment: Experiment, recorded_away: Collection[int]) -> None:
     """The center of a star has the role of a server: without it there is no link at all."""
     center = experiment.topology.settings.get("center", 0)
     world = experiment.world
@@ -109,7 +104,6 @@ def _check_center(experiment: Experiment, recorded_away: Collection[int], source
     raise ConfigError(
         problem,
         key=key,
-        source=source,
         allowed="absences of other workers than the center",
         fix=fix,
     )

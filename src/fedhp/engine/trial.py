@@ -26,8 +26,13 @@ from fedhp.errors import (
 from fedhp.record.tensors import pack
 
 
-def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
+def try_algorithm(context: PlanningContext) -> None:
     """Ask for the first plan and check it; algorithms are pure, so nothing is changed."""
+    with context.experiment.origins.named():
+        _try_algorithm(context)
+
+
+def _try_algorithm(context: PlanningContext) -> None:
     name = context.experiment.algorithm.name
     try:
         for state, method in _first_states(context):
@@ -49,7 +54,6 @@ def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
     raise ConfigError(
         f"{name!r}: {problem}",
         key="algorithm.name",
-        source=source,
         allowed=allowed,
         fix="change the settings in [algorithm]" + (", or correct its code" if ":" in name else ""),
     )

@@ -67,7 +67,6 @@ class CoordinatorHandlers:
             key=self.state.keys[name],
             leaders=[leader.to_wire() for leader in self.state.leaders],
             committed=self.state.conductor.committed.to_wire(),
-            reports_with_next=True,
         )
 
     def member(self, name: str) -> Member:
