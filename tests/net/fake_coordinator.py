@@ -18,8 +18,8 @@ from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.tls import peer_of, server_credentials
 from fedhp.config import Experiment, to_tables
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights
-from fedhp.types import NeighborMixing
 from net.servicers import add_service
 
 RUN = "0123456789abcdef" * 2

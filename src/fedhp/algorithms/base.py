@@ -192,17 +192,14 @@ class Settings(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
 
-def load_algorithm(
-    name: str, settings: Mapping[str, Any], *, source: str = ""
-) -> Algorithm | AsyncAlgorithm:
+def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncAlgorithm:
     """The algorithm of this name or dotted path, with its settings checked."""
-    part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
-    algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name")
+    algorithm = components.build(part, settings=settings, prefix="algorithm")
     if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
         raise ConfigError(
             f"{name!r} is not an algorithm: it needs start() and plan(), or start() and act()",
             key="algorithm.name",
-            source=source,
             allowed="a class with start(federation) and plan(state, observation, reports)",
             fix="see docs/own-parts.md for the protocol",
         )

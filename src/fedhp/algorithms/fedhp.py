@@ -32,6 +32,7 @@ from fedhp.distance import (
     update_distance,
     update_link_distance,
 )
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import median_steps
@@ -40,7 +41,6 @@ from fedhp.types import (
     Decision,
     FloatArray,
     IntArray,
-    NeighborMixing,
     Plan,
     Reports,
     Topology,

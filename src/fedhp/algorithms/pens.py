@@ -20,18 +20,15 @@ from fedhp.algorithms.base import (
     Settings,
     Space,
 )
+from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     BoolArray,
     Decision,
-    DirectedMixing,
-    Exchange,
     FloatArray,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
-    PeerScoring,
     Plan,
     Reports,
     StepReason,

@@ -153,7 +153,7 @@ def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
     from fedhp.config import load
 
     settings = load(experiment, overrides)
-    check_builtin_parts(settings, source=str(experiment))
+    check_builtin_parts(settings)
     check_rate_of_command_line(settings, overrides)
     return settings
 
@@ -166,12 +166,13 @@ def check_compared(experiment: Path, overrides: Sequence[str], algorithms: str |
     base = load(experiment, overrides, notes=[])  # the comparison itself reports what is dropped
     labels = base.compare.algorithms if algorithms is None else split_algorithms(algorithms)
     for label in labels:
-        source = f"{experiment}, {label}"
-        variant = parse(tables_of(parse_variant(label), base), source=source)
-        check_builtin_parts(variant, source=source)
+        variant = parse_variant(label)
+        listed = algorithms is not None
+        origins = base.origins.with_label(variant.label, variant.keys, listed=listed)
+        check_builtin_parts(parse(tables_of(variant, base), origins=origins))
 
 
-def check_builtin_parts(settings: Experiment, *, source: str) -> None:
+def check_builtin_parts(settings: Experiment) -> None:
     """Check the names of the parts and the keys of the built-in ones, without importing torch."""
     from fedhp.algorithms import load_algorithm
     from fedhp.components import check_keys, check_name, check_settings, is_dotted, resolve
@@ -180,18 +181,19 @@ def check_builtin_parts(settings: Experiment, *, source: str) -> None:
     from fedhp.learn.names import MODEL_SETTINGS, MODELS, TASKS
 
     algorithm, topology, model = settings.algorithm, settings.topology, settings.model
-    if not is_dotted(algorithm.name):
-        load_algorithm(algorithm.name, algorithm.settings, source=source)
-    if not is_dotted(topology.name):
-        graph = resolve(topology.name, TOPOLOGIES, key="topology.name", source=source)
-        check_settings(graph, topology.settings, prefix="topology", source=source)
-    check_name(settings.data.name, BUILTINS, key="data.name", source=source)
-    check_name(settings.task.name, TASKS, key="task.name", source=source)
-    check_name(model.name, MODELS, key="model.name", source=source)
-    if not is_dotted(model.name):
-        check_keys(MODEL_SETTINGS[model.name], model.settings, prefix="model", source=source)
-    if not is_dotted(settings.task.name):
-        check_keys((), settings.task.settings, prefix="task", source=source)
+    with settings.origins.named():
+        if not is_dotted(algorithm.name):
+            load_algorithm(algorithm.name, algorithm.settings)
+        if not is_dotted(topology.name):
+            graph = resolve(topology.name, TOPOLOGIES, key="topology.name")
+            check_settings(graph, topology.settings, prefix="topology")
+        check_name(settings.data.name, BUILTINS, key="data.name")
+        check_name(settings.task.name, TASKS, key="task.name")
+        check_name(model.name, MODELS, key="model.name")
+        if not is_dotted(model.name):
+            check_keys(MODEL_SETTINGS[model.name], model.settings, prefix="model")
+        if not is_dotted(settings.task.name):
+            check_keys((), settings.task.settings, prefix="task")
 
 
 def next_commands(folder: Path, rounds: int) -> list[str]:

@@ -187,6 +187,9 @@ class WorkerRow(Answer):
     links: int | None
     role: str | None = Field(default=None, description="In a group average.")
     samples: int | None = None
+    measures: dict[str, float | None] = Field(
+        default_factory=dict, description="Further columns of the record, by name."
+    )
 
 
 class WorkerTable(Answer):

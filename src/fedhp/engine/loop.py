@@ -29,7 +29,6 @@ from fedhp.engine.accounting import (
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import (
     Estimates,
-    Exchanged,
     ModelTester,
     RoundExecutor,
     ShardLost,
@@ -37,18 +36,11 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import RoundTests
 from fedhp.engine.until import StopCondition
+from fedhp.exchange import Exchanged
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
-from fedhp.types import (
-    BoolArray,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    Plan,
-    Reports,
-    RoundRecord,
-)
+from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +173,11 @@ class RoundLoop:
         plan = with_min_peers(
             plan, observation, least=exchange.min_peers(self.experiment.workers, present=present)
         )
-        if isinstance(plan.exchange, GroupAverage):
-            local_steps, group = group_round(self.world, plan, observation, last.carried)
+        lead_time = plan.exchange.lead_time_in(self.world, clock=last.clock, event=round_index)
+        if lead_time is not None:
+            local_steps, group = group_round(
+                self.world, plan, observation, last.carried, transfer_time=lead_time
+            )
             return RoundPlan(state, plan, observation, local_steps, group)
         local_steps = self._local_steps(plan, round_index, observation.available)
         return RoundPlan(state, plan, observation, local_steps)

@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedhp.columns import added_columns
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.record.timeline import overlaps, transfer_times
@@ -62,7 +63,7 @@ MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One number of a comparison: where it comes from and how it is written."""
 
     header: str  # a line break where a narrow column may have one
@@ -194,7 +195,7 @@ def comparison_grid(
     return ComparisonGrid(headers, meanings, rows, caption, BOLD_CAPTION if marked else "")
 
 
-def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
+def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     metric = summaries[0].metric if summaries else ACCURACY
     unit, scale, decimals = ("%", 100.0, 1) if metric == ACCURACY else (metric, 1.0, None)
     final = final_meaning(run.final_tests for run in summaries)
@@ -202,10 +203,10 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     times = sorted({key for run in summaries for key in run.accuracy_at_time}, key=float)
     limit = find_limit(summaries)
 
-    def result(header: str, of: str, value: Value, *, spread: bool = False) -> Column:
+    def result(header: str, of: str, value: Value, *, spread: bool = False) -> TableColumn:
         """A test result, and of what it is."""
         text = f"Test {metric}{of}: {final}."
-        return Column(header + unit, text, value, -1, spread, scale, decimals)
+        return TableColumn(header + unit, text, value, -1, spread, scale, decimals)
 
     columns = [
         result("final\n", ", mean of the workers", lambda run: run.final_accuracy, spread=True),
@@ -222,47 +223,55 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         words = " of the class that ends worst, mean of the workers"
         columns.append(result("worst\nclass ", words, _worst_class))
     words = f"Loss on the test data, mean of the workers: {final}."
-    columns.append(Column("test\nloss", words, lambda run: run.final_loss, 1, decimals=3))
+    columns.append(TableColumn("test\nloss", words, lambda run: run.final_loss, 1, decimals=3))
     for target in targets:
         name, value = target_name(target, metric), partial(_of_target, "time_to_target", target)
         words = f"Virtual seconds until the workers' mean test {metric} first reaches {name}."
-        column = Column(f"to {name}\n(s)", words, value, 1, spread=True, target=target, goal=True)
+        column = TableColumn(
+            f"to {name}\n(s)", words, value, 1, spread=True, target=target, goal=True
+        )
         columns.append(column)
     for target in targets:
         if any(target in run.bytes_to_target for run in summaries):
             name = target_name(target, metric)
             value = partial(_of_target, "bytes_to_target", target)
             words = f"What all workers together had sent when {name} was first reached."
-            columns.append(Column(f"sent to\n{name}", words, value, 1, write=data_size, goal=True))
+            columns.append(
+                TableColumn(f"sent to\n{name}", words, value, 1, write=data_size, goal=True)
+            )
     for time in times:
         value = partial(_of_target, "accuracy_at_time", time)
         words = f"Test {metric} of the last test up to {time_name(time)} of virtual time."
         header = f"at {time_name(time)}\n{unit}"
-        columns.append(Column(header, words, value, -1, True, scale, decimals, time=time))
+        columns.append(TableColumn(header, words, value, -1, True, scale, decimals, time=time))
     if limit is not None:
         words = (
             "The time of the limit (links that cost nothing) to its target, divided by that of the "
             "algorithm."
         )
-        columns.append(Column("share of\nlimit %", words, limit.share, -1, scale=100.0, decimals=0))
+        columns.append(
+            TableColumn("share of\nlimit %", words, limit.share, -1, scale=100.0, decimals=0)
+        )
     return [*columns, *COST_COLUMNS]
 
 
 COST_COLUMNS = (
-    Column("round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1),
-    Column(
+    TableColumn(
+        "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
+    ),
+    TableColumn(
         "waiting\n(s)",
         "How long a worker waits in a round for the last one, mean of workers and rounds.",
         lambda run: run.mean_waiting_time,
         1,
     ),
-    Column(  # more steps are neither better nor worse by themselves
+    TableColumn(  # more steps are neither better nor worse by themselves
         "mean\nsteps",
         "Local steps of a worker in a round, mean of workers and rounds.",
         lambda run: run.mean_local_steps,
         decimals=1,
     ),
-    Column(
+    TableColumn(
         "data\nsent",
         "What all workers together sent in the whole run.",
         lambda run: run.bytes_sent,
@@ -282,7 +291,7 @@ def _worst_class(run: RunSummary) -> float | None:
     return min((v for v in run.class_accuracy or () if v is not None), default=None)
 
 
-def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
+def _cell(column: TableColumn, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
@@ -351,7 +360,7 @@ def _mark_best(
     rows: list[list[TableCell]],
     labels: Sequence[str | None],
     *,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     runs: Mapping[str, Sequence[RunSummary]],
 ) -> list[list[TableCell]]:
     """Mark the best of every column that is better than all others, seed by seed."""
@@ -375,7 +384,7 @@ def _mark_best(
     return marked
 
 
-def _certainly_better(column: Column, first: Labelled, second: Labelled) -> bool:
+def _certainly_better(column: TableColumn, first: Labelled, second: Labelled) -> bool:
     if column.target:
         return compare_times(first, second, column.target).verdict == "faster"
 
@@ -466,6 +475,10 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
     }
+    for column in added_columns():
+        if any(value is not None for value in workers[column.name]):
+            unit = f"\n({column.unit})" if column.unit else ""
+            columns[f"{column.name.replace('_', ' ')}{unit}"] = column_texts(workers[column.name])
     own = run.table("own_test_metrics", round_index=round_index)
     unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
     for name, results in (("test", tests), ("own", own)):

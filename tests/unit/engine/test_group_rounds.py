@@ -19,11 +19,12 @@ from fedhp.engine.memory import plan_memory
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError, RunError
+from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 from fedhp.record.tensors import pack, unpack
 from fedhp.report.explain import explain_text
-from fedhp.types import GroupAverage, Reports
+from fedhp.types import Reports
 from unit.engine.runs import EXACT, NORMED, prepared_of
 
 SIZE: dict[str, Any] = {

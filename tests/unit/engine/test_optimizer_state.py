@@ -19,11 +19,11 @@ from fedhp.engine.memory import plan_memory
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights, topology_from
 from fedhp.learn.params import FIRST_MOMENT, SECOND_MOMENT, VELOCITY, Layout, Replica
 from fedhp.record.checkpoint import read_checkpoint
 from fedhp.report.describe import describe_run
-from fedhp.types import NeighborMixing
 from unit.engine.runs import NORMED, bits, carry_out, prepared_of
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "learning_rate": 0.02}

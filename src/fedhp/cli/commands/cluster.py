@@ -131,7 +131,7 @@ def up(
             from fedhp.engine.prepare import prepare
 
             processes.warm_up()
-            prepare(settings, source=str(experiment))
+            prepare(settings)
         began = time.monotonic()
         logs = follow(folder, targets, per_worker=per_worker)
         with (
@@ -139,7 +139,6 @@ def up(
             Cluster(
                 settings,
                 folder,
-                source=str(experiment),
                 resume=resume,
                 moved=moved,
                 restart=restart,

@@ -28,7 +28,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
@@ -77,6 +76,7 @@ def compare(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
         from fedhp.engine.runs.campaign import check_cells, plan_cells
         from fedhp.engine.runs.variants import split_algorithms
@@ -84,12 +84,11 @@ def compare(
 
         folder = choose_folder(out, experiment, resume=resume)
         cells = plan_cells(
-            read_toml(experiment),
+            Draft.read(experiment),
             overrides=overrides or [],
             algorithms=None if algorithms is None else split_algorithms(algorithms),
             seeds=None if seeds is None else parse_seeds(seeds),
             out=folder,
-            source=str(experiment),
         )
         cell_labels = list(dict.fromkeys(cell.label for cell in cells))
         earlier = read_names(folder) if resume else {}
@@ -98,12 +97,11 @@ def compare(
             **parse_names(labels or [], cell_labels),
         }
         activity.now("checking the settings")
-        check_cells(cells, resume=resume, source=str(experiment))
+        check_cells(cells, resume=resume)
     logs = follow(folder, targets, per_worker=per_worker)
     with live_page(dash, folder, port=dash_port), StopRequest() as stop, logs:
         errors = run_with_progress(
             cells,
-            source=str(experiment),
             jobs=jobs,
             ray=ray,
             stop=stop,

@@ -100,14 +100,13 @@ def coordinator(
     from fedhp.cluster.ops import logs
     from fedhp.components import make_importable
     from fedhp.config import load, own_parts
-    from fedhp.engine.prepare import own_folders
 
     changes = list(overrides or [])
     changes += [] if max_workers is None else [f"workers={max_workers}"]
     changes += [] if min_workers is None else [f"cluster.min_workers={min_workers}"]
     loaded = load(experiment, changes)
     if own_parts(loaded):
-        make_importable(*own_folders(str(experiment)))
+        make_importable(*loaded.origins.folders)
     check_rate_of_command_line(loaded, changes)
     settings = CoordinatorProcessSettings(
         experiment=loaded,
@@ -115,7 +114,6 @@ def coordinator(
         folder=choose_folder(out, experiment, resume=False),
         name=name,
         listen=listen,
-        source=str(experiment),
         allow=allow,
         advertise=advertise,
         ha=ha,

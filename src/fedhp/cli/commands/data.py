@@ -126,16 +126,20 @@ def split(
     from fedhp.data import class_counts, load_data, partition
     from fedhp.report.formatting import count
 
-    settings, source = _experiment(experiment, overrides or [])
+    settings = _experiment(experiment, overrides or [])
     data = settings.data
-    with Activity("loading and splitting the data"), redirect_user_prints(as_json):
+    with (
+        Activity("loading and splitting the data"),
+        redirect_user_prints(as_json),
+        settings.origins.named(),
+    ):
         if is_dotted(settings.task.name):  # it has its own data, and needs torch
             from fedhp.learn.task import load_task
             from fedhp.learn.trial import task_data
 
-            dataset = task_data(load_task(settings.task, source=source), source=source)
+            dataset = task_data(load_task(settings.task))
         else:
-            dataset = load_data(data, source=source)
+            dataset = load_data(data)
         parts = partition(
             dataset.train_targets,
             classes=dataset.classes,
@@ -143,7 +147,6 @@ def split(
             config=data,
             seed=settings.seed,
             groups=dataset.groups,
-            source=source,
         )
     import numpy as np
 
@@ -181,22 +184,23 @@ def split(
         say(f"plot: {plot}")
 
 
-def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
-    """The experiment and its source; if the first argument is key=value, there is no file."""
+def _experiment(name: str | None, overrides: list[str]) -> Experiment:
+    """The experiment; if the first argument is key=value, there is no file."""
     from fedhp.components import make_importable
     from fedhp.config import load, own_parts, parse
-    from fedhp.engine.prepare import own_folders
+    from fedhp.config.origins import Origins
+    from fedhp.tables import COMMAND_LINE
 
     if name is not None and "=" in name and not Path(name).exists():
         overrides = [name, *overrides]
         name = None
     if name is None:
-        settings, source = parse({}, overrides, source="command line"), "command line"
+        settings = parse({}, overrides, origins=Origins(COMMAND_LINE))
     else:
-        settings, source = load(name, overrides), name
+        settings = load(name, overrides)
     if own_parts(settings):
-        make_importable(*own_folders("" if name is None else name))
-    return settings, source
+        make_importable(*settings.origins.folders)
+    return settings
 
 
 def _rule(settings: Experiment) -> str:

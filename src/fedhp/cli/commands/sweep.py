@@ -26,7 +26,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.report.sweep import SweepResult
@@ -64,6 +63,7 @@ def sweep(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
         from fedhp.engine.runs.campaign import check_cells
         from fedhp.engine.runs.sweep import plan_sweep
@@ -72,19 +72,17 @@ def sweep(
 
         folder = choose_folder(out, experiment, resume=resume)
         plan = plan_sweep(
-            read_toml(experiment),
+            Draft.read(experiment),
             settings=settings,
             seeds=None if seeds is None else parse_seeds(seeds),
             out=folder,
-            source=str(experiment),
         )
         activity.now("checking the settings")
-        check_cells(plan.cells, resume=resume, source=str(experiment))
+        check_cells(plan.cells, resume=resume)
     logs = follow(folder, targets, per_worker=per_worker)
     with StopRequest() as stop, logs:
         errors = run_with_progress(
             plan.cells,
-            source=str(experiment),
             jobs=jobs,
             ray=ray,
             stop=stop,

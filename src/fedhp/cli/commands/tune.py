@@ -27,7 +27,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
@@ -84,13 +83,14 @@ def tune(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.tune import tune_with_progress
         from fedhp.engine.runs.tune import Trial, check_tuning, plan_tuning
         from fedhp.report.labels import names_for
         from fedhp.report.tune import TuneResult, trial_words
 
         plan = plan_tuning(
-            read_toml(experiment),
+            Draft.read(experiment),
             overrides=overrides or [],
             algorithms=entries,
             budget=budget,
@@ -98,7 +98,6 @@ def tune(
             tuning_seeds=tuned_on,
             seeds=compared_on,
             out=choose_folder(out, experiment, resume=resume),
-            source=str(experiment),
         )
         activity.now("checking the settings")
         check_tuning(plan, resume=resume)

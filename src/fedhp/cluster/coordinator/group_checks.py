@@ -16,8 +16,9 @@ from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS
 from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
+from fedhp.exchange import GroupAverage
 from fedhp.learn.group import tree_order
-from fedhp.types import FloatArray, GroupAverage
+from fedhp.types import FloatArray
 
 # By worker and by fragment: what it brings, and what was usual while it gathered that.
 Norms = dict[int, tuple[tuple[float, float], ...]]

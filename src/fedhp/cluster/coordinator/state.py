@@ -67,16 +67,9 @@ from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, to_tables
 from fedhp.engine.context import epoch_steps_of, planning_context
 from fedhp.engine.until import StopCondition
+from fedhp.exchange import GroupAverage
 from fedhp.seeds import Purpose, generator
-from fedhp.types import (
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    Pair,
-    WeightedMixing,
-)
+from fedhp.types import FloatArray, IntArray, Pair
 
 LOG = logging.getLogger("fedhp.coordinator")
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
@@ -1004,12 +997,12 @@ class CoordinatorState:
         """Begin an attempt at the next round; deadline in seconds from its start."""
         assert isinstance(self.planner, RoundPlanner)
         exchange = planned.plan.exchange
-        tree = exchange if isinstance(exchange, GroupAverage) else None
+        tree = exchange.group
         attempt = self.conductor.begin(
             participants,
             deadline=started + deadline,
             started=started,
-            required=() if tree is None else tree.participants.tolist(),
+            required=exchange.required,
         )
         self._tree = tree
         self._ordered.clear()
@@ -1033,7 +1026,7 @@ class CoordinatorState:
             )
             for worker, work in self.work_orders.items()
         }
-        about = _exchange_facts(planned.plan.exchange)
+        about = exchange.to_facts()
         if tree is not None:
             about["restarted"] = self.restarting()
             if self.checkpoints.returned is not None:
@@ -1275,30 +1268,6 @@ class CoordinatorState:
         if now - self._gone[0] > GONE_SECONDS:
             self._gone = now, self.conductor.gone(now)
         return self._gone[1]
-
-
-def _exchange_facts(exchange: Exchange) -> dict[str, object]:
-    """What the record does not say of an exchange, for the history: enough to repeat it."""
-    if isinstance(exchange, GroupAverage):
-        tree = {
-            "participants": exchange.participants.tolist(),
-            "parents": exchange.parents.tolist(),
-            "returning": exchange.participants[exchange.returning].tolist(),
-            "fragment": exchange.fragment,
-            "fragments": exchange.fragments,
-            "momentum": exchange.momentum,
-            "compression": exchange.compression,
-        }
-        return {"group": tree}
-    if isinstance(exchange, WeightedMixing):
-        weighted = {
-            "links": exchange.links.tolist(),
-            "weights": exchange.weights.tolist(),
-            "own_weights": exchange.own_weights.tolist(),
-            "push_sum": exchange.push_sum,
-        }
-        return {"weighted": weighted}
-    return {"rule": exchange.weights} if isinstance(exchange, NeighborMixing) else {}
 
 
 def averages_in_groups(experiment: Experiment) -> bool:

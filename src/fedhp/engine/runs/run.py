@@ -271,7 +271,6 @@ def start_run(
     folder: str | Path,
     *,
     resume: bool = False,
-    source: str = "",
     label: str = "",
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -281,9 +280,10 @@ def start_run(
     if experiment.engine == "ray":
         from fedhp.engine.ray import check_cluster
 
-        check_cluster(experiment.ray.address, source=source)
-    prepared = prepare(experiment, source=source)
-    try_algorithm(prepared, source=source)
+        with experiment.origins.named():
+            check_cluster(experiment.ray.address)
+    prepared = prepare(experiment)
+    try_algorithm(prepared)
     if resumed:
         _extend(experiment, target)
     else:
