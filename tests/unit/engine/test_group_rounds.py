@@ -333,7 +333,7 @@ def test_a_network_needs_a_way_to_begin_again() -> None:
     settings = parse({"algorithm": {"name": "fedhp_plus"}})
     check_network(settings)
     with pytest.raises(ConfigError, match="lost its models") as caught:
-        _check_groups(settings, NeverRestarts(), "")
+        _check_groups(settings, NeverRestarts())
     assert caught.value.key == "algorithm.name"
 
 
