@@ -156,6 +156,19 @@ class ShardedExecutor:
         links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
         return self._mix(links, weights, directed=True, selected=selected)
 
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
+        if self.prepared.experiment.exchange.compression == "topk":
+            raise RunError(
+                "the algorithm plans several exchanges in a round, but with topk every reader has "
+                "one copy of a model per round",
+                allowed="exchange.compression other than 'topk', or one exchange per round",
+                fix="set exchange.compression = 'int8'",
+            )
+        _results(
+            self.shards.submit(index, Shard.proceed) for index in range(len(self.shards.groups))
+        )
+
     def average_group(self, group: GroupAverage) -> Exchanged:
         """The participants add the mean of their changes to the consensus."""
         self._average_group(group)

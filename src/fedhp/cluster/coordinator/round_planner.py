@@ -135,6 +135,7 @@ class RoundPlanner:
             before,
             observation=observation,
             reports=self._with_step_times(reports, present),
+            on_network=True,
         )
         exchange = self.stage.experiment.exchange
         least = exchange.min_peers(self.workers, present=int(present.sum()))

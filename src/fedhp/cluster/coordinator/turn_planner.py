@@ -23,7 +23,7 @@ from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_byte
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
-from fedhp.engine.events import RULE
+from fedhp.exchange.mailbox import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network

@@ -95,6 +95,9 @@ class ReplayExecutor:
         nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
         return Exchanged(links, False, np.full(len(links), np.nan), nobody)
 
+    def proceed(self) -> None:
+        """There are no models."""
+
     def _measured_over(
         self, links: IntArray, selected: IntArray, round_index: int, *, directed: bool
     ) -> Exchanged:
