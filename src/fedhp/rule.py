@@ -98,7 +98,11 @@ class Rule:
 
     def acts(self) -> bool:
         """Whether an exchange sends or makes something else than the trained and mixed models."""
-        return type(self).send is not Rule.send or type(self).receive is not Rule.receive
+        return type(self).send is not Rule.send or self.receives()
+
+    def receives(self) -> bool:
+        """Whether a worker makes something else of a mix than its model."""
+        return type(self).receive is not Rule.receive
 
 
 class PushSum(Rule):

@@ -182,7 +182,7 @@ def k_gt(naive: Naive, weights: list[Rows]) -> Rows:
     [("choco:Choco", choco), ("scaffold:Scaffold", scaffold), ("k_gt:KGT", k_gt)],
 )
 def test_the_numbers_are_those_of_a_plain_loop(
-    method: str, loop: Callable[[Naive, list[Rows]], Rows]
+    method: str, loop: Callable[[Naive, list[Rows]], Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = prepare(settings(method, LINEAR, {"rounds": 8}))
     naive = Naive(prepared)
@@ -194,7 +194,7 @@ def test_the_numbers_are_those_of_a_plain_loop(
         weights.append(planned.matrix().toarray())
         return exchange(planned, **arguments)
 
-    engine.exchange = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "exchange", noted)
     _, end = carry_out(engine)
     found = end["models"][:, : prepared.layout.trainable]
     assert np.abs(found - naive.x).max() > 0.01

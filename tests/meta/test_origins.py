@@ -15,11 +15,13 @@ MOST_SOURCES = 3
 def sources(tree: ast.Module) -> Iterator[int]:
     """The lines that declare a parameter or a field `source: str`."""
     for node in ast.walk(tree):
-        named = node.arg if isinstance(node, ast.arg) else ""
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            named = node.target.id
-        annotation = getattr(node, "annotation", None)
-        if named == "source" and annotation is not None and ast.unparse(annotation) == "str":
+        if isinstance(node, ast.arg):
+            name, annotation = node.arg, node.annotation
+        elif isinstance(node, ast.AnnAssign):
+            name, annotation = ast.unparse(node.target), node.annotation
+        else:
+            continue
+        if name == "source" and annotation is not None and ast.unparse(annotation) == "str":
             yield node.lineno
 
 

@@ -53,44 +53,13 @@ from fedhp.config.schema import (
     WorldConfig,
 )
 
-__all__ = [
-    "FREE_ON_RESUME",
-    "MOST_ROUNDS",
-    "MOST_WORKERS",
-    "NONE_IS_A_VALUE",
-    "PARTITIONS",
-    "PART_KEYS",
-    "PROFILES",
-    "REPLACED_BY_TASKS",
-    "UNKNOWN",
-    "UNSET",
-    "AbsenceConfig",
-    "AttackConfig",
-    "AugmentationConfig",
-    "BandwidthConfig",
-    "ClusterConfig",
-    "ComponentConfig",
-    "DataConfig",
-    "DeviceConfig",
-    "Draft",
-    "EvaluationConfig",
-    "ExchangeConfig",
-    "Experiment",
-    "LineConfig",
-    "Origins",
-    "TrainingConfig",
-    "UntilConfig",
-    "WorldConfig",
-    "apply_changes",
-    "check_origin",
-    "check_targets",
-    "check_trusted",
-    "differences",
-    "load",
-    "log_notes",
-    "own_modules",
-    "own_parts",
-    "parse",
-    "parse_change",
-    "to_tables",
-]
+# Of the schema:
+__all__ = ["MOST_ROUNDS", "MOST_WORKERS", "PARTITIONS", "PROFILES", "AbsenceConfig", "AttackConfig"]
+__all__ += ["AugmentationConfig", "BandwidthConfig", "ClusterConfig", "ComponentConfig"]
+__all__ += ["DataConfig", "DeviceConfig", "EvaluationConfig", "ExchangeConfig", "Experiment"]
+__all__ += ["LineConfig", "TrainingConfig", "UntilConfig", "WorldConfig"]
+# Of the others:
+__all__ += ["FREE_ON_RESUME", "NONE_IS_A_VALUE", "PART_KEYS", "REPLACED_BY_TASKS", "UNKNOWN"]
+__all__ += ["UNSET", "Draft", "Origins", "apply_changes", "check_origin", "check_targets"]
+__all__ += ["check_trusted", "differences", "load", "log_notes", "own_modules", "own_parts"]
+__all__ += ["parse", "parse_change", "to_tables"]

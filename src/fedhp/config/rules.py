@@ -96,7 +96,6 @@ class Only(Rule):
     even_default: bool = False  # set to its default it is refused too, so it is not written
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """The setting with another kind; at its default nobody has set it."""
         kind, value = value_at(experiment, self.when), value_at(experiment, self.key)
         if kind in self.values:
             return
@@ -114,26 +113,22 @@ class Only(Rule):
             )
 
     def drops(self, change: Change) -> Iterable[str]:
-        """The setting, if the new kind does not have it."""
         return [self.key] if change.key == self.when and change.new not in self.values else []
 
     def omits(self, experiment: Experiment) -> Iterable[str]:
-        """The setting, if written it would be refused."""
         other = value_at(experiment, self.when) not in self.values
         return [self.key] if self.even_default and other else []
 
 
 @dataclass(frozen=True, slots=True)
-class Tied(Rule):
-    """A setting whose meaning changes with a kind: another kind drops it."""
+class Drops(Rule):
+    """Settings that are about a kind, and are not for another one."""
 
-    key: str
     when: str
-    lost: Callable[[Any], bool] = lambda kind: True
+    keys: Callable[[Change], Iterable[str]]
 
     def drops(self, change: Change) -> Iterable[str]:
-        """The setting, if the new kind is of another sort."""
-        return [self.key] if change.key == self.when and self.lost(change.new) else []
+        return self.keys(change) if change.key == self.when else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +144,6 @@ class OneOf(Rule):
     has_effect: bool = True  # a record with both is not what anybody wanted
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """Both at once."""
         value, other = value_at(experiment, self.key), value_at(experiment, self.other)
         unset = default_of(self.key) if self.unset is None else self.unset
         given = is_set(experiment, self.key) if self.even_default else value != unset
@@ -164,11 +158,9 @@ class OneOf(Rule):
             )
 
     def omits(self, experiment: Experiment) -> Iterable[str]:
-        """The one that counts nothing."""
         return [self.key] if not self.written and value_at(experiment, self.other) else []
 
     def replaces(self, key: str) -> Iterable[str]:
-        """The other one of the two."""
         both = (self.key, self.other)
         return [name for name in both if name != key] if key in both else []
 
@@ -181,7 +173,6 @@ class Needs(Rule):
     files: tuple[str, ...]
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """The setting without a file."""
         value = value_at(experiment, self.key)
         given = any(value_at(experiment, file) is not None for file in self.files)
         if not given and value != default_of(self.key):
@@ -195,7 +186,6 @@ class Needs(Rule):
             )
 
     def drops(self, change: Change) -> Iterable[str]:
-        """The setting, with the last of its files."""
         if change.key not in RECORDINGS or change.new is not None:
             return []
         return [] if any(change.left.get(file) is not None for file in self.files) else [self.key]
@@ -209,7 +199,6 @@ class Recorded(Rule):
     keys: tuple[str, ...]
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """Settings that are neither at their default nor those of the profile."""
         if value_at(experiment, self.file) is None:
             return
         for key in self.keys:
@@ -225,7 +214,6 @@ class Recorded(Rule):
                 )
 
     def drops(self, change: Change) -> Iterable[str]:
-        """All of them, with the file."""
         return self.keys if change.key == self.file and change.new is not None else ()
 
 
@@ -236,7 +224,6 @@ class Replaced(Rule):
     keys: tuple[str, ...]
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """Those that are set."""
         for key in self.omits(experiment):
             if is_set(experiment, key):
                 is_data = "." in key
@@ -251,36 +238,7 @@ class Replaced(Rule):
                 )
 
     def omits(self, experiment: Experiment) -> Iterable[str]:
-        """All of them."""
         return self.keys if is_dotted(experiment.task.name) else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Part(Rule):
-    """A component: another one does not have its settings."""
-
-    section: str
-
-    def drops(self, change: Change) -> Iterable[str]:
-        """All but the name."""
-        table = change.tables.get(self.section)
-        if change.key != f"{self.section}.name" or not isinstance(table, Mapping):
-            return []
-        return [f"{self.section}.{name}" for name in table if name != "name"]
-
-
-@dataclass(frozen=True, slots=True)
-class Profile(Rule):
-    """A profile sets some of the world: what the file says of that is about the former one."""
-
-    key: str
-
-    def drops(self, change: Change) -> Iterable[str]:
-        """What the former or the new profile sets."""
-        if change.key != self.key:
-            return []
-        known = [PROFILES[name] for name in (change.old, change.new) if name in PROFILES]
-        return sorted({f"world.{name}" for profile in known for name in flatten(profile)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,18 +249,16 @@ class Added(Rule):
     key: str
 
     def omits(self, experiment: Experiment) -> Iterable[str]:
-        """The key, at its default."""
         return [self.key] if value_at(experiment, self.key) == default_of(self.key) else []
 
 
 @dataclass(frozen=True, slots=True)
-class Check(Rule):
+class Refuses(Rule):
     """Anything else that is refused."""
 
     find: Callable[[Experiment], Iterator[Refusal]]
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """What the function finds."""
         yield from self.find(experiment)
 
 
@@ -333,6 +289,24 @@ def _shown(value: Any, number: str = "") -> str:
     if isinstance(value, bool):
         return f"the value {str(value).lower()}"
     return f"the value {value:{number}}" if number else f"the value {value}"
+
+
+def _settings_of_part(change: Change) -> Iterable[str]:
+    section, _, _ = change.key.partition(".")
+    table = change.tables.get(section)
+    names = table if isinstance(table, Mapping) else ()
+    return [f"{section}.{name}" for name in names if name != "name"]
+
+
+def _settings_of_data(change: Change) -> Iterable[str]:
+    kept = {"data.split": change.new == "emnist", "data.path": change.new != "digits"}
+    return [key for key in ("data.split", "data.options", "data.path") if not kept.get(key)]
+
+
+def _settings_of_profiles(change: Change) -> Iterable[str]:
+    """What the former profile sets, and the new one."""
+    known = [PROFILES[name] for name in (change.old, change.new) if name in PROFILES]
+    return sorted({f"world.{name}" for profile in known for name in flatten(profile)})
 
 
 def _partition(experiment: Experiment) -> Iterator[Refusal]:
@@ -513,15 +487,13 @@ _OUTVOTING = ("trimmed_mean", "median", "krum")
 
 # In the order of the sections: of several mistakes the first one is reported.
 RULES: tuple[Rule, ...] = (
-    *map(Part, COMPONENTS),
-    Check(_partition),
+    *(Drops(f"{section}.name", _settings_of_part) for section in COMPONENTS),
+    Drops("data.name", _settings_of_data),
+    Refuses(_partition),
     Only("data.skew", "data.partition", ("skew",)),
     Only("data.alpha", "data.partition", ("dirichlet", "quantity")),
     Only("data.shards_per_worker", "data.partition", ("shards",)),
-    Tied("data.partition_options", "data.partition"),
-    Tied("data.split", "data.name", lambda name: name != "emnist"),
-    Tied("data.options", "data.name"),
-    Tied("data.path", "data.name", lambda name: name == "digits"),
+    Drops("data.partition", lambda change: ["data.partition_options"]),
     Only("training.beta1", _OPTIMIZER, ("adamw",), number="g"),
     Only("training.beta2", _OPTIMIZER, ("adamw",), number="g"),
     Only("training.epsilon", _OPTIMIZER, ("adamw",), number="g"),
@@ -532,11 +504,11 @@ RULES: tuple[Rule, ...] = (
     Only("training.milestones", _SCHEDULE, ("step",), even_default=True),
     Only("training.factor", _SCHEDULE, ("step",), even_default=True),
     Only("training.final_share", _SCHEDULE, ("cosine",), even_default=True),
-    Check(_milestones),
+    Refuses(_milestones),
     Only("training.decay_seconds", "training.decay_by", ("time",), number="g"),
-    Tied("training.milestones", "training.decay_by"),  # in the other unit
-    Tied("training.warmup", "training.decay_by"),
-    Check(_points_of_the_schedule),
+    # These are in the other unit.
+    Drops("training.decay_by", lambda change: ["training.milestones", "training.warmup"]),
+    Refuses(_points_of_the_schedule),
     OneOf(
         "training.local_steps",
         "training.local_epochs",
@@ -549,10 +521,10 @@ RULES: tuple[Rule, ...] = (
         "evaluation.seconds",
         allowed="one of evaluation.every (rounds) and evaluation.seconds (virtual time)",
     ),
-    Profile("world.profile"),
-    Check(_bounds),
-    Check(_absences),
-    Check(_one_source_of_speeds),
+    Drops("world.profile", _settings_of_profiles),
+    Refuses(_bounds),
+    Refuses(_absences),
+    Refuses(_one_source_of_speeds),
     Needs("world.trace_repeat", ("world.trace",)),
     Needs("world.availability_speed", ("world.availability_trace",)),
     Needs("world.trace_clients", ("world.device_trace", "world.availability_trace")),
@@ -582,11 +554,11 @@ RULES: tuple[Rule, ...] = (
         unset=MOST_ROUNDS,
         written=False,
     ),
-    Check(_cosine),
-    Check(_accuracy_is_a_share),
+    Refuses(_cosine),
+    Refuses(_accuracy_is_a_share),
     Replaced(REPLACED_BY_TASKS),
-    Check(_lines_of_workers),
-    Check(_absent_workers_exist),
+    Refuses(_lines_of_workers),
+    Refuses(_absent_workers_exist),
     *(
         Added(f"training.{name}")
         for name in (

@@ -15,9 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups, rule_of
-from fedhp.algorithms.enough_peers import check_enough_peers
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
     AttackConfig,
@@ -147,16 +146,16 @@ def _prepare(experiment: Experiment) -> Prepared:
         dataset, parts = with_flipped_labels(dataset, parts, attackers)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size, rule = _model_size(task), rule_of(algorithm)
+    size, traits, rule = _model_size(task), traits_of(algorithm), rule_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
         model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
-        asynchronous=not isinstance(algorithm, Algorithm),
+        asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
-        group_average=averages_groups(algorithm),
+        group_average=traits.group_average,
         executors=_executors(experiment, device),
         batch_bytes=augmented_bytes(
             experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
@@ -172,14 +171,13 @@ def _prepare(experiment: Experiment) -> Prepared:
         epochs=experiment.training.batches == "epochs",
     )
     try_rule(rule, layout, row_of(initial, layout)[0], rate=experiment.training.learning_rate)
-    _check_fragments(algorithm, layout)
+    _check_fragments(traits.fragments, layout)
     stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment)
     world = world_of(experiment, model_bits=32.0 * layout.module_columns)
     check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
-    check_enough_peers(algorithm, federation, experiment)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -300,7 +298,7 @@ def shard_spec_of(
         optimizer=prepared.optimizer,
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
-        group_average=averages_groups(prepared.algorithm),
+        group_average=traits_of(prepared.algorithm).group_average,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
@@ -376,9 +374,8 @@ def _check_batch_norm(experiment: Experiment, module: nn.Module, rule: Rule) -> 
         )
 
 
-def _check_fragments(algorithm: object, layout: Layout) -> None:
-    fragments = getattr(algorithm, "fragments", 1)
-    if averages_groups(algorithm) and isinstance(fragments, int) and fragments > layout.mixed:
+def _check_fragments(fragments: int, layout: Layout) -> None:
+    if fragments > layout.mixed:
         raise ConfigError(
             f"{fragments} fragments, but only {layout.mixed} numbers of the model are exchanged",
             key="algorithm.fragments",

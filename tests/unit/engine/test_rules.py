@@ -188,7 +188,7 @@ TOPK: dict[str, Any] = {"exchange": {"compression": "topk"}}
 REFUSED = (
     Refused(own("Mistaken"), "algorithm.name", "Wrong.send returned (2, 1)"),
     Refused(own("Missing"), "algorithm.name", "has no vector 'nothing'"),
-    Refused(own("NotARule"), "algorithm.name", "is 'str'"),
+    Refused(own("NotARule"), "algorithm.name", "the rule 'send'"),
     Refused(
         own("Named"), "algorithm.name", "called 'velocity'", ({"training": {"momentum": 0.9}},)
     ),

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedhp import __version__
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster.coordinator import orders
 from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS, Blame
 from fedhp.cluster.coordinator.checkpoints import Checkpoints, GroupCheckpoint
@@ -1273,13 +1273,13 @@ class CoordinatorState:
 def averages_in_groups(experiment: Experiment) -> bool:
     """Whether the algorithm averages groups of workers."""
     part = experiment.algorithm
-    return averages_groups(load_algorithm(part.name, part.settings))
+    return traits_of(load_algorithm(part.name, part.settings)).group_average
 
 
 def is_asynchronous(experiment: Experiment) -> bool:
     """Whether the algorithm has turns instead of rounds."""
     part = experiment.algorithm
-    return not isinstance(load_algorithm(part.name, part.settings), Algorithm)
+    return not is_synchronous(load_algorithm(part.name, part.settings))
 
 
 def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
@@ -1289,7 +1289,7 @@ def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = 
     stage = planning_context(
         experiment.model_copy(update={"world": world}), model_bits=8.0 * model_bytes
     )
-    synchronous = isinstance(stage.algorithm, Algorithm)
+    synchronous = is_synchronous(stage.algorithm)
     planner: Planner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
     if packed:
         planner.unpack(packed)

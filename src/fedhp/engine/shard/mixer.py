@@ -118,6 +118,11 @@ class Mixer:
         check(rows.stop)
         return measured
 
+    def proceed(self) -> None:
+        """What was mixed is what the next exchange of the round begins with."""
+        self.rows.after, self.rows.mixed = self.rows.mixed, self.rows.after
+        self.arrivals.begin(self.arrivals.round_index)
+
     def delta_counts(self) -> IntArray:
         """What topk sent to this shard's workers: reader, sender, number of values, [P, 3]."""
         return self.arrivals.delta_counts()
