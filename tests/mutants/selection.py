@@ -19,8 +19,9 @@ from mutants.rooms import ROOT, SOURCE, copy_tree, mutated_files
 from mutants.worker import Worker
 
 KEPT = ROOT / ".mutants" / "tests.json"
-# Tests of texts and of the source itself, of real processes, browsers and long campaigns.
-NOT_USED = ("meta", "ui", "cli", "fuzz", "mutants", "frozen")
+# Not those of texts and of the source itself, of real processes and browsers. Those with a
+# federation in one process take longest, and come last.
+ORDER = ("unit", "paper", "property", "contract", "net", "dash", "equality", "faults", "attacks")
 FILE_SECONDS = 240.0  # to record one file
 LONGEST_CPU, LONGEST = 3.0, 8.0  # s, of a test that is used
 FIRST_TESTS, FIRST_SECONDS = 12, 4.0  # of a mutant: those that run little else
@@ -54,15 +55,17 @@ def in_parallel(jobs: Iterable[Callable[[Worker], None]], workers: Sequence[Work
             done.result()
 
 
-def recorded_tests(*, jobs: int, say: Callable[[str], None]) -> list[SeenTest]:
-    """All tests that can be used; recorded now where they are not known."""
+def recorded_tests(
+    *, jobs: int, folders: Collection[str], say: Callable[[str], None]
+) -> list[SeenTest]:
+    """All tests that can be used, or those of some folders; recorded where they are not known."""
     modules = {file: _digest(ROOT / SOURCE / file) for file in mutated_files(ROOT)}
     shared = _shared_digest()
     known = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     files = {
         file.relative_to(ROOT).as_posix(): file
-        for file in sorted((ROOT / "tests").rglob("test_*.py"))
-        if file.relative_to(ROOT).parts[1] not in NOT_USED
+        for file in sorted((ROOT / "tests").rglob("test_*.py"), key=_turn)
+        if file.relative_to(ROOT).parts[1] in (folders or ORDER)
     }
 
     def is_current(name: str) -> bool:
@@ -112,8 +115,7 @@ def recorded_tests(*, jobs: int, say: Callable[[str], None]) -> list[SeenTest]:
                 for worker in workers:
                     worker.close()
                 KEPT.parent.mkdir(exist_ok=True)
-                kept = {name: entry for name, entry in known.items() if name in files}
-                KEPT.write_text(json.dumps(kept), encoding="utf-8")
+                KEPT.write_text(json.dumps(known), encoding="utf-8")
     return [
         SeenTest(test["test"], test["seconds"], frozenset(test["hits"]))
         for name in files
@@ -158,6 +160,11 @@ class Selection:
         return [part for part in (first, others) if part]
 
 
+def _turn(file: Path) -> tuple[int, Path]:
+    folder = file.relative_to(ROOT).parts[1]
+    return ORDER.index(folder) if folder in ORDER else len(ORDER), file
+
+
 def _is_in_function(mutant: Mutant) -> bool:
     return len(mutant.blocks) == 1
 
@@ -171,7 +178,7 @@ def _shared_digest() -> str:
     digest = hashlib.sha256()
     for file in sorted((ROOT / "tests").rglob("*.py")):
         folder = file.relative_to(ROOT).parts[1]
-        if not file.name.startswith("test_") and folder not in NOT_USED:
+        if not file.name.startswith("test_") and folder in (*ORDER, file.name):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -42,7 +42,7 @@ LIBRARIES = (
 )
 OPTIONS = (
     *("-x", "-q", "--no-header", "--tb=line", "-p", "mutants.recording", "-p", "no:cacheprovider"),
-    *("-p", "no:xdist", "--hypothesis-seed=0", "--timeout=60", "-m", "not slow"),
+    *("-p", "no:xdist", "--hypothesis-seed=0", "-m", "not slow"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is loaded already
 )
 POLL_SECONDS = 0.02
@@ -142,7 +142,7 @@ def _test(tree: Path, arguments: list[str], output: Path, record: str) -> int:
         os.environ["MUTANTS_RECORDING"] = record
     import pytest
 
-    options = [option for option in OPTIONS if not (record and option == "-x")]
+    options = ["--timeout=12", *OPTIONS[1:]] if record else OPTIONS
     code = int(pytest.main([*options, *arguments]))
     sys.stdout.flush()
     return code
