@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="start of the path of a module in src/fedhp")
-    parser.add_argument("--folders", default="", help="of tests, separated by commas; all")
+    parser.add_argument("--tests", default="", help="starts of paths in tests/, by commas")
     options = parser.parse_args(arguments)
     started = time.monotonic()
 
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sample = draw(options.sample, options.seed, only=options.only)
     equal = [mutant for mutant in sample if mutant.key in reasons]
     tests = recorded_tests(
-        jobs=options.jobs, folders=[name for name in options.folders.split(",") if name], say=say
+        jobs=options.jobs, files=[name for name in options.tests.split(",") if name], say=say
     )
     say(f"{len(sample)} mutants, {len(tests)} tests that run their modules")
     rest = [mutant for mutant in sample if mutant.key not in reasons]

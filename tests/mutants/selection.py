@@ -19,9 +19,13 @@ from mutants.rooms import ROOT, SOURCE, copy_tree, mutated_files
 from mutants.worker import Worker
 
 KEPT = ROOT / ".mutants" / "tests.json"
-# Not those of texts and of the source itself, of real processes and browsers. Those with a
-# federation in one process take longest, and come last.
-ORDER = ("unit", "paper", "property", "contract", "net", "dash", "equality", "faults", "attacks")
+# Not those of texts, pages, data and the source itself, of real processes and browsers. Those with
+# a federation in one process take longest, and come last.
+ORDER = (
+    *("unit/test_", "unit/learn", "unit/record", "unit/engine", "paper", "property", "contract"),
+    *("net", "faults", "dash/test_security", "equality", "attacks"),
+)
+UNSHARED = ("mutants", "meta", "ui", "cli", "fuzz", "frozen")  # with helpers of their own
 FILE_SECONDS = 240.0  # to record one file
 LONGEST_CPU, LONGEST = 3.0, 8.0  # s, of a test that is used
 FIRST_TESTS, FIRST_SECONDS = 12, 4.0  # of a mutant: those that run little else
@@ -56,27 +60,27 @@ def in_parallel(jobs: Iterable[Callable[[Worker], None]], workers: Sequence[Work
 
 
 def recorded_tests(
-    *, jobs: int, folders: Collection[str], say: Callable[[str], None]
+    *, jobs: int, files: Collection[str], say: Callable[[str], None]
 ) -> list[SeenTest]:
-    """All tests that can be used, or those of some folders; recorded where they are not known."""
+    """All tests that can be used, or those of some files; recorded where they are not known."""
     modules = {file: _digest(ROOT / SOURCE / file) for file in mutated_files(ROOT)}
     shared = _shared_digest()
     known = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    files = {
+    chosen = {
         file.relative_to(ROOT).as_posix(): file
         for file in sorted((ROOT / "tests").rglob("test_*.py"), key=_turn)
-        if file.relative_to(ROOT).parts[1] in (folders or ORDER)
+        if _turn(file)[0] < len(ORDER) and _is_below(file, files or ORDER)
     }
 
     def is_current(name: str) -> bool:
         entry = known.get(name)
         return (
             entry is not None
-            and entry["digest"] == _digest(files[name]) + shared
+            and entry["digest"] == _digest(chosen[name]) + shared
             and all(modules.get(module) == digest for module, digest in entry["modules"].items())
         )
 
-    missing = [name for name in files if not is_current(name)]
+    missing = [name for name in chosen if not is_current(name)]
     if missing:
         say(f"recording which lines the tests of {len(missing)} files run")
         with tempfile.TemporaryDirectory(prefix="fedhp-mutants-") as folder:
@@ -100,10 +104,12 @@ def recorded_tests(
                         tests = [json.loads(line) for line in text.splitlines()]
                     used = {hit.partition(":")[0] for test in tests for hit in test["hits"]}
                     known[name] = {
-                        "digest": _digest(files[name]) + shared,
+                        "digest": _digest(chosen[name]) + shared,
                         "modules": {module: modules[module] for module in sorted(used)},
                         "tests": tests,
                     }
+                    KEPT.parent.mkdir(exist_ok=True)
+                    KEPT.write_text(json.dumps(dict(known)), encoding="utf-8")
                     end = "" if outcome.code in (0, 1, 5) else f" (ended with {outcome.code})"
                     say(f"  {name}: {len(tests)} tests in {outcome.seconds:.0f} s{end}")
 
@@ -114,11 +120,9 @@ def recorded_tests(
             finally:
                 for worker in workers:
                     worker.close()
-                KEPT.parent.mkdir(exist_ok=True)
-                KEPT.write_text(json.dumps(known), encoding="utf-8")
     return [
         SeenTest(test["test"], test["seconds"], frozenset(test["hits"]))
-        for name in files
+        for name in chosen
         for test in known[name]["tests"]
         if test["cpu"] <= LONGEST_CPU and test["seconds"] <= LONGEST and test["hits"]
     ]
@@ -160,9 +164,15 @@ class Selection:
         return [part for part in (first, others) if part]
 
 
+def _is_below(file: Path, starts: Iterable[str]) -> bool:
+    path = file.relative_to(ROOT / "tests").as_posix()
+    return any(path.startswith(start) for start in starts)
+
+
 def _turn(file: Path) -> tuple[int, Path]:
-    folder = file.relative_to(ROOT).parts[1]
-    return ORDER.index(folder) if folder in ORDER else len(ORDER), file
+    """Its place in the order; after the end: it is not used."""
+    place = next((i for i, start in enumerate(ORDER) if _is_below(file, [start])), len(ORDER))
+    return place, file
 
 
 def _is_in_function(mutant: Mutant) -> bool:
@@ -177,8 +187,7 @@ def _shared_digest() -> str:
     """Of what several tests use."""
     digest = hashlib.sha256()
     for file in sorted((ROOT / "tests").rglob("*.py")):
-        folder = file.relative_to(ROOT).parts[1]
-        if not file.name.startswith("test_") and folder in (*ORDER, file.name):
+        if not file.name.startswith("test_") and not _is_below(file, UNSHARED):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
