@@ -72,11 +72,13 @@ def recorded_tests(
         if _turn(file)[0] < len(ORDER) and _is_below(file, files or ORDER)
     }
 
+    digests = {name: _digest(file) + shared for name, file in chosen.items()}
+
     def is_current(name: str) -> bool:
         entry = known.get(name)
         return (
             entry is not None
-            and entry["digest"] == _digest(chosen[name]) + shared
+            and entry["digest"] == digests[name]
             and all(modules.get(module) == digest for module, digest in entry["modules"].items())
         )
 
@@ -104,7 +106,7 @@ def recorded_tests(
                         tests = [json.loads(line) for line in text.splitlines()]
                     used = {hit.partition(":")[0] for test in tests for hit in test["hits"]}
                     known[name] = {
-                        "digest": _digest(chosen[name]) + shared,
+                        "digest": digests[name],
                         "modules": {module: modules[module] for module in sorted(used)},
                         "tests": tests,
                     }
