@@ -261,6 +261,29 @@ def test_a_quarrel_counts_for_both_ends_and_the_link_is_avoided() -> None:
     assert judged(blame, {3: (2,)}, round_index=70) == {2}  # which was accused before
 
 
+def test_a_link_that_breaks_again_is_avoided_for_longer() -> None:
+    blame = Blame()
+    for times, rounds in enumerate((16, 32, 64, 64, 64), start=1):
+        last = 1000 * times  # so much later that nothing else is remembered
+        judged(blame, {1: (0,)}, round_index=last)
+        assert blame.avoided(last + rounds) == {(0, 1)}
+        assert blame.avoided(last + rounds + 1) == set()
+    assert blame.avoided(last + 100) == set()
+    judged(blame, {1: (0,)}, round_index=last + 100)
+    assert blame.avoided(last + 100 + 64) == {(0, 1)}
+    assert blame.avoided(last + 100 + 101) == set()  # and the link is forgotten
+    judged(blame, {1: (0,)}, round_index=last + 300)
+    assert blame.avoided(last + 300 + 16) == {(0, 1)}
+    assert blame.avoided(last + 300 + 17) == set()
+
+
+def test_attempts_of_long_ago_do_not_count() -> None:
+    for later, cause in ((104, {3}), (105, set())):
+        blame = Blame()
+        assert judged(blame, {3: (1,)}, round_index=5) == set()
+        assert judged(blame, {3: (0,)}, round_index=later) == cause
+
+
 def test_the_accused_does_not_pay_for_the_accuser() -> None:
     blame = Blame()
     for accused in (0, 1, 2, 0, 1, 2):

@@ -232,6 +232,15 @@ def test_who_holds_back_its_model_is_named_by_most_of_its_readers_and_never_by_o
     assert withholding_members(readers, reports) == {3}
     assert withholding_members(readers, {**reports, 1: report({0: "deadline"})}) == set()
     assert withholding_members({3: [0]}, {0: report(late), 3: report({})}) == set()  # one reader
+    # Half of the readers are not most of them, and those that did not report do not count.
+    some = {worker: report(late if worker < 2 else {}) for worker in range(4)}
+    assert withholding_members({9: [0, 1, 2, 3], 3: [0, 1, 2, 7, 8]}, some) == {3}
+    assert withholding_members({3: [0, 1, 2, 4]}, some | {4: report({})}) == set()
+    impatient = {worker: report({3: "refused: patience"}) for worker in range(2)}
+    assert withholding_members({3: [0, 1]}, impatient) == {3}
+    for each in impatient.values():
+        each.links[0].probe = True
+    assert withholding_members({3: [0, 1]}, impatient) == set()
 
 
 def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: Path) -> None:
@@ -261,6 +270,11 @@ def test_times_longer_than_what_has_passed_are_lowered() -> None:
     assert false.compute_seconds == false.links[0].seconds == pytest.approx(11.25)
     assert (false.exchange_seconds, false.links[0].started) == (0.5, 1.0)
     assert not limit_times(false, elapsed=10.0, steps=2)
+    false = wire.RoundReport(exchange_seconds=12.0, other_seconds=13.0)
+    false.links.add(worker=1, seconds=11.25, started=14.0)
+    assert limit_times(false, elapsed=10.0, steps=2)
+    assert (false.exchange_seconds, false.other_seconds) == pytest.approx((11.25, 11.25))
+    assert (false.links[0].seconds, false.links[0].started) == pytest.approx((11.25, 11.25))
     one_step = wire.RoundReport(step_time=11.0)
     assert not limit_times(one_step, elapsed=10.0, steps=1)
     assert one_step.step_time == 11.0
@@ -281,6 +295,26 @@ def test_what_one_member_measured_does_not_dominate_the_plan() -> None:
     odd = set_aside_odd_metrics(np.array([0.1, 0.9, 0.5, 1e9]))
     np.testing.assert_array_equal(odd, [0.1, 0.9, 0.5, np.nan])
     assert usual_count([100, 100, 4_000_000_000]) == 100
+    assert usual_count([7, 9, 9, 7]) == 7
+    assert usual_count([]) == 0
+
+
+def test_what_counts_as_far_from_the_others() -> None:
+    """At the limit a value is not yet odd, and of two nobody knows which one is."""
+    two = np.array([1.0, 1e9, np.nan])
+    for limited in (limit_to_median(two, 30.0), set_aside_large(two), set_aside_odd_metrics(two)):
+        np.testing.assert_array_equal(limited, two)
+    np.testing.assert_array_equal(set_aside_large(np.array([1.0, 2.0, 20.0])), [1, 2, 20])
+    np.testing.assert_array_equal(set_aside_large(np.array([1.0, 2.0, 20.1])), [1, 2, 2])
+    np.testing.assert_array_equal(set_aside_large(np.array([0.0, 0.0, 5.0])), [0, 0, 5])
+    np.testing.assert_array_equal(set_aside_large(np.array([-1.0, -1.0, 5.0])), [-1, -1, 5])
+    np.testing.assert_array_equal(set_aside_odd_metrics(np.array([1.0, 1.0, 2.0])), [1, 1, 2])
+    np.testing.assert_array_equal(set_aside_odd_metrics(np.array([1.0, 1.0, 2.1])), [1, 1, np.nan])
+    spread = np.array([0.0, 5.0, 10.0, 55.0])  # the median is 7.5, the spread 5
+    np.testing.assert_array_equal(set_aside_odd_metrics(spread), spread)
+    np.testing.assert_array_equal(
+        set_aside_odd_metrics(np.array([0.0, 5, 10, 65])), [0, 5, 10, np.nan]
+    )
 
 
 def test_a_mean_accuracy_that_falls_by_half_is_a_warning_until_it_recovers(
