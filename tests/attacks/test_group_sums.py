@@ -16,8 +16,8 @@ from attacks.test_partners import federation_of_workers
 from faults.in_process import experiment, run, until
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.checkpoints import Checkpoints, GroupCheckpoint
-from fedhp.cluster.coordinator.group_checks import (
+from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
+from fedhp.cluster.coordinator.attempts.group_checks import (
     Norms,
     PartSizes,
     WrongParts,

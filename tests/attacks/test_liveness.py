@@ -21,19 +21,21 @@ from fedhp.cluster.audit.committed_rounds import read_committed_rounds
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator import deadlines, round_planner, state
-from fedhp.cluster.coordinator.blame import ATTEMPTS_TO_BLAME, FIRST_AVOIDED, Blame
+from fedhp.cluster.coordinator import state
+from fedhp.cluster.coordinator.attempts import deadlines
+from fedhp.cluster.coordinator.attempts.blame import ATTEMPTS_TO_BLAME, FIRST_AVOIDED, Blame
+from fedhp.cluster.coordinator.attempts.deadlines import LONGEST_PAUSE, attempt_pause, shortest_turn
 from fedhp.cluster.coordinator.conductor import (
     AttemptVerdict,
     Conductor,
     ConductorSettings,
     Failure,
 )
-from fedhp.cluster.coordinator.deadlines import LONGEST_PAUSE, attempt_pause, shortest_turn
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning import round_planner
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.coordinator.state import CoordinatorState, create_planner
-from fedhp.cluster.coordinator.turn_planner import TurnPlanner
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt

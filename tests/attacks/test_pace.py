@@ -13,15 +13,17 @@ import pytest
 from attacks.members import command, events, start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from faults.test_guards import leading
-from fedhp.cluster.coordinator import coordinator, deadlines, round_planner, state
-from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
-from fedhp.cluster.coordinator.deadlines import (
+from fedhp.cluster.coordinator import coordinator, state
+from fedhp.cluster.coordinator.attempts import deadlines
+from fedhp.cluster.coordinator.attempts.deadlines import (
     LONGEST_DEADLINE,
     RoundDeadlines,
     limit_times,
     withholding_members,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
+from fedhp.cluster.coordinator.planning import round_planner
+from fedhp.cluster.coordinator.planning.outliers import (
     limit_to_median,
     set_aside_large,
     set_aside_odd_metrics,

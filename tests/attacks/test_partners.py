@@ -20,7 +20,7 @@ from faults.in_process import (
     until,
 )
 from fedhp import __version__
-from fedhp.cluster.coordinator.orders import PeerAddresses
+from fedhp.cluster.coordinator.attempts.orders import PeerAddresses
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire

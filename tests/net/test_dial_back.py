@@ -12,8 +12,8 @@ import pytest
 
 from attacks.places import Place, worker
 from faults.in_process import experiment, in_process_federation, run, until
-from fedhp.cluster.coordinator import dial_back
-from fedhp.cluster.coordinator.dial_back import DialBacks, caller_address, source_of
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.ops.doctor import DoctorOptions, run_checks

@@ -25,7 +25,7 @@ from fedhp.cluster.coordinator.conductor import (
     Failure,
 )
 from fedhp.cluster.coordinator.leadership import check_network
-from fedhp.cluster.coordinator.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.state import create_planner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedhp.cluster.coordinator.group_checks import Norms, norms_of
+from fedhp.cluster.coordinator.attempts.group_checks import Norms, norms_of
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.setup import SetupPart
 from fedhp.cluster.protocol.succession import Leadership, Line

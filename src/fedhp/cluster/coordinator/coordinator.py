@@ -18,15 +18,16 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from fedhp.cluster.coordinator.attempts.deadlines import attempt_pause
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
-from fedhp.cluster.coordinator.deadlines import attempt_pause
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks, parts_of_this_machine
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.coordinator.setup_checks import SetupChecks, parts_of_this_machine
 from fedhp.cluster.coordinator.state import (
     BY_OPERATOR,
     STOP_SECONDS,
@@ -36,7 +37,6 @@ from fedhp.cluster.coordinator.state import (
     create_planner,
     is_asynchronous,
 )
-from fedhp.cluster.coordinator.turn_planner import TurnPlanner
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable

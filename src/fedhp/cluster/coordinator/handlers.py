@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator import dial_back, orders
+from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.dial_back import IpAddress
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.dial_back import IpAddress
 from fedhp.cluster.coordinator.reachability import broken_links_on_wire
 from fedhp.cluster.coordinator.state import BY_OPERATOR, STOP_SECONDS, CoordinatorState, Phase
 from fedhp.cluster.protocol import limits

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.dial_back import source_of
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.members.dial_back import source_of
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort

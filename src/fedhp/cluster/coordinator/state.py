@@ -21,12 +21,10 @@ import numpy as np
 from fedhp import __version__
 from fedhp.algorithms import Algorithm, load_algorithm
 from fedhp.algorithms.base import averages_groups
-from fedhp.cluster.coordinator import orders
-from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS, Blame
-from fedhp.cluster.coordinator.checkpoints import Checkpoints, GroupCheckpoint
-from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
-from fedhp.cluster.coordinator.deadlines import (
+from fedhp.cluster.coordinator.attempts import orders
+from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS, Blame
+from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
+from fedhp.cluster.coordinator.attempts.deadlines import (
     PACE_FACTOR,
     WITHHELD,
     RoundDeadlines,
@@ -34,22 +32,24 @@ from fedhp.cluster.coordinator.deadlines import (
     shortest_turn,
     withholding_members,
 )
-from fedhp.cluster.coordinator.dial_back import DialBacks
-from fedhp.cluster.coordinator.group_checks import (
+from fedhp.cluster.coordinator.attempts.group_checks import (
     Norms,
     PartSizes,
     WrongParts,
     disputed_links,
     norms_after,
 )
-from fedhp.cluster.coordinator.link_estimates import LinkSurvey
-from fedhp.cluster.coordinator.outliers import LEAST_VALUES, usual_count
-from fedhp.cluster.coordinator.planner import Planner
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member, MemberStatus
+from fedhp.cluster.coordinator.members.dial_back import DialBacks
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
+from fedhp.cluster.coordinator.planning.link_estimates import LinkSurvey
+from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, usual_count
+from fedhp.cluster.coordinator.planning.planner import Planner
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.planning.turn_planner import TurnOrder, TurnPlanner, usual_turns
 from fedhp.cluster.coordinator.reachability import Reachability
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.setup_checks import SetupChecks
-from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner, usual_turns
 from fedhp.cluster.coordinator.waiting import WaitingMembers
 from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History

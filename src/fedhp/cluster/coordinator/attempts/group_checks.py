@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS
-from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS
+from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.learn.group import tree_order
