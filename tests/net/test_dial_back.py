@@ -229,7 +229,7 @@ def test_who_may_ask(certificates: Path, tmp_path: Path) -> None:
             await until(lambda: state.conductor.by_name("w2"))
             member = state.conductor.by_name("w2")
             assert member is not None
-            state.remove(member, "it was bad")
+            state.admission.remove(member, "it was bad")
 
             async def refusal(name: str, address: str) -> str:
                 identity = load_identity(certificates, name)

@@ -7,7 +7,6 @@ what lasts is shown by `fedhp cluster status` and the metrics.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -49,7 +48,7 @@ class LinkFailure:
     since: int  # round of the first failure
     last: int  # round of the last one
     failures: int = 1
-    at: float = 0.0  # when it failed last, by time.monotonic()
+    at: float = 0.0  # when it failed last
 
 
 class Reachability:
@@ -89,6 +88,7 @@ class Reachability:
         *,
         members: Mapping[int, Member],
         round_index: int,
+        now: float,
     ) -> None:
         """A member says which of its links worked in this round."""
         for link in links:
@@ -96,7 +96,7 @@ class Reachability:
                 # A probe has little time, and is made while the others train.
                 if link.lost in NOT_BROKEN or (link.probe and link.lost == "deadline"):
                     continue
-                self._failed(member, link, members=members, round_index=round_index)
+                self._failed(member, link, members=members, round_index=round_index, now=now)
             elif self._broken:
                 failure = self._broken.pop((member.worker, link.worker), None)
                 if failure is not None:
@@ -173,18 +173,17 @@ class Reachability:
         *,
         members: Mapping[int, Member],
         round_index: int,
+        now: float,
     ) -> None:
         ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
         before = self._broken.get(ends)
         if before is not None:
             failures = before.failures + 1
             self._broken[ends] = replace(
-                before, why=why, last=round_index, failures=failures, at=time.monotonic()
+                before, why=why, last=round_index, failures=failures, at=now
             )
             return
-        self._broken[ends] = LinkFailure(
-            *ends, why, since=round_index, last=round_index, at=time.monotonic()
-        )
+        self._broken[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
         peer = members.get(link.worker)
         self._log(
             logging.WARNING,
