@@ -33,11 +33,11 @@ _HOMES = {
     "Decision": "fedhp.types",
     "Action": "fedhp.types",
     "LinkVerdict": "fedhp.types",
-    "PeerScoring": "fedhp.types",
-    "NeighborMixing": "fedhp.types",
-    "DirectedMixing": "fedhp.types",
-    "WeightedMixing": "fedhp.types",
-    "GroupAverage": "fedhp.types",
+    "PeerScoring": "fedhp.exchange",
+    "NeighborMixing": "fedhp.exchange",
+    "DirectedMixing": "fedhp.exchange",
+    "WeightedMixing": "fedhp.exchange",
+    "GroupAverage": "fedhp.exchange",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
     "Topology": "fedhp.types",
@@ -104,22 +104,24 @@ if TYPE_CHECKING:
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif
     from fedhp.errors import FedhpError
+    from fedhp.exchange import (
+        DirectedMixing,
+        GroupAverage,
+        NeighborMixing,
+        PeerScoring,
+        WeightedMixing,
+    )
     from fedhp.learn.task import Task
     from fedhp.types import (
         Action,
         ChangingTopology,
         Dataset,
         Decision,
-        DirectedMixing,
-        GroupAverage,
         LinkVerdict,
-        NeighborMixing,
-        PeerScoring,
         Plan,
         Reports,
         RoundRecord,
         Topology,
-        WeightedMixing,
     )
 
 

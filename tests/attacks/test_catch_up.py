@@ -18,7 +18,6 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.worker.rounds import _middle_of
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
@@ -28,7 +27,7 @@ from net.test_worker_peers import in_place_of_one
 FIRST = Attempt(1, 1, 1)
 
 
-class Forger(PeerServicer):
+class Forger:
     """A worker with a good certificate that gives a model which no round made."""
 
     def __init__(self, codec: ModelCodec) -> None:

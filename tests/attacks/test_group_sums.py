@@ -33,8 +33,8 @@ from fedhp.cluster.protocol.group_codec import LARGEST_RATIO, FragmentCodec, Pie
 from fedhp.cluster.worker import rounds as worker_rounds
 from fedhp.cluster.worker.tree_node import NodeRows, TreeNode
 from fedhp.config import Experiment
+from fedhp.exchange import GroupAverage
 from fedhp.learn.group_state import Columns
-from fedhp.types import GroupAverage
 
 NAMES = ("w0", "w1", "w2", "w3")
 EVIL, FIRST = "w2", 6  # the member that misbehaves, and from which round on

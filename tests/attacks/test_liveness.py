@@ -42,8 +42,9 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.config import Experiment, parse
+from fedhp.exchange import GroupAverage, NeighborMixing
 from fedhp.timing import Network
-from fedhp.types import GroupAverage, NeighborMixing, Pair
+from fedhp.types import Pair
 from net.identities import make_certificates
 from waiting import emulate_work
 

@@ -27,8 +27,8 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.stubs import CoordinatorStub, PeerStub
 from fedhp.cluster.protocol.tickets import TicketChecker, TicketPurpose, make_ticket, new_key
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub, PeerStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
@@ -418,6 +418,23 @@ def test_a_ticket_is_for_one_caller_purpose_attempt_and_version() -> None:
     checker.barred = frozenset({"w1"})
     with pytest.raises(Refused, match="removed"):
         checker.check(ticket, **good)
+
+
+def test_tickets_of_other_releases_are_understood() -> None:
+    """Fixed examples: a coordinator and workers of different releases talk to each other."""
+    key = bytes(range(32))
+    plain = make_ticket(key, run=RUN, caller="w1", purpose=TicketPurpose.TRAINED, attempt=NOW)
+    assert plain.hex() == "000000000000000041831d22513e4bd1d9aacfdaf68259dd"
+    swap = make_ticket(
+        key,
+        run=RUN,
+        caller="w2",
+        purpose=TicketPurpose.SWAP,
+        attempt=NOW,
+        version=Attempt(3, 6, 2),
+        serial=258,
+    )
+    assert swap.hex() == "00000000000001025fa85abae09f210dd2c5699155e49c2c"
 
 
 def test_a_ticket_to_swap_is_used_once_and_no_earlier_one_afterwards() -> None:

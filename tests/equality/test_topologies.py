@@ -19,11 +19,12 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.whatif import whatif
-from fedhp.engine.runs.run import start_run
+from fedhp.engine.runs.run import loop_of, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import among
 from fedhp.record.reader import RunReader
-from fedhp.types import Decision, LinkVerdict, NeighborMixing, Plan, Reports
+from fedhp.types import Decision, LinkVerdict, Plan, Reports
 
 CHANGING: dict[str, dict[str, Any]] = {
     "one_peer_exponential": {},
@@ -294,7 +295,20 @@ def test_an_own_algorithm_follows_a_topology_if_it_says_so(tmp_path: Path) -> No
 
 
 def test_algorithms_with_their_own_links_run_beside_any_topology() -> None:
-    for algorithm in ("fedhp_plus", "free_links"):
-        prepare(experiment(algorithm, "base_k", {}))
-    prepare(experiment("dpsgd", "base_k", {}, algorithm={"neighbors": "ring"}))
-    prepare(experiment("dpsgd", "star", {}, world={"away_probability": 0.1}))
+    own: dict[str, dict[str, Any]] = {
+        "fedhp_plus": {},
+        "free_links": {},
+        "dpsgd": {"neighbors": "ring"},
+    }
+    for algorithm, settings in own.items():
+        rounds = {}
+        for topology in ("base_k", "full"):
+            given = experiment(algorithm, topology, {}, rounds=3, algorithm=settings)
+            engine = LocalExecutor(prepare(given))
+            records = list(loop_of(engine).rounds())
+            rounds[topology] = [(record.clock, record.links.tolist()) for record in records]
+            engine.close()
+        assert rounds["base_k"] == rounds["full"], algorithm
+        assert len(rounds["full"]) == 3
+    with_absences = prepare(experiment("dpsgd", "star", {}, world={"away_probability": 0.1}))
+    assert with_absences.federation.base_topology.degrees.tolist() == [7] + [1] * 7

@@ -20,11 +20,9 @@ from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
-from net.fake_coordinator import FakeCoordinator
-from net.federation import experiment as worker_experiment
 
 HERE = ipaddress.ip_address("10.0.0.7")
 LOCAL = ipaddress.ip_address("127.0.0.1")
@@ -198,25 +196,6 @@ def test_without_members_the_coordinator_tries_it(certificates: Path, tmp_path: 
             checks = await checks_of(certificates, address, advertise="127.0.0.1:1")
             check = checks["reached by the coordinator"]
             assert check.verdict == "warning"  # it need not: workers connect to each other
-
-    run(scenario())
-
-
-def test_an_old_coordinator_cannot_test_it(certificates: Path) -> None:
-    """As one of release 0.1, which does not know the call."""
-
-    async def scenario() -> None:
-        async with FakeCoordinator(worker_experiment(), certificates) as old:
-            test = reach.ReachTest(
-                operator.Target(old.address, certificates, "w1"), "127.0.0.1:0", None
-            )
-            status = operator.LeaderStatus(
-                wire.StatusReply(), operator.CoordinatorAddress(old.address)
-            )
-            identity = load_identity(certificates, "w1")
-            (check,) = await asyncio.to_thread(reach.check_reach, test, identity, status)
-            assert check.verdict == "warning"
-            assert "too old to test" in check.message
 
     run(scenario())
 

@@ -83,7 +83,14 @@ def test_a_flapping_link_does_not_fill_the_log(log_lines: list[str]) -> None:
     links, conductor = Reachability(), three_members()
     for index in range(200):
         tell(links, conductor, "unreachable" if index % 2 else "", round_index=index)
-    assert len(log_lines) <= 20
+    # The first ten of each kind, one after the other; the rest is counted.
+    assert len(log_lines) == 20
+    pairs = zip(log_lines[::2], log_lines[1::2], strict=True)
+    for round_index, (broken, works) in zip(range(1, 20, 2), pairs, strict=True):
+        assert broken.endswith(f"10.0.0.2:7710: unreachable, in round {round_index}")
+        assert works.startswith(
+            f"link works again: w0 got a model from w2 in round {round_index + 1}"
+        )
 
 
 def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:

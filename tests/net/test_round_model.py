@@ -267,6 +267,28 @@ def test_a_restarted_process_is_not_waited_for_in_the_attempt_of_its_predecessor
     assert conductor.verdict(1.0) is AttemptVerdict.COMMIT
 
 
+def test_nobody_waits_for_the_report_of_a_removed_member() -> None:
+    conductor = make_conductor()
+    conductor.begin([0, 1, 2], deadline=100.0)
+    assert conductor.running is not None
+    conductor.remove(conductor.members[2], "it lied")
+    assert conductor.running.awaited == {0, 1}
+    assert not conductor.release(conductor.members[2])
+    assert conductor.release(conductor.members[1])
+    assert conductor.running.awaited == {0}
+    assert conductor.status(conductor.members[2], 0.0) is MemberStatus.REMOVED
+
+
+def test_there_is_one_attempt_at_a_time() -> None:
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1, 2], deadline=100.0)
+    with pytest.raises(RuntimeError, match="an attempt is running"):
+        conductor.begin([0, 1], deadline=100.0)
+    assert conductor.running is not None
+    assert conductor.running.attempt == attempt
+    assert conductor.running.participants == {0, 1, 2}
+
+
 def test_an_index_belongs_to_its_name() -> None:
     conductor = make_conductor(0)
     assert conductor.join("anna", "h:1", incarnation=1, models=(), now=0.0).worker == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
@@ -21,7 +21,6 @@ from fedhp.types import (
     Pair,
     Plan,
     Reports,
-    StepReason,
     Topology,
 )
 
@@ -139,47 +138,10 @@ class AsyncAlgorithm(Protocol):
         """What this worker does in its turn-th turn (from 0)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastRound:
-    """A recorded round, as far as an algorithm decided it."""
-
-    round_index: int
-    learning_rate: float
-    rule: StepReason | None
-    facts: Mapping[str, float]
-    share_done: float | None = None  # of the new horizon, at the start of the round
-
-
-@dataclass(frozen=True, slots=True)
-class Lengthened:
-    """What a run with more rounds would have had instead, with the same decisions."""
-
-    state: Mapping[str, Any]  # fields of the algorithm's state
-    facts: Mapping[int, Mapping[str, float]]  # by round
-
-
-class OtherDecisions(Exception):
-    """With more rounds an earlier decision would have been different."""
-
-    def __init__(self, problem: str, *, hint: str) -> None:
-        super().__init__(problem)
-        self.hint = hint  # which settings avoid this
-
-
 def expected_rounds(round_index: int, share_done: float) -> int:
     """How many rounds a run with a horizon will have, if they take as long as those before this
     one."""
     return max(1, round((round_index - 1) / share_done))
-
-
-@runtime_checkable
-class Lengthenable(Protocol):
-    """An algorithm that uses the number of rounds and can tell whether a run may have more."""
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The past of a run with more rounds; OtherDecisions if a decision would change."""
 
 
 @runtime_checkable
@@ -230,17 +192,14 @@ class Settings(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
 
-def load_algorithm(
-    name: str, settings: Mapping[str, Any], *, source: str = ""
-) -> Algorithm | AsyncAlgorithm:
+def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncAlgorithm:
     """The algorithm of this name or dotted path, with its settings checked."""
-    part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
-    algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name")
+    algorithm = components.build(part, settings=settings, prefix="algorithm")
     if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
         raise ConfigError(
             f"{name!r} is not an algorithm: it needs start() and plan(), or start() and act()",
             key="algorithm.name",
-            source=source,
             allowed="a class with start(federation) and plan(state, observation, reports)",
             fix="see docs/own-parts.md for the protocol",
         )

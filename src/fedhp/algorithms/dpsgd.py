@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule, among, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
@@ -20,7 +21,6 @@ from fedhp.types import (
     Decision,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
     Plan,
     Reports,
     StepReason,

@@ -6,7 +6,6 @@ paper; the paper's own can be selected: planner, pace, bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -15,10 +14,7 @@ from pydantic import Field
 
 from fedhp.algorithms.base import (
     Federation,
-    Lengthened,
     Observation,
-    OtherDecisions,
-    PastRound,
     Range,
     Settings,
     Space,
@@ -36,6 +32,7 @@ from fedhp.distance import (
     update_distance,
     update_link_distance,
 )
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import median_steps
@@ -44,10 +41,8 @@ from fedhp.types import (
     Decision,
     FloatArray,
     IntArray,
-    NeighborMixing,
     Plan,
     Reports,
-    StepRule,
     Topology,
 )
 
@@ -283,53 +278,14 @@ class FedHP(Settings):
 
     def _pace_steps(self, state: FedHPState) -> float:
         """clip(initial_steps * raw(h) / raw(1), 1, max_steps), or the paper's absolute value."""
-        return self._clipped_pace(
-            state.initial_steps, raw=self._raw_pace(state), first_raw=state.first_raw_pace
-        )
-
-    def _clipped_pace(self, initial_steps: int, *, raw: float, first_raw: float) -> float:
-        wanted = float(initial_steps)
+        wanted = float(state.initial_steps)
+        raw = self._raw_pace(state)
         if np.isfinite(raw):
             if self.pace == "formula" or self.planner == "literal":
                 wanted = raw
-            elif self.pace == "ratio" and first_raw > 0:
-                wanted = initial_steps * raw / first_raw
+            elif self.pace == "ratio" and state.first_raw_pace > 0:
+                wanted = state.initial_steps * raw / state.first_raw_pace
         return float(np.clip(wanted, 1, self.max_steps))
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The pace's formula has the number of rounds. The deadline `opt` does not use the pace;
-        elsewhere it must be the same in every bit."""
-        first_raw = rate_before = float("nan")
-        if len(past) > 1 and past[1].share_done:
-            rounds = expected_rounds(past[1].round_index, past[1].share_done)
-        facts: dict[int, dict[str, float]] = {}
-        for done in past:
-            estimates = {
-                name: done.facts.get(name, float("nan"))
-                for name in ("initial_loss", "smoothness", "gradient_variance")
-            }
-            first_raw_now, raw = (
-                raw_pace(workers=workers, rounds=rounds, learning_rate=rate, **estimates)
-                for rate in (rate_before, done.learning_rate)
-            )
-            if np.isnan(first_raw):
-                first_raw = first_raw_now
-            pace_steps = self._clipped_pace(
-                self.initial_steps or local_steps, raw=raw, first_raw=first_raw
-            )
-            by_pace = done.rule is None or done.rule.rule is not StepRule.OPT
-            if by_pace and pace_steps != done.facts.get("pace_steps"):
-                raise OtherDecisions(
-                    f"FedHP would have set another pace in round {done.round_index}, because the "
-                    "formula of the pace contains the number of rounds",
-                    hint="with algorithm.deadline = 'opt' or algorithm.pace = 'fixed' a run can "
-                    "get more rounds later",
-                )
-            facts[done.round_index] = {"raw_pace": raw, "pace_steps": pace_steps}
-            rate_before = done.learning_rate
-        return Lengthened({"rounds": rounds, "first_raw_pace": first_raw}, facts)
 
     def _assign(
         self, step_time: FloatArray, communication_time: FloatArray, pace_steps: float

@@ -14,14 +14,14 @@ import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import Federation, Observation, Range, Settings, Space
-from fedhp.algorithms.group_tree import build_tree, fastest_first, group_time, link_times
+from fedhp.algorithms.group_tree import build_tree, fastest_first
 from fedhp.algorithms.pace import moving_average
+from fedhp.exchange import GroupAverage
 from fedhp.timing import Network
 from fedhp.types import (
     BoolArray,
     Decision,
     FloatArray,
-    GroupAverage,
     GroupRole,
     IntArray,
     LinkVerdict,
@@ -185,7 +185,7 @@ class FedHPPlus(Settings):
                 returning=members[~current[members]],
                 avoid=avoid,
             )
-            groups.append(_Group(exchange, group_time(exchange, network), added))
+            groups.append(_Group(exchange, exchange.transfer_time(network), added))
         return min(groups, key=lambda group: group.cost(last_deadline))
 
     def _exchange(
@@ -246,7 +246,7 @@ class FedHPPlus(Settings):
         return Decision(
             links=links,
             verdicts=np.full(len(links), LinkVerdict.TREE, dtype=np.int64),
-            link_time=link_times(exchange, observation.network),
+            link_time=exchange.link_times(observation.network),
             rule=StepReason(rule),
             facts={
                 **facts,

@@ -6,7 +6,6 @@ kept more often than by chance. Exchanges are directed, so the mixing is row-sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -16,26 +15,20 @@ from pydantic import Field
 from fedhp.algorithms.base import (
     STEPS,
     Federation,
-    Lengthened,
     Observation,
-    OtherDecisions,
-    PastRound,
     Range,
     Settings,
     Space,
 )
+from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     BoolArray,
     Decision,
-    DirectedMixing,
-    Exchange,
     FloatArray,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
-    PeerScoring,
     Plan,
     Reports,
     StepReason,
@@ -123,31 +116,6 @@ class PENS(Settings):
                 rule=self._rule(state, observation, scoring=scoring),
             ),
         )
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The first stage is a share of the rounds: every round must stay in its stage.
-
-        If one of the second stage does, both stages are as long as before.
-        """
-        stage_rounds = round(self.stage_share * rounds)
-        horizon = any(done.share_done is not None for done in past)
-        for done in past:
-            scored = done.rule is not None and done.rule.rule in SCORING_RULES
-            first_stage = done.round_index <= stage_rounds
-            if done.share_done is not None:
-                first_stage = done.share_done < self.stage_share
-            if scored != first_stage:
-                length = "would last longer" if horizon else f"would have had {stage_rounds} rounds"
-                raise OtherDecisions(
-                    f"the first stage of PENS (algorithm.stage_share = {self.stage_share:g} of "
-                    f"the {'horizon' if horizon else 'rounds'}) {length}, but round "
-                    f"{done.round_index} was already in the second",
-                    hint="with algorithm.stage_share = 0 or 1, or before the first stage has "
-                    "ended, a run can get more rounds later",
-                )
-        return Lengthened({} if horizon else {"stage_rounds": stage_rounds}, {})
 
     def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict]:
         if scoring:

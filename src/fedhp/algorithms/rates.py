@@ -9,7 +9,6 @@ from fedhp.algorithms.base import Settings, load_algorithm
 from fedhp.components import is_dotted
 from fedhp.config import UNSET, Experiment, parse_change
 from fedhp.errors import ConfigError
-from fedhp.tables import COMMAND_LINE
 
 KEY = "training.learning_rate"
 
@@ -46,20 +45,20 @@ def ignored_rate(experiment: Experiment) -> float | None:
     return None if own == experiment.training.learning_rate else own
 
 
-def check_rate_has_effect(experiment: Experiment, *, source: str = COMMAND_LINE) -> None:
+def check_rate_has_effect(experiment: Experiment) -> None:
     """Refuse a training.learning_rate that somebody set for this algorithm alone, and which its
     own rate replaces."""
     own, wanted = ignored_rate(experiment), experiment.training.learning_rate
     if own is None:
         return
     name = experiment.algorithm.name
-    raise ConfigError(
-        f"the value {wanted:g} has no effect: {name!r} has its own learning rate, {own:g}",
-        key=KEY,
-        source=source,
-        allowed=f"algorithm.learning_rate for the rate of {name!r}",
-        fix=f"set algorithm.learning_rate={wanted:g} instead",
-    )
+    with experiment.origins.named():
+        raise ConfigError(
+            f"the value {wanted:g} has no effect: {name!r} has its own learning rate, {own:g}",
+            key=KEY,
+            allowed=f"algorithm.learning_rate for the rate of {name!r}",
+            fix=f"set algorithm.learning_rate={wanted:g} instead",
+        )
 
 
 def check_rate_of_command_line(experiment: Experiment, overrides: Iterable[str]) -> None:

@@ -27,18 +27,17 @@ def check_topology(
     experiment: Experiment,
     *,
     recorded_away: Collection[int] = (),
-    source: str = "",
 ) -> None:
     """Refuse a topology that the algorithm does not follow, or that would fall apart.
     recorded_away: workers that are away at some time of world.trace."""
-    _check_ring(algorithm, federation, experiment, source)
+    _check_ring(algorithm, federation, experiment)
     if not uses_topology(algorithm):
         return
     if federation.changing is not None:
-        _check_changing(algorithm, experiment, source)
-    _check_weights(algorithm, federation, experiment, source)
+        _check_changing(algorithm, experiment)
+    _check_weights(algorithm, federation, experiment)
     if experiment.topology.name == "star":
-        _check_center(experiment, recorded_away, source)
+        _check_center(experiment, recorded_away)
 
 
 def uses_topology(algorithm: Algorithm | AsyncAlgorithm) -> bool:
@@ -52,7 +51,6 @@ def _check_ring(
     algorithm: Algorithm | AsyncAlgorithm,
     federation: Federation,
     experiment: Experiment,
-    source: str,
 ) -> None:
     """Their ring is the default: a topology that it silently replaces is not what was meant."""
     name = experiment.topology.name
@@ -62,16 +60,14 @@ def _check_ring(
             f"{experiment.algorithm.name!r} mixes on its own ring by default, so topology.name = "
             f"{name!r} would have no effect",
             key="algorithm.neighbors",
-            source=source,
             allowed="'base' (the links of [topology]) or 'ring'",
             fix=f"set algorithm.neighbors = 'base' (in a comparison: "
             f"{experiment.algorithm.name}:neighbors=base)",
+            others=("topology.name",),
         )
 
 
-def _check_changing(
-    algorithm: Algorithm | AsyncAlgorithm, experiment: Experiment, source: str
-) -> None:
+def _check_changing(algorithm: Algorithm | AsyncAlgorithm, experiment: Experiment) -> None:
     if getattr(algorithm, "changing_topology", False):
         return
     name = experiment.topology.name
@@ -82,7 +78,6 @@ def _check_changing(
         f"{name!r} changes over rounds, but {experiment.algorithm.name!r} chooses among the links "
         "of a fixed base topology",
         key="topology.name",
-        source=source,
         allowed="a fixed topology, or an algorithm that follows one that changes: dpsgd or ldsgd "
         f"with neighbors = 'base'{own}",
         fix=f"set {fixed}, or algorithm.name = 'dpsgd' with algorithm.neighbors = 'base'",
@@ -93,20 +88,18 @@ def _check_weights(
     algorithm: Algorithm | AsyncAlgorithm,
     federation: Federation,
     experiment: Experiment,
-    source: str,
 ) -> None:
     given = isinstance(algorithm, DPSGD | LDSGD) and "weights" in algorithm.model_fields_set
     if given and federation.topology_at(1).weights is not None:
         raise ConfigError(
             f"has no effect: {experiment.topology.name!r} has its own weights",
             key="algorithm.weights",
-            source=source,
             allowed="no algorithm.weights with this topology",
             fix="remove algorithm.weights",
         )
 
 
-def _check_center(experiment: Experiment, recorded_away: Collection[int], source: str) -> None:
+def _check_center(experiment: Experiment, recorded_away: Collection[int]) -> None:
     """The center of a star has the role of a server: without it there is no link at all."""
     center = experiment.topology.settings.get("center", 0)
     world = experiment.world
@@ -144,7 +137,6 @@ def _check_center(experiment: Experiment, recorded_away: Collection[int], source
     raise ConfigError(
         problem,
         key=key,
-        source=source,
         allowed="absences of other workers than the center",
         fix=fix,
     )

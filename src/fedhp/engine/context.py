@@ -90,23 +90,20 @@ def planning_context(
     transfer_share: float | None = None,
     samples: Sequence[int] | None = None,
     trains: bool = True,
-    source: str = "",
 ) -> PlanningContext:
     """The context of an experiment whose model is not built; model_bits is its size, and
     transfer_share what a transfer takes of it, where that is known. samples: of each worker.
     trains: false in a replay, where the settings of the optimizer are those of another run."""
     part = experiment.algorithm
-    algorithm = load_algorithm(part.name, part.settings, source=source)
-    federation = federation_of(experiment, source=source)
-    world = world_of(experiment, model_bits=model_bits, source=source)
-    check_topology(
-        algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
-    )
-    check_enough_peers(algorithm, federation, experiment, source=source)
-    check_exchange(experiment, algorithm, source=source)
-    check_local_epochs(experiment, algorithm, source=source)
+    algorithm = load_algorithm(part.name, part.settings)
+    federation = federation_of(experiment)
+    world = world_of(experiment, model_bits=model_bits)
+    check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
+    check_enough_peers(algorithm, federation, experiment)
+    check_exchange(experiment, algorithm)
+    check_local_epochs(experiment, algorithm)
     if trains:
-        check_optimizer(experiment, algorithm, source=source)
+        check_optimizer(experiment, algorithm)
     if transfer_share is None:
         transfer_share = nominal_share(experiment)
     return PlanningContext(
@@ -128,9 +125,7 @@ def epoch_steps_of(experiment: Experiment, samples: Sequence[int]) -> IntArray |
     return np.where(counts > 0, np.minimum(steps, MOST_EPOCH_STEPS), 0)
 
 
-def check_local_epochs(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_local_epochs(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse local epochs for an algorithm that has no use for them, or has steps of its own."""
     epochs, name = experiment.training.local_epochs, experiment.algorithm.name
     if epochs is None:
@@ -143,7 +138,6 @@ def check_local_epochs(
         raise ConfigError(
             f"is {epochs:g}, but has no effect on {name!r}: {why}",
             key="training.local_epochs",
-            source=source,
             allowed="dpsgd, ldsgd, pens, adpsgd or fedhp with training.local_epochs"
             + ("" if built_in else ", or your own with local_epochs = True in its class"),
             fix="remove training.local_epochs"
@@ -155,7 +149,6 @@ def check_local_epochs(
             raise ConfigError(
                 f"the value {epochs:g} has no effect: algorithm.{setting} is {own}",
                 key="training.local_epochs",
-                source=source,
                 allowed=f"one of training.local_epochs and algorithm.{setting}",
                 fix="remove one of the two",
             )
@@ -171,9 +164,7 @@ def nominal_share(experiment: Experiment) -> float:
     return shares.get(exchange.compression, 1.0)
 
 
-def check_exchange(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse ways to send, combine and attack models that this experiment cannot have."""
     exchange, attack = experiment.exchange, experiment.attack
     if exchange.compression == "topk" and exchange.robust != "none":
@@ -181,33 +172,29 @@ def check_exchange(
             f"is {exchange.robust!r}, but with exchange.compression = 'topk' a model arrives in "
             "parts over several rounds, and a rule cannot tell a late part from a poisoned one",
             key="exchange.robust",
-            source=source,
             allowed="'none' with topk; any rule with none, fp16 and int8",
             fix="set exchange.compression = 'int8', or remove exchange.robust",
+            others=("exchange.compression",),
         )
     attackers = attack.count(experiment.workers)
     if attackers >= experiment.workers:
         raise ConfigError(
             f"{attackers} of {experiment.workers} workers would attack, and nobody is left",
             key="attack.share",
-            source=source,
             allowed="a share that leaves an honest worker",
             fix="raise workers, lower attack.share, or remove [attack]",
         )
-    _check_mixes_models(experiment, algorithm, source)
-    _check_carried(experiment, algorithm, source)
+    _check_mixes_models(experiment, algorithm)
+    _check_carried(experiment, algorithm)
 
 
-def check_optimizer(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_optimizer(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse settings of the optimizer that have no effect, or that this algorithm cannot have."""
     training, momentum = experiment.training, momentum_of(experiment, algorithm)
     if training.optimizer == "adamw" and momentum:
         raise ConfigError(
             f"is {momentum:g}, but training.optimizer is 'adamw', which has no such momentum",
             key="algorithm.momentum",
-            source=source,
             allowed="algorithm.momentum with training.optimizer = 'sgd' only",
             fix="remove algorithm.momentum (AdamW has training.beta1), or set "
             "training.optimizer = 'sgd'",
@@ -216,19 +203,17 @@ def check_optimizer(
         raise ConfigError(
             "is true, but has no effect: the momentum is 0",
             key="training.nesterov",
-            source=source,
             allowed="training.nesterov with a momentum above 0",
             fix="set training.momentum, for example to 0.9, or remove training.nesterov",
         )
     if isinstance(algorithm, FreeLinks):
-        _check_single_steps(experiment, source)
+        _check_single_steps(experiment)
     if training.optimizer_state == "keep":
         return
     if training.optimizer == "sgd" and not momentum:
         raise ConfigError(
             f"is {training.optimizer_state!r}, but SGD without momentum keeps no state",
             key="training.optimizer_state",
-            source=source,
             allowed="training.optimizer_state with momentum, or with training.optimizer = 'adamw'",
             fix="set training.momentum, for example to 0.9, or remove training.optimizer_state",
         )
@@ -237,13 +222,13 @@ def check_optimizer(
         raise ConfigError(
             f"is 'mix', but {why}",
             key="training.optimizer_state",
-            source=source,
             allowed="'keep' or 'reset' here",
             fix="set training.optimizer_state = 'keep' or 'reset'",
+            others=("exchange.robust", "attack.kind"),
         )
 
 
-def _check_single_steps(experiment: Experiment, source: str) -> None:
+def _check_single_steps(experiment: Experiment) -> None:
     """Refuse what acts from the second step of a turn on, where every turn has one step."""
     training, name = experiment.training, experiment.algorithm.name
     if training.proximal:
@@ -251,7 +236,6 @@ def _check_single_steps(experiment: Experiment, source: str) -> None:
             f"the value {training.proximal:g} has no effect on {name!r}: a worker takes one step "
             "from the shared model at a time, so it is never away from where it began",
             key="training.proximal",
-            source=source,
             allowed=f"0 with {name!r}",
             fix="remove training.proximal, or leave this algorithm out",
         )
@@ -260,7 +244,6 @@ def _check_single_steps(experiment: Experiment, source: str) -> None:
             f"is 'reset', but {name!r} shares its model after every step: a velocity that begins "
             "again at every step adds up nothing",
             key="training.optimizer_state",
-            source=source,
             allowed=f"'keep' with {name!r} and momentum",
             fix="set training.optimizer_state = 'keep', or remove training.momentum as well",
         )
@@ -289,9 +272,7 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
     return ""
 
 
-def _check_carried(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
-) -> None:
+def _check_carried(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what would break the sums of push-sum and tracking."""
     pushes, follows = pushes_sums(algorithm), tracks(algorithm)
     if not (pushes or follows):
@@ -301,7 +282,6 @@ def _check_carried(
         raise ConfigError(
             f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
             key="algorithm.name",
-            source=source,
             allowed=f"{kind} with plan(), and without group_average",
             fix="remove it from the class of the algorithm",
         )
@@ -311,7 +291,6 @@ def _check_carried(
             f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
             f"({kind} = True), and a robust rule leaves some out",
             key="exchange.robust",
-            source=source,
             allowed="none with this algorithm",
             fix="remove exchange.robust",
         )
@@ -320,15 +299,12 @@ def _check_carried(
             f"is {compression!r}, but what travels with the models of "
             f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
             key="exchange.compression",
-            source=source,
             allowed="none" if pushes else "none, fp16 or int8",
             fix="remove exchange.compression",
         )
 
 
-def _check_mixes_models(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
-) -> None:
+def _check_mixes_models(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what acts on models that travel where others than models do."""
     if averages_groups(algorithm):
         why = "a group average sends sums, not models"
@@ -358,20 +334,18 @@ def _check_mixes_models(
                 f"is {value!r}, but {experiment.algorithm.name!r} does not mix models in rounds: "
                 f"{why}",
                 key=key,
-                source=source,
                 allowed=f"{allowed.get(key, 'none')} with this algorithm",
                 fix=instead[key],
             )
 
 
-def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
+def federation_of(experiment: Experiment) -> Federation:
     """The workers and their base topology, checked."""
     base, changing = topologies(
         experiment.topology.name,
         experiment.topology.settings,
         workers=experiment.workers,
         seed=experiment.seed,
-        source=source,
     )
     return Federation(
         workers=experiment.workers,
@@ -383,7 +357,7 @@ def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
     )
 
 
-def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> World:
+def world_of(experiment: Experiment, *, model_bits: float) -> World:
     """The world, checked: links are drawn interval by interval, so that a transfer must not take
     too many of them."""
     world = build_world(
@@ -393,7 +367,6 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         seed=experiment.seed,
         model_bits=model_bits,
         batch_size=experiment.training.batch_size,
-        source=source,
     )
     if world.constant is not None or (world.trace is not None and world.trace.has_links):
         return world  # its links change rarely, or never
@@ -405,7 +378,6 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         raise ConfigError(
             f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",
             key="world.bandwidth.interval",
-            source=source,
             allowed=f"at least {slowest / TRANSFER_INTERVALS:.3g} with links that slow",
             fix="raise world.bandwidth.interval or low, or lower world.model_megabits or latency",
         )

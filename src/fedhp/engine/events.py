@@ -482,9 +482,7 @@ class EventLoop:
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
-        self.side = SideTable.of(self.workers)
-        if "side.due" in saved.arrays:  # not in the checkpoints of earlier versions
-            self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
+        self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
         self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -18,38 +18,25 @@ from fedhp.engine.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
-    Exchanged,
     LocalTraining,
     Pending,
     PendingParts,
     Training,
     check_finite,
-    pairs,
-    travelled,
 )
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
-from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
+from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange.mixing import pulls
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
-from fedhp.types import (
-    BoolArray,
-    Evaluation,
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-    WeightedMixing,
-)
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,6 +93,7 @@ class ShardedExecutor:
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
+        self._nobody = np.empty((self.workers, 0), dtype=np.int64)  # selected without scoring
         for index, group in enumerate(shards.groups):
             self._shard_of[group] = index
             self._position[group] = np.arange(len(group))
@@ -151,30 +139,28 @@ class ShardedExecutor:
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
-        none = np.empty((self.workers, 0), dtype=np.int64)
-        links = travelled(exchange)
-        if isinstance(exchange, GroupAverage):
-            self._average_group(exchange)
-            return Exchanged(links, False, np.full(len(links), np.nan), none)
-        if isinstance(exchange, NeighborMixing):
-            self._deliver(np.concatenate([links, links[:, ::-1]]))
-            weights = mixing_weights(exchange.topology, exchange.weights)
-            return self._mix(links, weights, directed=False, selected=none)
-        self._deliver(links)
-        if isinstance(exchange, WeightedMixing):
-            weights = link_weights(links, exchange.weights, exchange.own_weights)
-            return self._mix(links, weights, directed=True, selected=none)
-        if not isinstance(exchange, PeerScoring):
-            weights = directed_weights(exchange.sources)
-            return self._mix(links, weights, directed=True, selected=none)
-        selected = self._score(exchange, round_index)
-        weights = directed_weights(selected)
-        if exchange.symmetric:
-            kept = pairs(selected)
-            self._deliver(kept[:, ::-1])
-            links = travelled(exchange, selected)
-            weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
+        return exchange.carry_out(self, round_index=round_index)
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        """Move models, measure distances on the links, then mix into the next models."""
+        links = mixing.links
+        self._deliver(links if mixing.directed else np.concatenate([links, links[:, ::-1]]))
+        return self._mix(links, mixing.matrix(), directed=mixing.directed, selected=self._nobody)
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        """Every worker scores the models of its sources, and mixes the best."""
+        self._deliver(mixing.links)
+        selected = self._score(mixing.sources, scoring, round_index)
+        if scoring.symmetric:
+            self._deliver(pulls(selected)[:, ::-1])
+        links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
         return self._mix(links, weights, directed=True, selected=selected)
+
+    def average_group(self, group: GroupAverage) -> Exchanged:
+        """The participants add the mean of their changes to the consensus."""
+        self._average_group(group)
+        links = group.links
+        return Exchanged(links, False, np.full(len(links), np.nan), self._nobody)
 
     def train_on(
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
@@ -458,15 +444,15 @@ class ShardedExecutor:
             )
         self.shards.deliver(wanted)
 
-    def _score(self, exchange: PeerScoring, round_index: int) -> IntArray:
+    def _score(self, candidates: IntArray, scoring: Scoring, round_index: int) -> IntArray:
         return self._gather(
             _results(
                 self.shards.submit(
                     index,
                     Shard.score,
-                    exchange.candidates[group],
-                    keep=exchange.keep,
-                    samples=exchange.samples,
+                    candidates[group],
+                    keep=scoring.keep,
+                    samples=scoring.samples,
                     round_index=round_index,
                 )
                 for index, group in enumerate(self.shards.groups)

@@ -25,8 +25,13 @@ from fedhp.errors import (
 from fedhp.record.tensors import pack
 
 
-def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
+def try_algorithm(context: PlanningContext) -> None:
     """Ask for the first plan and check it; algorithms are pure, so nothing is changed."""
+    with context.experiment.origins.named():
+        _try_algorithm(context)
+
+
+def _try_algorithm(context: PlanningContext) -> None:
     name = context.experiment.algorithm.name
     try:
         for state, method in _first_states(context):
@@ -48,7 +53,6 @@ def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
     raise ConfigError(
         f"{name!r}: {problem}",
         key="algorithm.name",
-        source=source,
         allowed=allowed,
         fix="change the settings in [algorithm]" + (", or correct its code" if ":" in name else ""),
     )

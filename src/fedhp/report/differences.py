@@ -71,7 +71,7 @@ def _replaced(algorithm: Mapping[str, Any]) -> dict[str, Any]:
     UNUSED: it decides by itself."""
     if algorithm["name"] not in ALGORITHMS:
         return {}
-    part = components.resolve(algorithm["name"], ALGORITHMS, key="algorithm.name", source="")
+    part = components.resolve(algorithm["name"], ALGORITHMS, key="algorithm.name")
     assert isinstance(part, type)
     assert issubclass(part, Settings)
     found = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedhp.columns import added_columns
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.record.timeline import overlaps, transfer_times
@@ -59,7 +60,7 @@ MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One number of a comparison: where it comes from and how it is written."""
 
     header: str  # a line break where a narrow column may have one
@@ -191,7 +192,7 @@ def comparison_grid(
     return ComparisonGrid(headers, meanings, rows, caption, BOLD_CAPTION if marked else "")
 
 
-def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
+def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     metric = summaries[0].metric if summaries else ACCURACY
     accuracy = metric == ACCURACY
     unit = "%" if accuracy else metric
@@ -212,7 +213,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
     limit = find_limit(summaries)
     final = final_meaning(run.final_tests for run in summaries)
     return [
-        Column(
+        TableColumn(
             f"final\n{unit}",
             f"Test {metric}, mean of the workers: {final}.",
             lambda run: run.final_accuracy,
@@ -221,7 +222,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale,
             decimals=decimals,
         ),
-        Column(
+        TableColumn(
             f"mean-\nmodel {unit}",
             f"Test {metric} of the mean of all models: {final}.",
             lambda run: run.mean_model_accuracy,
@@ -229,7 +230,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale=scale,
             decimals=decimals,
         ),
-        Column(
+        TableColumn(
             f"worst\nworker {unit}",
             f"Test {metric} of the worker that ends worst: {final}.",
             lambda run: run.worst_worker_accuracy,
@@ -237,7 +238,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             scale=scale,
             decimals=decimals,
         ),
-        Column(
+        TableColumn(
             f"best\nworker {unit}",
             f"Test {metric} of the worker that ends best: {final}.",
             lambda run: run.best_worker_accuracy,
@@ -247,7 +248,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         *(
             [
-                Column(
+                TableColumn(
                     f"own\ndata {unit}",
                     f"Test {metric} of each worker on the samples it held back: {final}.",
                     lambda run: run.own_accuracy,
@@ -261,7 +262,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         *(
             [
-                Column(
+                TableColumn(
                     f"worst\nclass {unit}",
                     f"Test {metric} of the class that ends worst, mean of the workers: {final}.",
                     _worst_class,
@@ -273,7 +274,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             if any(run.class_accuracy for run in summaries)
             else []
         ),
-        Column(
+        TableColumn(
             "test\nloss",
             f"Loss on the test data, mean of the workers: {final}.",
             lambda run: run.final_loss,
@@ -281,7 +282,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             decimals=3,
         ),
         *(
-            Column(
+            TableColumn(
                 f"to {target_name(target, metric)}\n(s)",
                 f"Virtual seconds until the workers' mean test {metric} first reaches "
                 f"{target_name(target, metric)}.",
@@ -294,7 +295,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             for target in targets
         ),
         *(
-            Column(
+            TableColumn(
                 f"sent to\n{target_name(target, metric)}",
                 f"What all workers together had sent when {target_name(target, metric)} was "
                 "first reached.",
@@ -307,7 +308,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             if any(target in run.bytes_to_target for run in summaries)
         ),
         *(
-            Column(
+            TableColumn(
                 f"at {time_name(time)}\n{unit}",
                 f"Test {metric} of the last test up to {time_name(time)} of virtual time.",
                 result_at(time),
@@ -321,7 +322,7 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
         ),
         *(
             [
-                Column(
+                TableColumn(
                     "share of\nlimit %",
                     "The time of the limit (links that cost nothing) to its target, divided by "
                     "that of the algorithm.",
@@ -334,23 +335,23 @@ def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
             if limit is not None
             else []
         ),
-        Column(
+        TableColumn(
             "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
         ),
-        Column(
+        TableColumn(
             "waiting\n(s)",
             "How long a worker waits in a round for the last one, mean of workers and rounds.",
             lambda run: run.mean_waiting_time,
             1,
         ),
         # More steps are neither better nor worse by themselves.
-        Column(
+        TableColumn(
             "mean\nsteps",
             "Local steps of a worker in a round, mean of workers and rounds.",
             lambda run: run.mean_local_steps,
             decimals=1,
         ),
-        Column(
+        TableColumn(
             "data\nsent",
             "What all workers together sent in the whole run.",
             lambda run: run.bytes_sent,
@@ -364,7 +365,7 @@ def _worst_class(run: RunSummary) -> float | None:
     return min((v for v in run.class_accuracy or () if v is not None), default=None)
 
 
-def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
+def _cell(column: TableColumn, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
@@ -433,7 +434,7 @@ def _mark_best(
     rows: list[list[TableCell]],
     labels: Sequence[str | None],
     *,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     runs: Mapping[str, Sequence[RunSummary]],
 ) -> list[list[TableCell]]:
     """Mark the best of every column that is better than all others, seed by seed."""
@@ -457,7 +458,7 @@ def _mark_best(
     return marked
 
 
-def _certainly_better(column: Column, first: Labelled, second: Labelled) -> bool:
+def _certainly_better(column: TableColumn, first: Labelled, second: Labelled) -> bool:
     if column.target:
         return compare_times(first, second, column.target).verdict == "faster"
 
@@ -548,6 +549,10 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
     }
+    for column in added_columns():
+        if any(value is not None for value in workers[column.name]):
+            unit = f"\n({column.unit})" if column.unit else ""
+            columns[f"{column.name.replace('_', ' ')}{unit}"] = column_texts(workers[column.name])
     own = run.table("own_test_metrics", round_index=round_index)
     unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
     for name, results in (("test", tests), ("own", own)):

@@ -33,6 +33,8 @@ SLOW: dict[str, Any] = {
     "world": {"profile": "slow_links", "model_megabits": 8.0},
 }
 BY_TIME: dict[str, Any] = {"evaluation": {"seconds": 2.5}}
+# Often nobody ends its steps between two tests.
+OFTEN: dict[str, Any] = {"rounds": 40, "evaluation": {"seconds": 0.25, "images": 5}}
 
 
 class Watched:
@@ -44,6 +46,7 @@ class Watched:
         self.loop = EventLoop(self.executor.prepared, self.executor, tester=self.executor)
         self.initial = self.executor.shard.models.numpy().copy()
         self.exchanges: list[tuple[float, int, int, NDArray[Any], NDArray[Any]]] = []
+        self.rounds: list[int] = []  # in which each exchange was counted
         average = self.executor.average
 
         def noted(worker: int, partner: int, *, compression: str = "none") -> float:
@@ -51,6 +54,7 @@ class Watched:
             distance = average(worker, partner, compression=compression)
             after = self.executor.shard.models.numpy().copy()
             self.exchanges.append((self.loop.clock, worker, partner, before, after))
+            self.rounds.append(self.loop.round_index + 1)
             return distance
 
         self.starts: list[tuple[float, int]] = []  # of transfers
@@ -155,6 +159,29 @@ def test_with_overlap_nobody_ever_waits(changes: dict[str, Any]) -> None:
     trained = np.sum([record.local_steps for record in without.records], axis=0)
     assert (steps / clock >= trained / time).all()
     assert steps.sum() / clock > 1.2 * trained.sum() / time
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("changes", [{}, BY_TIME, OFTEN], ids=["events", "time", "often"])
+def test_transfers_count_in_the_round_in_which_they_arrive(
+    changes: dict[str, Any], overlap: bool
+) -> None:
+    """In the order of the clock, and with the time from their start to their arrival."""
+    run = Watched(changes, overlap=overlap)
+    clocks = [0.0, *(record.clock for record in run.records)]
+    arrivals = [time for time, *_ in run.exchanges]
+    assert arrivals == sorted(arrivals)
+    for time, index in zip(arrivals, run.rounds, strict=True):
+        assert clocks[index - 1] <= time <= clocks[index]
+    taken = np.zeros((len(run.records), 5))
+    for worker in range(5):
+        starts = [time for time, sender in run.starts if sender == worker]
+        for (time, sender, *_), index in zip(run.exchanges, run.rounds, strict=True):
+            if sender == worker:
+                taken[index - 1, worker] += time - starts.pop(0)
+    measured = [record.timing.communication_time for record in run.records]
+    np.testing.assert_allclose(measured, taken, atol=1e-9)
+    assert np.sum(measured) > 0
 
 
 @pytest.mark.parametrize("settings", [ALL, {**ALL, "serve": "model"}], ids=str)

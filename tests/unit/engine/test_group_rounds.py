@@ -19,11 +19,12 @@ from fedhp.engine.memory import plan_memory
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError, RunError
+from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 from fedhp.record.tensors import pack, unpack
 from fedhp.report.explain import explain_text
-from fedhp.types import GroupAverage, Reports
+from fedhp.types import Reports
 from unit.engine.runs import EXACT, NORMED, prepared_of
 
 SIZE: dict[str, Any] = {
@@ -332,7 +333,7 @@ def test_a_network_needs_a_way_to_begin_again() -> None:
     settings = parse({"algorithm": {"name": "fedhp_plus"}})
     check_network(settings)
     with pytest.raises(ConfigError, match="lost its models") as caught:
-        _check_groups(settings, NeverRestarts(), "")
+        _check_groups(settings, NeverRestarts())
     assert caught.value.key == "algorithm.name"
 
 

@@ -141,11 +141,11 @@ def test_a_replay_knows_the_samples(tmp_path: Path) -> None:
 
 
 def test_tune_does_not_try_steps_of_its_own() -> None:
-    tuned = _tuned_algorithm("dpsgd", parse(tables("dpsgd")), source="")
+    tuned = _tuned_algorithm("dpsgd", parse(tables("dpsgd")), listed=True)
     assert "steps" not in tuned.space
     assert "learning_rate" in tuned.space
     plain = parse({**tables("dpsgd"), "training": {}})
-    assert "steps" in _tuned_algorithm("dpsgd", plain, source="").space
+    assert "steps" in _tuned_algorithm("dpsgd", plain, listed=True).space
 
 
 def refused(settings: dict[str, Any]) -> ConfigError:

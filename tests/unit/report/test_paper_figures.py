@@ -140,7 +140,28 @@ def test_missing_sets_and_unfinished_runs_are_named(tmp_path: Path) -> None:
 def test_with_one_seed_and_few_runs_it_still_draws(name: str) -> None:
     ladder = sweep_runs({5: 0.8, 30: 0.9}, key="emnist", seeds=[0])
     all_runs = full_runs(["emnist"], labels=("dpsgd", FILL), seeds=[0], more=ladder)
-    draw(name, full_suite(SETS), all_runs).figure.draw_without_rendering()
+    figure = draw(name, full_suite(SETS), all_runs).figure
+    figure.draw_without_rendering()
+    first, *others = figure.axes
+    assert first.lines or first.patches
+    if name == "fig1":
+        assert [text.get_text() for axes in figure.axes for text in axes.texts] == [
+            "paper: τ = 27",
+            "paper: τ = 30",
+        ]
+        assert all(axes.containers for axes in others)
+        return
+    assert [[text.get_text() for text in axes.texts] for axes in others] == [
+        ["no finished run"]
+    ] * 2
+    if name == "fig7":
+        assert len(first.patches) == len(first.containers) == 2  # a bar for each algorithm
+        return
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["FedHP (deadline=fill)", "D-PSGD"]
+    drawn = {line.get_color() for line in first.lines}
+    styles = paper_styles([FILL, "dpsgd"])
+    assert {style.color for style in styles.values()} <= drawn
 
 
 def test_nothing_finished_gives_no_figure_and_tables_are_not_drawn() -> None:

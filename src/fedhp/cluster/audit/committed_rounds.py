@@ -11,8 +11,10 @@ import numpy as np
 from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
+from fedhp.exchange import Exchange, GroupAverage
+from fedhp.exchange.facts import from_facts, rule_in
 from fedhp.record.reader import RunReader
-from fedhp.types import FloatArray, GroupAverage, IntArray, LinkVerdict, WeightedMixing
+from fedhp.types import FloatArray, IntArray, LinkVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,17 @@ class CommittedRound:
     compute_time: FloatArray  # [N] s
     communication_time: FloatArray  # [N] s
     round_time: float
-    group: GroupAverage | None = None
-    weighted: WeightedMixing | None = None
+    exchange: Exchange | None = None  # None: a mixing, of which only the links are on record
     rule: str = ""  # of the mixing weights; histories of earlier releases do not have it
     during_transfer: IntArray | None = None  # [N] steps before a group average was there
     consensus: dict[int, str] = field(default_factory=dict)  # digests by worker
     restarted: tuple[int, ...] = ()  # workers that began again with the initial model
     back_to: Attempt | None = None  # everyone began with its model of that round
+
+    @property
+    def group(self) -> GroupAverage | None:
+        """The average over a tree, if there was one."""
+        return None if self.exchange is None else self.exchange.group
 
 
 def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
@@ -108,9 +114,8 @@ def _read_round(
         compute_time=_as_array(workers["compute_time"]),
         communication_time=_as_array(workers["communication_time"]),
         round_time=rows["round_time"][0],
-        group=_group_average(began["group"]) if "group" in began else None,
-        weighted=_weighted_mixing(began["weighted"]) if "weighted" in began else None,
-        rule=str(began.get("rule", "")),
+        exchange=from_facts(began),
+        rule=rule_in(began),
         during_transfer=during,
         consensus={
             int(event["worker"]): str(event["consensus"])
@@ -119,30 +124,6 @@ def _read_round(
         },
         restarted=tuple(began.get("restarted", ())),
         back_to=Attempt.from_list(began["back_to"]) if "back_to" in began else None,
-    )
-
-
-def _group_average(facts: Event) -> GroupAverage:
-    """As the coordinator wrote it down."""
-    participants = np.array(facts["participants"], dtype=np.int64)
-    return GroupAverage(
-        participants=participants,
-        parents=np.array(facts["parents"], dtype=np.int64),
-        returning=np.isin(participants, facts["returning"]),
-        fragment=int(facts["fragment"]),
-        fragments=int(facts["fragments"]),
-        momentum=float(facts["momentum"]),
-        compression=str(facts["compression"]),
-    )
-
-
-def _weighted_mixing(facts: Event) -> WeightedMixing:
-    """As the coordinator wrote it down."""
-    return WeightedMixing(
-        links=np.array(facts["links"], dtype=np.int64).reshape(-1, 2),
-        weights=np.array(facts["weights"], dtype=np.float64),
-        own_weights=np.array(facts["own_weights"], dtype=np.float64),
-        push_sum=bool(facts["push_sum"]),
     )
 
 

@@ -22,6 +22,7 @@ from fedhp.cluster.audit.timeline import (
 )
 from fedhp.cluster.history import LEFT_OUT
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.exchange.facts import participants_in
 
 GRACE = 2.0  # s beyond a deadline
 ROUNDS_TO_RETURN = 2
@@ -157,7 +158,11 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
     start = timeline.dropped
     expected = {start.round_index + 1: start}
     expected |= {attempt.round_index + 1: attempt for attempt in timeline.committed}
-    groups = any("group" in event for term in timeline.terms for event in term.events_of("attempt"))
+    groups = any(
+        participants_in(event) is not None
+        for term in timeline.terms
+        for event in term.events_of("attempt")
+    )
     counted = _counted_attempts(timeline) if groups else {}
     returns = _returns(timeline)
     for name, events in timeline.worker_events.items():
@@ -240,9 +245,9 @@ def averages_have_all_participants(timeline: RunTimeline) -> Iterator[Violation]
     none counts twice what a worker learned."""
     for term in timeline.terms:
         groups = {
-            Attempt.from_facts(event): set(event["group"]["participants"])
+            Attempt.from_facts(event): participants
             for event in term.events_of("attempt")
-            if "group" in event
+            if (participants := participants_in(event)) is not None
         }
         reports: dict[Attempt, dict[int, str]] = {}
         for event in term.events_of("report"):

@@ -27,6 +27,7 @@ from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
 from fedhp.record.store import RECORD_FILE, Store
@@ -222,7 +223,9 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE), stored=True))
+        experiment = to_tables(
+            parse(tables, origins=Origins(str(folder / RECORD_FILE)), stored=True)
+        )
         changed = differences(previous[1], experiment) if previous else []
         if previous and changed:
             key, old, new = changed[0]

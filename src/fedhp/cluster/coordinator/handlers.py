@@ -69,7 +69,6 @@ class CoordinatorHandlers:
             key=self.state.attempts.work.keys[name],
             leaders=[leader.to_wire() for leader in self.state.leaders],
             committed=self.state.conductor.committed.to_wire(),
-            reports_with_next=True,
         )
 
     def member(self, name: str) -> Member:

@@ -37,7 +37,7 @@ from fedhp.cluster.protocol.message_checks import (
     check_status_reply,
     one_line,
 )
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_coordinator_channel, why_refused
 from fedhp.errors import FedhpError, RunError
@@ -84,10 +84,6 @@ class LeaderStatus:
 
     reply: wire.StatusReply
     leader: CoordinatorAddress
-
-
-class CoordinatorTooOld(RunError):
-    """The coordinator's release does not know this call."""
 
 
 class _NotReached(Exception):
@@ -387,11 +383,6 @@ async def _call(
         standby = read_refusal(details)
         if standby is not None:
             raise _StandsBy(standby.text, standby.leader)
-        if refused.code() == grpc.StatusCode.UNIMPLEMENTED:
-            raise CoordinatorTooOld(
-                f"{coordinator.address}: the coordinator is too old for this call ({method})",
-                fix="update fedhp there",
-            )
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
         address, name = coordinator.address, coordinator.name

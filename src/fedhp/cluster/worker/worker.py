@@ -505,10 +505,7 @@ class Worker:
             report = await executor.act(order, received=self._ordered_at)
         self._history.flush()  # what was done is written down before others know of it
         self._session.enter("reporting")
-        if self._coordinator.reports_with_next:
-            self._unsent = (attempt, report)
-        else:
-            self._note_receipt(attempt, await self._coordinator.report(report, attempt))
+        self._unsent = (attempt, report)
         if executor.last_round is not None:
             self._metrics.round_ended(executor.last_round)
             self._on_round(executor.last_round)

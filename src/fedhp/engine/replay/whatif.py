@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.ldsgd import LDSGD
 from fedhp.algorithms.pens import PENS
 from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.context import PlanningContext, federation_of, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
@@ -225,26 +226,25 @@ def _entries(planners: Sequence[str]) -> list[str]:
 def _whatif(folder: str | Path, planners: Sequence[str], overrides: Sequence[str]) -> WhatIf:
     started = time.monotonic()
     with RunReader(folder) as run:
-        source = str(run.folder / "experiment.toml")
-        own = parse(_tables(run), source=source, stored=True)
-        base = _changed(own, overrides, source=source)
+        origins = Origins(str(run.folder / "experiment.toml"))
+        own = parse(_tables(run), origins=origins, stored=True)
+        base = _changed(own, overrides)
         variants = _variants(planners, base, overrides)
         measured = Measured(run)
-        context = _context(own, measured, source=source)
+        context = _context(own, measured)
         _check_world(context, measured, folder=run.folder)
         label = run.meta("label")
-        changed = [(label, _context(base, measured, source=COMMAND_LINE))] if overrides else []
+        given = base.with_origins(replace(base.origins, name=COMMAND_LINE))
+        changed = [(label, _context(given, measured))] if overrides else []
         contexts = [
-            (
-                variant.label,
-                _context(_of_variant(variant, base), measured, source=_option(variant.label)),
-            )
-            for variant in variants
+            (variant.label, _context(_of_variant(variant, base), measured)) for variant in variants
         ]
         keys = [parse_override(override)[0] for override in overrides]
-        _check_local_work(keys, [other for _, other in (contexts if planners else changed)])
+        with Origins(COMMAND_LINE).named():
+            _check_local_work(keys, [other for _, other in (contexts if planners else changed)])
         for variant, (_, other) in zip(variants, contexts, strict=True):
-            _check_local_work(list(variant.overrides), [other], source=_option(variant.label))
+            with Origins(_option(variant.label)).named():
+                _check_local_work(list(variant.overrides), [other])
         if not planners:
             contexts = _different([*changed, *contexts], [] if overrides else [context])
         executors = _executors([context, *(other for _, other in contexts)], measured)
@@ -283,17 +283,18 @@ def _tables(run: RunReader) -> dict[str, Any]:
     return tables
 
 
-def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Experiment:
+def _changed(own: Experiment, overrides: Sequence[str]) -> Experiment:
     """The run's own experiment with these settings; the measurements must stay valid."""
-    for override in overrides:
-        _check_key(parse_override(override)[0], source=COMMAND_LINE)
+    with Origins(COMMAND_LINE).named():
+        for override in overrides:
+            _check_key(parse_override(override)[0])
     notes: list[str] = []
-    changed = parse(to_tables(own), overrides, source=source, notes=notes)
+    changed = parse(to_tables(own), overrides, origins=own.origins, notes=notes)
     log_notes(notes)
     return changed
 
 
-def _check_key(key: str, *, source: str) -> None:
+def _check_key(key: str) -> None:
     why = REFUSED.get(key) or REFUSED.get(key.partition(".")[0], "")
     fix = "remove it, or start a new run with it"
     if key in LOCAL_WORK:
@@ -307,15 +308,12 @@ def _check_key(key: str, *, source: str) -> None:
         raise ConfigError(
             f"cannot be changed in a replay: {why}",
             key=key,
-            source=source,
             allowed=ALLOWED,
             fix=fix,
         )
 
 
-def _check_local_work(
-    changed: Sequence[str], contexts: Sequence[PlanningContext], *, source: str = COMMAND_LINE
-) -> None:
+def _check_local_work(changed: Sequence[str], contexts: Sequence[PlanningContext]) -> None:
     """Refuse local steps or epochs that none of these planners uses."""
     keys = [key for key in changed if key in LOCAL_WORK]
     if not keys or any(_uses_local_work(context.algorithm) for context in contexts):
@@ -324,7 +322,6 @@ def _check_local_work(
     raise ConfigError(
         f"would change nothing: {names} sets the steps by itself",
         key=keys[0],
-        source=source,
         allowed="a planner with fixed steps (dpsgd, ldsgd, adpsgd, pens; without algorithm.steps), "
         "or FedHP with deadline = 'fill'",
         fix="remove it, or name the planners whose steps it sets, such as --planner dpsgd",
@@ -349,8 +346,9 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
     chosen = _entries(planners) or _default_planners(base)
     variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(chosen)]
     for variant in variants:
-        for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
-            _check_key(key, source=_option(variant.label))
+        with Origins(_option(variant.label)).named():
+            for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
+                _check_key(key)
     name = base.algorithm.name
     for override in overrides if planners else ():
         key = parse_override(override)[0]
@@ -386,22 +384,23 @@ def _option(label: str) -> str:
 
 def _of_variant(variant: Variant, base: Experiment) -> Experiment:
     notes: list[str] = []
-    changed = parse(tables_of(variant, base, notes=notes), source=_option(variant.label))
+    origins = replace(base.origins, name=_option(variant.label))
+    changed = parse(tables_of(variant, base, notes=notes), origins=origins)
     log_notes(notes)
     return changed
 
 
-def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:
+def _context(experiment: Experiment, measured: Measured) -> PlanningContext:
     """A planner and its world, tried; the model is as large as it was unless a setting says so."""
-    context = planning_context(
-        experiment,
-        model_bits=8.0 * measured.model_bytes,
-        transfer_share=measured.transfer_share,
-        samples=measured.samples,
-        trains=False,
-        source=source,
-    )
-    try_algorithm(context, source=source)
+    with experiment.origins.named():
+        context = planning_context(
+            experiment,
+            model_bits=8.0 * measured.model_bytes,
+            transfer_share=measured.transfer_share,
+            samples=measured.samples,
+            trains=False,
+        )
+    try_algorithm(context)
     return context
 
 

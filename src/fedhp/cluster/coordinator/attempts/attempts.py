@@ -30,7 +30,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import BAD_REASONS, Refused
 from fedhp.seeds import Purpose, generator
-from fedhp.types import Exchange, GroupAverage, NeighborMixing, Pair, WeightedMixing
+from fedhp.types import Pair
 
 LOG = logging.getLogger("fedhp.coordinator")
 WHOLE_TRIES, HALF_TRIES = 3, 3  # attempts with all, then with a half; then without a group
@@ -107,13 +107,13 @@ class Attempts:
     ) -> Attempt:
         """Begin an attempt at the next round; the workers that wait can get their orders."""
         exchange = planned.plan.exchange
-        tree = exchange if isinstance(exchange, GroupAverage) else None
+        tree = exchange.group
         deadline = self.deadlines.deadline(slowest=planned.slowest, middle=planned.middle)
         attempt = self._conductor.begin(
             participants,
             deadline=started + deadline,
             started=started,
-            required=() if tree is None else tree.participants.tolist(),
+            required=exchange.required,
         )
         self.groups.began(tree)
         self.work.begin(
@@ -132,7 +132,7 @@ class Attempts:
                 ),
             )
         )
-        about = _exchange_facts(exchange)
+        about = exchange.to_facts()
         if tree is not None:
             about["restarted"] = self.groups.restarting()
             if self.groups.checkpoints.returned is not None:
@@ -308,27 +308,3 @@ class Attempts:
             "or the learning rate is too high"
         )
         self._context.warnings.set(ACCURACY_FELL, value=accuracy, text=text)
-
-
-def _exchange_facts(exchange: Exchange) -> dict[str, object]:
-    """What the record does not say of an exchange, for the history: enough to repeat it."""
-    if isinstance(exchange, GroupAverage):
-        tree = {
-            "participants": exchange.participants.tolist(),
-            "parents": exchange.parents.tolist(),
-            "returning": exchange.participants[exchange.returning].tolist(),
-            "fragment": exchange.fragment,
-            "fragments": exchange.fragments,
-            "momentum": exchange.momentum,
-            "compression": exchange.compression,
-        }
-        return {"group": tree}
-    if isinstance(exchange, WeightedMixing):
-        weighted = {
-            "links": exchange.links.tolist(),
-            "weights": exchange.weights.tolist(),
-            "own_weights": exchange.own_weights.tolist(),
-            "push_sum": exchange.push_sum,
-        }
-        return {"weighted": weighted}
-    return {"rule": exchange.weights} if isinstance(exchange, NeighborMixing) else {}

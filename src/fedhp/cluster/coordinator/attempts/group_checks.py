@@ -17,8 +17,9 @@ from fedhp.cluster.coordinator.committed_state import Norms
 from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
+from fedhp.exchange import GroupAverage
 from fedhp.learn.group import tree_order
-from fedhp.types import FloatArray, GroupAverage
+from fedhp.types import FloatArray
 
 NOTHING = (0.0, 0.0)
 

@@ -22,7 +22,8 @@ from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.types import GroupAverage, Pair
+from fedhp.exchange import GroupAverage
+from fedhp.types import Pair
 
 WRONG_PARTS, WENT_BACK = "wrong_parts", "went_back"  # keys of warnings
 
