@@ -232,10 +232,10 @@ def test_a_history_keeps_its_lines_until_there_is_space(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(small_disk, "boss")
-    history.note("first", {})
+    history.append("first", {})
     filler = fill(small_disk)
     for number in range(100):
-        history.note("more", {"number": number, "text": "x" * 100})
+        history.append("more", {"number": number, "text": "x" * 100})
     with pytest.raises(StorageFull, match="history"):
         history.flush()
     filler.unlink()

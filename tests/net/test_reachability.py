@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from fedhp.cluster.coordinator import reachability
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
 from fedhp.cluster.coordinator.metrics import Metrics, broken_by_name, snapshot_of
 from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.events import Event
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator
 from fedhp.cluster.protocol import limits
@@ -118,8 +118,9 @@ def test_a_member_whose_call_broke_off_is_lost_unless_it_calls_again(log_lines: 
     links, conductor = Reachability(), three_members()
     noted: list[tuple[str, object, object]] = []
 
-    def note(event: str, facts: Mapping[str, object]) -> None:
-        noted.append((event, facts["worker"], facts.get("why")))
+    def note(event: Event) -> None:
+        facts = event.facts()
+        noted.append((event.event, facts["worker"], facts.get("why")))
 
     for worker in range(3):
         conductor.members[worker].beat("waiting", 2.0)

@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.deadlines import attempt_pause
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
@@ -195,14 +196,13 @@ class Coordinator:
         )
         self.state = state = CoordinatorState(context, committed, process)
         self.history.note(
-            "lead",
-            {
-                "run": committed.run,
-                "epoch": epoch,
-                "stand": committed.attempt.to_list(),
-                "min_workers": conductor.settings.min_workers,
-                "asynchronous": asynchronous,
-            },
+            events.Lead(
+                committed.run,
+                epoch,
+                stand=committed.attempt.to_list(),
+                min_workers=conductor.settings.min_workers,
+                asynchronous=asynchronous,
+            )
         )
         return state
 
@@ -322,7 +322,7 @@ class CoordinatorRoundLoop:
             stopped="" if ended else phase.stopping,
         )
         phase.finish(last)
-        self.history.note("finished", {"round": last, "why": phase.why})
+        self.history.note(events.Finished(last, phase.why))
         self.context.round_loop.notify()
         self.context.waiting.wake_all()
 
@@ -334,7 +334,7 @@ class CoordinatorRoundLoop:
         async with self._committing:
             assert self._last is not None
             await self._commit(replace(self._last, stopped=phase.stopping))
-        self.history.note("stopped", {"why": phase.stopping})
+        self.history.note(events.Stopped(phase.stopping))
         phase.stop_committed.set()
 
     async def _commit_removals(self) -> None:
@@ -412,7 +412,6 @@ class CoordinatorRoundLoop:
         members, groups, catch_up = state.members, state.attempts.groups, state.catch_up
         least = self.experiment.cluster.min_workers
         started, noted = time.monotonic(), False
-        waiting: dict[str, object]
         timed = state.attempts.deadlines.last_round > 0
         patience = 0.0 if timed else self.experiment.cluster.gather
         while not self.phase.stopping:
@@ -437,7 +436,7 @@ class CoordinatorRoundLoop:
                 if not late or waited >= patience + catch_up.seconds(late, now=now):
                     catch_up.waited_for(late, ready=ready)
                     return ready
-                waiting = {"ready": ready, "late": [member.worker for member in late]}
+                waiting = events.Waiting(ready=ready, late=[member.worker for member in late])
             else:
                 why = f"{len(ready)} of {wanted} workers are ready; at least {least} are needed"
                 if members.setups.awaits_own:
@@ -446,10 +445,10 @@ class CoordinatorRoundLoop:
                     names = ", ".join(sorted(members.setups.refused))
                     why += f"; refused, since they have another setup: {names}"
                 self.phase.wait_for_workers(why, round_index=state.round_index)
-                waiting = {"why": why, "ready": ready, "patience": patience}
+                waiting = events.Waiting(why, ready, patience)
             if not noted:
                 noted = True
-                self.history.note("waiting", waiting)
+                self.history.note(waiting)
             if self.history.waits_for_space:
                 await self._write(self.history.flush)
             await self._wait()
@@ -515,7 +514,7 @@ class CoordinatorRoundLoop:
             gone = self.state.members.gone(now)
             if gone != noted:
                 noted = gone
-                self.history.note("gone", {"workers": gone})
+                self.history.note(events.Gone(gone))
             await self._wait()
         if verdict is AttemptVerdict.GIVE_UP:
             if attempts.give_up(attempt, now=now):
@@ -591,7 +590,7 @@ class CoordinatorRoundLoop:
         """Do nothing for a moment; the first one says why in the log and the history."""
         if not self.phase.is_interrupted:
             LOG.warning("paused: %s", why)
-            self.history.note("paused", {"why": why})
+            self.history.note(events.Paused(why))
         self.phase.pause(why)
         self.state.members.supervise(time.monotonic())
         await asyncio.sleep(RETRY_SECONDS)
@@ -602,7 +601,7 @@ class CoordinatorRoundLoop:
         if self.phase.is_interrupted:
             self.phase.resume()
             LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
-            self.history.note("resumed", {"round": self.state.round_index + 1})
+            self.history.note(events.Resumed(self.state.round_index + 1))
 
 
 async def note_freezes(history: History) -> None:
@@ -622,7 +621,7 @@ async def note_freezes(history: History) -> None:
                 "processes took the CPU",
                 seconds,
             )
-            history.note("frozen", {"since": since, "seconds": seconds})
+            history.note(events.Frozen(since, seconds))
 
 
 def _announce_attack(state: CoordinatorState) -> None:

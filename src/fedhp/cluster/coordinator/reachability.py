@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -35,7 +36,7 @@ SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
 CALL_AGAIN_SECONDS = 1.0  # for a member whose call broke off: alive, it calls again
 CLOSED = "its connection closed"
 REPLACED = "its process ended without leaving; another one joined"
-Note: TypeAlias = Callable[[str, Mapping[str, object]], None]
+Note: TypeAlias = Callable[[events.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Reachability:
 
     def _lose(self, member: Member, why: str, note: Note) -> None:
         self._lost.add(member.worker)
-        note("lost", {"worker": member.worker, "why": why})
+        note(events.Lost(member.worker, why))
         LOG.warning("%s at %s is lost: %s", member.name, member.address, why)
 
     def _watch_closed(self, conductor: Conductor[wire.RoundReport], now: float, note: Note) -> None:
@@ -132,7 +133,7 @@ class Reachability:
                 if worker in self._lost:
                     self._lost.discard(worker)
                     if not member.left and worker not in self._silent:
-                        note("heard", {"worker": worker})
+                        note(events.Heard(worker))
             elif worker not in self._lost and now - closed > CALL_AGAIN_SECONDS:
                 self._lose(member, CLOSED, note)
 
@@ -141,7 +142,7 @@ class Reachability:
         conductor: Conductor[wire.RoundReport],
         now: float,
         *,
-        note: Note = lambda event, facts: None,
+        note: Note = lambda event: None,
     ) -> None:
         """Log and note who is lost, who has become silent, and who sends heartbeats again."""
         self._watch_closed(conductor, now, note)
@@ -154,7 +155,7 @@ class Reachability:
             if status in SILENT and status is not before:
                 self._silent[worker] = status
                 dead = status is MemberStatus.DEAD
-                note(status.value, {"worker": worker, "seconds": silent})
+                note((events.Dead if dead else events.Suspect)(worker, silent))
                 LOG.warning(
                     "no heartbeat of %s at %s for %.0f s: it is %s and %s",
                     *(member.name, member.address, silent, status),
@@ -163,7 +164,7 @@ class Reachability:
             elif before is not None and status not in SILENT:
                 del self._silent[worker]
                 if not member.left:
-                    note("heard", {"worker": worker})
+                    note(events.Heard(worker))
                     LOG.info("%s sends heartbeats again", member.name)
 
     def _failed(

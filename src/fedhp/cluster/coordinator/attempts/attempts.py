@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.deadlines import RoundDeadlines, withholding_members
 from fedhp.cluster.coordinator.attempts.digests import ModelDigests
@@ -132,50 +133,55 @@ class Attempts:
                 ),
             )
         )
-        about = exchange.to_facts()
-        if tree is not None:
-            about["restarted"] = self.groups.restarting()
-            if self.groups.checkpoints.returned is not None:
-                about["back_to"] = self.groups.checkpoints.returned.to_list()
-        self._note_attempt(attempt, participants, deadline, **about)
+        returned = None if tree is None else self.groups.checkpoints.returned
+        self._context.history.note(
+            events.Began(
+                attempt,
+                participants,
+                deadline,
+                exchange.to_facts(),
+                restarted=None if tree is None else self.groups.restarting(),
+                back_to=None if returned is None else returned.to_list(),
+            )
+        )
         return attempt
 
     def begin_turns(self) -> Attempt:
         """Begin a round of an asynchronous algorithm: it ends when enough turns have."""
         workers = range(self._context.experiment.workers)
         attempt = self._conductor.begin(workers, deadline=np.inf)
-        self._note_attempt(attempt, sorted(self._conductor.members), 0.0)
+        participants = sorted(self._conductor.members)
+        self._context.history.note(events.Began(attempt, participants, 0.0, {}))
         return attempt
-
-    def _note_attempt(
-        self, attempt: Attempt, participants: Sequence[int], deadline: float, **about: object
-    ) -> None:
-        facts = {"participants": participants, "deadline": deadline, **about}
-        self._context.history.note("attempt", {**attempt.to_facts(), **facts})
 
     # --- reports ---------------------------------------------------------------------------
 
     def report(self, member: Member, report: wire.RoundReport, *, now: float) -> None:
         """A member's report of its round or turn; Refused if it does not count."""
         attempt = Attempt.from_envelope(report.envelope)
-        facts = {**attempt.to_facts(), "worker": member.worker, "digest": report.digest.hex()}
+        asynchronous, groups = self._context.asynchronous, self._context.groups
         self.work.limit_times(member, report, now=now)
-        if self._context.asynchronous:
+        if asynchronous:
             self.turns.end(member, report, now=now)
-            facts["turn"] = report.turn
         elif report.failed:
             self._average_failed(member, attempt, report, now)
             return
         else:
             self._check_group_report(report)
             self._conductor.report(member.worker, attempt, report, now=now)
-        if self._context.groups:
-            facts["steps"], facts["during"] = report.steps, report.steps_during
-            facts["consensus"] = report.consensus.hex()
         lost = [link.worker for link in report.links if link.lost and not link.probe]
-        if lost:
-            facts["lost"] = lost
-        self._context.history.note("report", facts)
+        self._context.history.note(
+            events.Reported(
+                attempt,
+                member.worker,
+                report.digest.hex(),
+                turn=report.turn if asynchronous else None,
+                steps=report.steps if groups else None,
+                during=report.steps_during if groups else None,
+                consensus=report.consensus.hex() if groups else None,
+                lost=lost or None,
+            )
+        )
         self._links_tried(member, report, now)
         member.reported(accuracy=report.accuracy, now=now)
         self._context.round_loop.notify()
@@ -194,8 +200,9 @@ class Attempts:
         waits = bool(lost) or report.diverged
         late = waits and all(why == "deadline" for why in lost.values())
         self._fail(member, attempt, Failure(tuple(lost), late, now, diverged=report.diverged))
-        facts = {**attempt.to_facts(), "worker": member.worker, "lost": sorted(lost)}
-        self._context.history.note("failed", {**facts, "why": report.failed})
+        self._context.history.note(
+            events.Failed(attempt, member.worker, sorted(lost), report.failed)
+        )
         for worker, why in lost.items():
             if why.removeprefix("refused: ") in BAD_REASONS:
                 self.groups.note_wrong_part(member.worker, worker)
@@ -235,7 +242,7 @@ class Attempts:
         self._warn_of_attempts()
         self.work.end()
         self.groups.gave_up()
-        self._context.history.note("gave_up", attempt.to_facts())
+        self._context.history.note(events.GaveUp(attempt))
         if stopping:
             LOG.warning("round %d is given up: %s", attempt.round_index, stopping)
         else:
@@ -292,7 +299,7 @@ class Attempts:
         self.groups.committed(attempt)
         self._conductor.commit()
         self._context.warnings.end(ATTEMPTS)
-        self._context.history.note("commit", {**attempt.to_facts(), "reported": reported})
+        self._context.history.note(events.Committed(attempt, reported))
 
     def accuracy_tested(self, accuracy: float | None) -> None:
         """The mean of the workers after a round; a fall by half is worth a look."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS, Blame
 from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
 from fedhp.cluster.coordinator.attempts.group_checks import (
@@ -149,8 +150,7 @@ class GroupRounds:
             return
         self._planning.rounds.go_back(self._return.plan)
         to, self._went_back = self._return.attempt, attempt.round_index
-        facts = {**attempt.to_facts(), "to": to.to_list(), "why": why}
-        self._context.history.note("went_back", facts)
+        self._context.history.note(events.WentBack(attempt, to.to_list(), why))
         self._context.warnings.set(
             WENT_BACK,
             value=self.checkpoints.returns,
@@ -170,8 +170,7 @@ class GroupRounds:
         disputed = disputed_links(tree, running.reports)
         for above, below in disputed:
             self._conductor.dispute(above, below)
-            facts = {**running.attempt.to_facts(), "above": above, "below": below}
-            self._context.history.note("disputed", facts)
+            self._context.history.note(events.Disputed(running.attempt, above, below))
             self.note_wrong_part(above, below)
         return bool(disputed)
 
@@ -208,7 +207,7 @@ class GroupRounds:
         for worker in causes & members.keys():
             self._left_aside[worker] = coming, now
         if causes:
-            self._context.history.note("left_aside", {"workers": sorted(causes)})
+            self._context.history.note(events.LeftAside(sorted(causes)))
 
     def left_aside(self) -> list[int]:
         """Workers without which the next round is tried: they lost an average in this round, or

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 
@@ -21,8 +22,7 @@ class Suspensions:
         """Count a miss; from the second one on, the member is put aside for some rounds."""
         rounds = self._context.conductor.missed(member)
         if rounds:
-            facts = {"worker": member.worker, "rounds": rounds, "why": why}
-            self._context.history.note("suspended", facts)
+            self._context.history.note(events.Suspended(member.worker, rounds, why))
             LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
             times = "once" if member.misses == 2 else f"{member.misses - 1} times"
             self._context.warnings.set(

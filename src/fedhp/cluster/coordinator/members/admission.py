@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
@@ -52,7 +53,7 @@ class Admission:
         """A worker calls with this certificate; Refused if another one has its name now."""
         if pem and self.bindings.admit(name, pem):
             self._expect_another_process(name)
-            self._context.history.note("certificate", {"name": name})
+            self._context.history.note(events.NewCertificate(name))
             LOG.info("%s has a new certificate; the one before is refused from now on", name)
 
     def _expect_another_process(self, name: str) -> None:
@@ -71,20 +72,20 @@ class Admission:
 
     def call_refused(self, name: str, why: str) -> None:
         """A call was refused; for the history, which gets as many as the log."""
-        self._context.history.note("refused", {"name": name, "why": why})
+        self._context.history.note(events.CallRefused(name, why))
 
     def quarantined(self, name: str) -> None:
         """The guard refuses everything of this caller from now on."""
         member = self._conductor.by_name(name)
-        facts = {} if member is None else {"worker": member.worker}
-        self._context.history.note("quarantined", {"name": name, **facts})
+        worker = None if member is None else member.worker
+        self._context.history.note(events.Quarantined(name, worker))
 
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
         self._conductor.remove(member, why)
         self._reachability.forget(member.worker)
         self._attempts.work.withdraw(member.worker)
-        self._context.history.note("removed", {"worker": member.worker, "why": why})
+        self._context.history.note(events.Removed(member.worker, why))
         LOG.warning("%s is removed: %s", member.name, why)
         if why == BY_OPERATOR:
             self._change_removals()
@@ -113,7 +114,7 @@ class Admission:
         self.bindings.reopen(member.name)
         self._expect_another_process(member.name)
         member.readmit()
-        self._context.history.note("allowed", {"worker": member.worker})
+        self._context.history.note(events.Allowed(member.worker))
         self._change_removals()
         self._bar()
         self._context.round_loop.notify()

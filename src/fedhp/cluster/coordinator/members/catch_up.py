@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
@@ -31,7 +32,7 @@ class CatchUp:
     def order(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
         if member.worker not in self._waits:
-            self._context.history.note("behind", {"worker": member.worker})
+            self._context.history.note(events.Behind(member.worker))
         self._waits.setdefault(member.worker, 0)
 
     def holders(self, member: Member, *, now: float) -> list[Member]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from fedhp import __version__
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
@@ -97,7 +98,7 @@ class Members:
         self.setups.forget(name, member.worker)
         if setup is not None:
             self._note_setup(member, setup)
-        self._context.history.note("join", {"worker": member.worker, "name": name})
+        self._context.history.note(events.Joined(member.worker, name))
         LOG.info("%s joined as worker %d", name, member.worker)
         if restarted:
             self._attempts.suspensions.missed(member, "it joined again during a round")
@@ -152,8 +153,7 @@ class Members:
     def _note_setup(self, member: Member, setup: Setup) -> None:
         """What a member is going to train; what it differs in is refused with its next order."""
         self.setups.say(member.worker, setup)
-        facts = {"worker": member.worker, "private": setup.private}
-        self._context.history.note("setup", facts)
+        self._context.history.note(events.SetupNoted(member.worker, setup.private))
         if setup.private:
             LOG.info("%s trains on its own samples (--data)", member.name)
         self._context.record.note_private(sorted(self.setups.private))
@@ -195,7 +195,7 @@ class Members:
     def leave(self, member: Member, why: str) -> None:
         """A member leaves by its own decision."""
         self._gone_away(member)
-        self._context.history.note("leave", {"worker": member.worker, "why": why})
+        self._context.history.note(events.Left(member.worker, why))
         LOG.info("%s left: %s", member.name, why)
         self._context.round_loop.notify()
 
@@ -208,7 +208,7 @@ class Members:
         until it says that the order arrived: one that did not get it asks again."""
         if member.worker not in self._dismissed:
             self._dismissed.add(member.worker)
-            self._context.history.note("dismissed", {"worker": member.worker})
+            self._context.history.note(events.Dismissed(member.worker))
         if not self._phase.is_finished:
             self._gone_away(member)
 
@@ -228,7 +228,7 @@ class Members:
         the rounds of the others go on."""
         member.draining = True
         self._drained_at.setdefault(member.worker, now)
-        self._context.history.note("drain", {"worker": member.worker})
+        self._context.history.note(events.Drained(member.worker))
         self._context.round_loop.notify()
         self._context.waiting.wake([member.worker])
 
@@ -258,7 +258,7 @@ class Members:
                 del self._drained_at[worker]
                 self._attempts.work.orders.pop(worker, None)
                 if self._conductor.release(self._conductor.members[worker]):
-                    self._context.history.note("released", {"worker": worker})
+                    self._context.history.note(events.Released(worker))
                     self._context.round_loop.notify()
 
     def ready(self, now: float, *, without: Sequence[int]) -> list[int]:

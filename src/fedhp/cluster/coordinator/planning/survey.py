@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
@@ -52,5 +53,4 @@ class Survey:
         assert self._began is not None
         timed, self.links = self.links.timed, None
         self._planning.rounds.learn_survey(timed)
-        facts = {"told": sorted(timed), "seconds": now - self._began}
-        self._context.history.note("survey", facts)
+        self._context.history.note(events.Surveyed(sorted(timed), now - self._began))
