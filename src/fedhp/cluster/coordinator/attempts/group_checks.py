@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS
-from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS
+from fedhp.cluster.coordinator.committed_state import Norms
+from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.exchange import GroupAverage
 from fedhp.learn.group import tree_order
 from fedhp.types import FloatArray
 
-# By worker and by fragment: what it brings, and what was usual while it gathered that.
-Norms = dict[int, tuple[tuple[float, float], ...]]
 NOTHING = (0.0, 0.0)
 
 
@@ -65,14 +64,6 @@ def usual_norm(norms: Norms, workers: Sequence[int], fragment: int) -> float:
     # At first only the fastest have learned something, and they are no measure for the others.
     enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
     return float(np.median(changed)) if enough else 0.0
-
-
-def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
-    """Norms that were stored as JSON."""
-    return {
-        int(worker): tuple((norm, usual) for norm, usual in pairs)
-        for worker, pairs in facts.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
