@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from fedhp.algorithms.base import traits_of
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
+from fedhp.cluster.events import CaughtUp, Joined
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
@@ -117,7 +118,7 @@ class RunReplayer:
         joined = [
             name
             for name, events in self._timeline.worker_events.items()
-            if sum(event["event"] == "join" for event in events) > 1
+            if sum(event["event"] == Joined.event for event in events) > 1
         ]
         return f"{whose}: {', '.join(sorted(joined))} joined again" if joined else ""
 
@@ -329,7 +330,7 @@ class RunReplayer:
             (float(event["at"]), name, str(event["peer"]), int(event.get("position", 0)))
             for name, events in self._timeline.worker_events.items()
             for event in events
-            if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
+            if event["event"] == CaughtUp.event and Attempt.from_facts(event) == self._last
         ]
         numbers = self._timeline.worker_numbers
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))

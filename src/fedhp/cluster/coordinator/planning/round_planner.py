@@ -15,19 +15,19 @@ from fedhp.algorithms import Observation
 from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_plan
-from fedhp.cluster.coordinator.link_estimates import (
+from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.planning.outliers import (
     STEP_TIME_FACTOR,
     limit_to_median,
     set_aside_large,
     usual_count,
 )
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext

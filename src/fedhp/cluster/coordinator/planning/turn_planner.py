@@ -17,9 +17,9 @@ import numpy as np
 from fedhp.algorithms import Observation
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.algorithms.plan_checks import next_action
-from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.outliers import usual_count
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
+from fedhp.cluster.coordinator.planning.outliers import usual_count
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
