@@ -14,7 +14,7 @@ import fedhp
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
