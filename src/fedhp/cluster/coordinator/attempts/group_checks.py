@@ -48,10 +48,16 @@ def norms_after(
     ]
     for worker in reports:
         rounds = len(after[worker]) or 1  # between two averages of a fragment
+        begins_again = tree.fragment if tree is not None and worker in averaged else -1
         after[worker] = tuple(
-            (norm, math.hypot(usual, usual_now[fragment] / math.sqrt(rounds)))
-            if tree is None or worker not in averaged or fragment != tree.fragment
-            else (norm, 0.0)
+            # After its average a worker trains on in the same round, and may be away next.
+            (
+                norm,
+                math.hypot(
+                    0.0 if fragment == begins_again else usual,
+                    usual_now[fragment] / math.sqrt(rounds),
+                ),
+            )
             for fragment, (norm, usual) in enumerate(after[worker])
         )
     return after

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
@@ -109,13 +109,13 @@ class Planning:
 def averages_in_groups(experiment: Experiment) -> bool:
     """Whether the algorithm averages groups of workers."""
     part = experiment.algorithm
-    return averages_groups(load_algorithm(part.name, part.settings))
+    return traits_of(load_algorithm(part.name, part.settings)).group_average
 
 
 def is_asynchronous(experiment: Experiment) -> bool:
     """Whether the algorithm has turns instead of rounds."""
     part = experiment.algorithm
-    return not isinstance(load_algorithm(part.name, part.settings), Algorithm)
+    return not is_synchronous(load_algorithm(part.name, part.settings))
 
 
 def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
@@ -125,7 +125,7 @@ def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = 
     stage = planning_context(
         experiment.model_copy(update={"world": world}), model_bits=8.0 * model_bytes
     )
-    synchronous = isinstance(stage.algorithm, Algorithm)
+    synchronous = is_synchronous(stage.algorithm)
     planner: Planner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
     if packed:
         planner.unpack(packed)
