@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor

@@ -14,7 +14,7 @@ import pytest
 import fedhp
 from fedhp.algorithms import Traits
 from fedhp.algorithms.fedhp_plus import FedHPPlus
-from fedhp.cluster.coordinator.leadership import _check_groups, check_network
+from fedhp.cluster.coordinator.process.network_checks import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import Experiment, parse
 from fedhp.config.origins import Origins
 from fedhp.data import load_data
