@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedhp.algorithms.fedhp import FedHP
+from fedhp.algorithms.base import about
 from fedhp.record.links import NAMED_LINKS
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import (
@@ -532,8 +532,8 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
 
 def _max_steps(view: RoundView) -> int | None:
     """The limit of the planner's steps, where there is one."""
-    default = FedHP.model_fields["max_steps"].default
-    most = view.algorithm.get("max_steps", default if view.algorithm["name"] == "fedhp" else None)
+    known = about(view.algorithm["name"])
+    most = view.algorithm.get("max_steps", None if known is None else known.most_steps)
     return None if most is None else int(most)
 
 
