@@ -56,6 +56,12 @@ def test_open_calls_and_connections_of_a_peer_are_limited(held: list[float]) -> 
         assert limits.refused == 1
         assert await admitted(limits, 1) == 1
         async with AsyncExitStack() as calls:
+            for _ in range(7):
+                await calls.enter_async_context(limits.one_call("w0"))
+            assert await admitted(limits, 3) == 3  # each ends before the next
+            await calls.enter_async_context(limits.one_call("w0"))
+            assert await admitted(limits, 1) == 0
+        async with AsyncExitStack() as calls:
             for connection in "abcd":
                 await calls.enter_async_context(limits.one_call("w0", connection=connection))
             await calls.enter_async_context(limits.one_call("w0", connection="d"))
@@ -63,10 +69,10 @@ def test_open_calls_and_connections_of_a_peer_are_limited(held: list[float]) -> 
                 await calls.enter_async_context(limits.one_call("w0", connection="e"))
         async with limits.one_call("w0", connection="e"):
             pass
-        assert limits.refused == 2
+        assert limits.refused == 3
 
     asyncio.run(scenario())
-    assert held == [0.02, 0.02]
+    assert held == [0.02, 0.02, 0.02]
 
 
 def test_a_burst_of_300_calls_then_150_in_a_second(held: list[float]) -> None:
