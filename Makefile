@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export FEDHP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo docs test accept accept-plus campaign faults soak fuzz mutants bench clean
+.PHONY: setup demo docs test frozen accept accept-plus campaign faults soak fuzz mutants bench clean
 
 setup: $(READY)
 
@@ -33,6 +33,12 @@ test: setup
 	@.venv/bin/mypy > .venv/mypy.log 2>&1 & types=$$!; \
 	.venv/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"; tests=$$?; \
 	wait $$types; types=$$?; cat .venv/mypy.log; exit $$(( tests ? tests : types ))
+
+# Results that may not change, against those of an earlier commit: digests of some 300 tiny runs on
+# every engine, what commands print about them, refused experiments, recorded run folders. About
+# 10 minutes on two cores; ARGS="--only fedhp --engine one" for a part (tests/frozen/__main__.py).
+frozen: setup
+	PYTHONPATH=tests .venv/bin/python -m frozen $(ARGS)
 
 # docs/reference.md, from the docstrings.
 docs: setup

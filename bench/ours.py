@@ -16,10 +16,11 @@ from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import base_topology, mixing_weights
 from fedhp.learn.mix import mix
 from fedhp.timing import Network
-from fedhp.types import FloatArray, LinkVerdict, NeighborMixing, Plan, Reports
+from fedhp.types import FloatArray, LinkVerdict, Plan, Reports
 
 MODELS = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
 

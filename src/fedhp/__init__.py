@@ -33,11 +33,12 @@ _HOMES = {
     "Decision": "fedhp.types",
     "Action": "fedhp.types",
     "LinkVerdict": "fedhp.types",
-    "PeerScoring": "fedhp.types",
-    "NeighborMixing": "fedhp.types",
-    "DirectedMixing": "fedhp.types",
-    "WeightedMixing": "fedhp.types",
-    "GroupAverage": "fedhp.types",
+    "PeerScoring": "fedhp.exchange",
+    "NeighborMixing": "fedhp.exchange",
+    "DirectedMixing": "fedhp.exchange",
+    "WeightedMixing": "fedhp.exchange",
+    "GroupAverage": "fedhp.exchange",
+    "ExchangeSequence": "fedhp.exchange",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
     "Topology": "fedhp.types",
@@ -53,6 +54,7 @@ __all__ = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "ExchangeSequence",
     "Experiment",
     "Federation",
     "FedhpError",
@@ -104,22 +106,25 @@ if TYPE_CHECKING:
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif
     from fedhp.errors import FedhpError
+    from fedhp.exchange import (
+        DirectedMixing,
+        ExchangeSequence,
+        GroupAverage,
+        NeighborMixing,
+        PeerScoring,
+        WeightedMixing,
+    )
     from fedhp.learn.task import Task
     from fedhp.types import (
         Action,
         ChangingTopology,
         Dataset,
         Decision,
-        DirectedMixing,
-        GroupAverage,
         LinkVerdict,
-        NeighborMixing,
-        PeerScoring,
         Plan,
         Reports,
         RoundRecord,
         Topology,
-        WeightedMixing,
     )
 
 

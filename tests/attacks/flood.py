@@ -29,7 +29,7 @@ from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.config import Experiment, parse
 from net.identities import make_certificates

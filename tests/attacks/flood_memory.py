@@ -27,7 +27,7 @@ from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSetting
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList, client_credentials, open_channel
 from net.clusters import ENDLESS, tiny

@@ -261,7 +261,7 @@ def test_a_standby_does_not_run_untrusted_parts_of_the_committed_experiment(
     """A topology is called with two numbers, as os.kill is."""
     committed = parse({"topology": {"name": name}})
     with pytest.raises(ConfigError, match=words):
-        check_trusted(committed, load_trust(trusted), source="the committed experiment")
+        check_trusted(committed, load_trust(trusted))
 
 
 @pytest.mark.parametrize("text", ["data = 5", "[[data]]", "world = []", 'data = "npz"', "[data"])

@@ -13,21 +13,24 @@ import pytest
 from attacks.members import command, events, start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from faults.test_guards import leading
-from fedhp.cluster.coordinator import coordinator, deadlines, round_planner, state
-from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
-from fedhp.cluster.coordinator.deadlines import (
+from fedhp.cluster.coordinator import coordinator
+from fedhp.cluster.coordinator.attempts import deadlines
+from fedhp.cluster.coordinator.attempts.deadlines import (
     LONGEST_DEADLINE,
     RoundDeadlines,
     limit_times,
     withholding_members,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
+from fedhp.cluster.coordinator.members import members
+from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.planning import round_planner
+from fedhp.cluster.coordinator.planning.outliers import (
     limit_to_median,
     set_aside_large,
     set_aside_odd_metrics,
     usual_count,
 )
-from fedhp.cluster.coordinator.state import Phase
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -47,7 +50,7 @@ def _short_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first round may take a minute; these tests do not want to wait for it."""
     monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 0.5)
     monkeypatch.setattr(round_planner, "SLOWEST_GUESS", 1e9)
-    for module in (state, coordinator):
+    for module in (members, coordinator):
         monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
 
 
@@ -104,7 +107,7 @@ def test_a_round_does_not_wait_for_who_is_put_aside() -> None:
     assert conductor.end_suspensions(1.0) == [member]
     assert conductor.status(member, 1.0) is MemberStatus.READY
     for _ in range(50):
-        conductor.punctual(member)
+        member.was_punctual()
     assert member.misses == 8
 
 
@@ -113,11 +116,11 @@ def test_a_false_size_of_the_model_does_not_count(certificates: Path, tmp_path: 
         async with in_process_federation(settings(), certificates, tmp_path) as federation:
             leader = await federation.start_coordinator()
             start_attacker(federation, "w3", model_bytes=1 << 33)
-            await until(lambda: leader._model_sizes or leader.model_bytes)
+            await until(lambda: leader.planning.model_sizes or leader.planning.model_bytes)
             for name in HONEST:
                 federation.start_worker(name)
             await until(lambda: leader.round_index >= 2)
-            assert leader.model_bytes == 400_000
+            assert leader.planning.model_bytes == 400_000
 
     run(scenario())
 
@@ -136,7 +139,7 @@ def test_stop_ends_a_round_that_would_take_an_hour(
             await until(lambda: leader.conductor.running is not None)
             started = time.monotonic()
             assert "in 3 s" in await command(federation, stop=True)
-            await until(lambda: leader.phase is Phase.FINISHED)
+            await until(lambda: leader.phase.current is Phase.FINISHED)
             assert time.monotonic() - started < 60.0
             await federation.finish()
 
@@ -163,9 +166,9 @@ def test_a_member_leaves_in_the_middle_of_a_round(
             await until(lambda: leader.round_index >= 2)
             if how == "remove":
                 await until(lambda: any("removed: " in text for text in attacker.refused))
-                assert list(leader.barred) == ["w3"]
+                assert list(leader.admission.barred) == ["w3"]
                 assert "may join" in await command(federation, allow="w3")
-                assert list(leader.barred) == []
+                assert list(leader.admission.barred) == []
 
     run(scenario())
 
@@ -250,14 +253,14 @@ def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: P
         callers, partner = leader.conductor.members, leader.conductor.members[2]
         late, good = report({2: "deadline"}), report({2: ""})
         for _ in range(2):
-            leader._judge_partner(callers[0], late)
-            leader._judge_partner(callers[0], late)
+            leader.attempts.turns.judge_partner(callers[0], late)
+            leader.attempts.turns.judge_partner(callers[0], late)
             assert partner.misses == 0
-        leader._judge_partner(callers[1], good)
-        leader._judge_partner(callers[1], late)
+        leader.attempts.turns.judge_partner(callers[1], good)
+        leader.attempts.turns.judge_partner(callers[1], late)
         assert partner.misses == 0
         for caller in (0, 0, 1):
-            leader._judge_partner(callers[caller], late)
+            leader.attempts.turns.judge_partner(callers[caller], late)
         assert partner.misses == 2
         assert partner.suspended_to == 2
 
@@ -328,14 +331,16 @@ def test_a_mean_accuracy_that_falls_by_half_is_a_warning_until_it_recovers(
             workers = [start_attacker(federation, name, accuracy=0.8) for name in HONEST]
 
             def keys() -> list[str]:
-                return [warning.key for warning in leader.warnings.on_wire()]
+                return [warning.key for warning in leader.context.warnings.on_wire()]
 
             await until(lambda: leader.round_index >= 3)
             assert "accuracy_fell" not in keys()
             for worker in workers:
                 worker.accuracy = 0.3
             await until(lambda: "accuracy_fell" in keys())
-            (warning,) = (each for each in leader.warnings.on_wire() if each.key == "accuracy_fell")
+            (warning,) = (
+                each for each in leader.context.warnings.on_wire() if each.key == "accuracy_fell"
+            )
             assert warning.value < 0.4
             assert "and was 0.8" in warning.text
             for worker in workers:

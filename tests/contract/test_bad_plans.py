@@ -12,18 +12,9 @@ import pytest
 from contract.rounds import federation, observe, report
 from fedhp.algorithms.plan_checks import next_action, next_plan
 from fedhp.errors import BadPlan
+from fedhp.exchange import DirectedMixing, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
 from fedhp.graph import topology_from
-from fedhp.types import (
-    Action,
-    Decision,
-    DirectedMixing,
-    GroupAverage,
-    NeighborMixing,
-    PeerScoring,
-    Plan,
-    Topology,
-    WeightedMixing,
-)
+from fedhp.types import Action, Decision, Plan, Topology
 
 N = 4
 WORDS: Any = {"a": "b"}
@@ -83,9 +74,9 @@ def weighted(
     )
 
 
-def scoring(**changes: Any) -> PeerScoring:
-    good = PeerScoring(np.array([[1], [2], [3], [0]]), 1, 8, 0.1)
-    return replace(good, **changes)
+def scoring(**changes: Any) -> DirectedMixing:
+    good = {"keep": 1, "samples": 8, "cost_per_candidate": 0.1}
+    return PeerScoring(**{"candidates": np.array([[1], [2], [3], [0]]), **good, **changes})
 
 
 def ask(answer: Any) -> Any:

@@ -18,10 +18,10 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalExecutor
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
 from fedhp.record.tensors import read_tensors
 from fedhp.tables import merge_tables
-from fedhp.types import NeighborMixing
 from net.fake_coordinator import FakeCoordinator
 
 

@@ -32,7 +32,7 @@ from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.operator import CoordinatorAddress, Target
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.dash import actions as dash_actions

@@ -5,18 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, all_sources
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import ExchangeConfig, parse
 from fedhp.distance import paths
 from fedhp.engine.context import planning_context
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import components_of, mixing_weights
-from fedhp.types import NeighborMixing
+from fedhp.types import Plan
 
 NAN = float("nan")
+
+
+def all_sources(plan: Plan) -> list[list[int]]:
+    """For each worker, the workers whose models it pulls."""
+    return [list(part.sources) for part in plan.exchange.parts(5)]
 
 
 def make_planner(

@@ -15,8 +15,8 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.exchange import NeighborMixing, PeerScoring
 from fedhp.graph import topology_from
-from fedhp.types import NeighborMixing, PeerScoring
 from net.fake_coordinator import FakeCoordinator
 from net.federation import Federation, digests, experiment, line, run, start_federation
 

@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from fedhp.algorithms import Algorithm
 from fedhp.engine.accounting import ESTIMATE_STEPS
+from fedhp.exchange import NeighborMixing
 from fedhp.learn.local import Samples, estimate, sample_variance
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.task import Classification, initial_model
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import PROBE_BATCHES
-from fedhp.types import Dataset, NeighborMixing, Plan, Reports, RoundRecord
+from fedhp.types import Dataset, Plan, Reports, RoundRecord
 from paper import reference
 from paper.tiny import engine_of, loop_of, tiny
 

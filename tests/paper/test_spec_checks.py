@@ -17,10 +17,11 @@ from fedhp.algorithms.search import search
 from fedhp.config import WorldConfig, parse
 from fedhp.engine.accounting import calibration
 from fedhp.engine.runs.run import start_run
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
 from fedhp.record.reader import RunReader
 from fedhp.timing import Network
-from fedhp.types import FloatArray, NeighborMixing, Plan, Reports, RoundRecord
+from fedhp.types import FloatArray, Plan, Reports, RoundRecord
 from fedhp.world import build_world
 from paper import reference
 from paper.compare import leaves

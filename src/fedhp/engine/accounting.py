@@ -14,37 +14,15 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.group_tree import (
-    group_time,
-    link_bytes,
-    link_times,
-    streaming_time,
-    tree_latency,
-)
 from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment
 from fedhp.engine.context import PlanningContext
-from fedhp.engine.executor import Estimates, Exchanged, Training
+from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
+from fedhp.exchange import Exchanged
 from fedhp.schedules import learning_rate
-from fedhp.timing import (
-    PROBE_BATCHES,
-    ROUNDING,
-    Network,
-    slowest_link,
-    timing,
-)
-from fedhp.types import (
-    BoolArray,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    PeerScoring,
-    Plan,
-    Reports,
-    RoundRecord,
-    Timing,
-)
+from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
+from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World
 
 # The estimators' gradients in units of local steps, where they are charged to the clock.
@@ -121,14 +99,17 @@ def first_reports(step_time: FloatArray) -> Reports:
 
 
 def group_round(
-    world: World, plan: Plan, observation: Observation, carried: FloatArray
+    world: World,
+    plan: Plan,
+    observation: Observation,
+    carried: FloatArray,
+    *,
+    transfer_time: float,
 ) -> tuple[IntArray, GroupRound]:
-    """The steps [N] of a round with a group average. carried [N] are the seconds that were spent
-    on unfinished steps when the round began."""
-    exchange, deadline, start = plan.exchange, plan.deadline, observation.clock
-    assert isinstance(exchange, GroupAverage)
+    """The steps [N] of a round that begins with its exchange. carried [N] are the seconds that
+    were spent on unfinished steps when the round began."""
+    deadline = plan.deadline
     assert deadline is not None
-    transfer_time = _group_transfer_time(world, exchange, start, observation.round_index)
     idle = 0.0 if plan.overlap else transfer_time
     steps = np.zeros(world.workers, dtype=np.int64)
     during, left = steps.copy(), np.zeros(world.workers)
@@ -145,24 +126,6 @@ def group_round(
     if not plan.overlap:
         during = np.zeros_like(during)
     return steps, GroupRound(transfer_time, during, left)
-
-
-def _group_transfer_time(
-    world: World, group: GroupAverage, start: float, round_index: int
-) -> float:
-    """Seconds of a group's transfer that starts now, on the true network."""
-    jitter = None
-    if world.jitter is not None:
-        jitter = world.jitter.factors(group.links, round_index)
-    if not world.follows_trace or len(group.participants) < 2:
-        return group_time(group, world.network(start), jitter=jitter)
-    # The share of the transfer that is done per second, on the links of each moment.
-    seconds = world.transfer_time(
-        1.0,
-        lambda network: np.array([1 / streaming_time(group, network, jitter=jitter)]),
-        starts=np.array([start]),
-    )
-    return float(seconds[0]) + tree_latency(group, world.latency)
 
 
 def _step_ends(world: World, worker: int, observation: Observation, *, until: float) -> FloatArray:
@@ -204,26 +167,20 @@ def account(
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
     extra += world.other_times(start)
-    links, decision = exchanged.links, plan.decision
-    directions = 1 if exchanged.directed else 2
-    sizes = np.full(len(links), directions * context.model_bytes, dtype=np.int64)
-    if exchanged.share is not None:
-        sizes = np.rint(exchanged.share * context.model_bytes).sum(axis=1).astype(np.int64)
+    decision = plan.decision
+    cost = plan.exchange.cost(
+        exchanged,
+        world,
+        clock=start,
+        ready=stepping,
+        event=observation.round_index,
+        model_bytes=context.model_bytes,
+    )
     if planned.group is None:
-        link_time = _link_time(
-            world, exchanged, clock=start, ready=stepping, event=observation.round_index
-        )
-        slowest = _slowest_pull if exchanged.directed else slowest_link
-        communication = slowest(workers, links, link_time)
-        times = timing(stepping + extra, communication, observation.available)
+        times = timing(stepping + extra, cost.communication, observation.available)
     else:
-        assert isinstance(plan.exchange, GroupAverage)
-        link_time = link_times(plan.exchange, network)
-        if world.jitter is not None:
-            link_time = link_time * world.jitter.factors(links, observation.round_index)
-        sizes = link_bytes(plan.exchange, network.model_bits)
         times = _group_timing(plan, planned.group, observation.available, world.other_times(start))
-        if len(plan.exchange.participants):
+        if plan.exchange.required:
             facts = {**decision.facts, "transfer_time": planned.group.transfer_time}
             decision = replace(decision, facts=facts)
     return RoundRecord(
@@ -233,9 +190,9 @@ def account(
         local_steps=local_steps,
         step_time=step_time,
         timing=times,
-        links=links,
-        link_time=link_time,
-        link_bytes=sizes,
+        links=exchanged.links,
+        link_time=cost.link_time,
+        link_bytes=cost.link_bytes,
         link_distance=exchanged.distance,
         decision=decision,
         train_loss=training.loss,
@@ -246,33 +203,6 @@ def account(
         evaluation=None,
         wall=wall,
     )
-
-
-def _link_time(
-    world: World, exchanged: Exchanged, *, clock: float, ready: FloatArray, event: int
-) -> FloatArray:
-    """Seconds of each link [E]: of its longer direction, where the two carry different sizes."""
-    links = exchanged.links
-    transfers = np.bincount(links.ravel(), minlength=world.workers)
-
-    def seconds_of(size: float) -> FloatArray:
-        return world.link_time(
-            links,
-            transfers,
-            clock=clock,
-            ready=ready,
-            size=size,
-            directed=exchanged.directed,
-            event=event,
-        )
-
-    if exchanged.share is None:
-        return seconds_of(1.0)
-    longer, seconds = exchanged.share.max(axis=1), np.empty(len(links))
-    for share in np.unique(longer).tolist():
-        of_this_size = longer == share
-        seconds[of_this_size] = seconds_of(share)[of_this_size]
-    return seconds
 
 
 def reports_of(
@@ -310,12 +240,11 @@ def _group_timing(
 ) -> Timing:
     """Everyone trains for the whole round. Without overlap, participants communicate first, and
     the others wait meanwhile. What else a round needs comes at its end."""
-    assert isinstance(plan.exchange, GroupAverage)
     assert plan.deadline is not None
     round_time = group.transfer_time + plan.deadline
     training = round_time if plan.overlap else plan.deadline
     communication = np.zeros(len(present))
-    communication[plan.exchange.participants] = round_time - training
+    communication[list(plan.exchange.required)] = round_time - training
     round_time += float(other_times[present].max(initial=0.0))
     times = timing(np.full(len(present), training) + other_times, communication, present)
     return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
@@ -342,20 +271,10 @@ def mean_bandwidth(network: Network) -> FloatArray:
 
 def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray:
     """Work in addition to the local steps, in units of a worker's step time, [N]."""
-    extra = np.zeros(workers)
-    if isinstance(plan.exchange, PeerScoring):
-        scored = (plan.exchange.candidates >= 0).sum(axis=1)
-        extra += plan.exchange.cost_per_candidate * scored
+    extra = plan.exchange.extra_steps(workers)
     if plan.estimate is not None and experiment.world.charge_estimators:
         extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
     return extra
-
-
-def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
-    """The longest transfer each receiver waits for, [N]; links are (receiver, sender)."""
-    slowest = np.zeros(workers)
-    np.maximum.at(slowest, links[:, 0], link_time)
-    return slowest
 
 
 def check_clock(record: RoundRecord, experiment: Experiment) -> None:

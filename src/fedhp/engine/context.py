@@ -9,12 +9,10 @@ from typing import Literal
 import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
-from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
-from fedhp.algorithms.enough_peers import check_enough_peers
-from fedhp.algorithms.free_links import FreeLinks
+from fedhp.algorithms.base import built_ins, is_asynchronous, is_synchronous, traits_of
 from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
+from fedhp.components import is_dotted
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import topologies
@@ -58,8 +56,8 @@ class PlanningContext:
 
 
 def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
-    """The momentum of local SGD: AD-PSGD's own, or that of the experiment."""
-    own = algorithm.momentum if isinstance(algorithm, ADPSGD) else None
+    """The momentum of local SGD: the algorithm's own, or that of the experiment."""
+    own = traits_of(algorithm).momentum
     return experiment.training.momentum if own is None else own
 
 
@@ -70,12 +68,12 @@ def serving_of(
 
     Tests by virtual time meet it between two exchanges: it serves the model of the last one.
     """
-    if isinstance(algorithm, ADPSGD | FreeLinks) and algorithm.serve == "average":
-        return "average"
-    if isinstance(algorithm, FreeLinks):
+    if is_synchronous(algorithm):
         return ""
-    by_time = experiment.evaluation.seconds is not None
-    return "mixed" if by_time and not isinstance(algorithm, Algorithm) else ""
+    traits, by_time = traits_of(algorithm), experiment.evaluation.seconds is not None
+    if traits.serves == "average":
+        return "average"
+    return "mixed" if by_time and not traits.single_steps else ""
 
 
 def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> tuple[str, ...]:
@@ -90,23 +88,19 @@ def planning_context(
     transfer_share: float | None = None,
     samples: Sequence[int] | None = None,
     trains: bool = True,
-    source: str = "",
 ) -> PlanningContext:
     """The context of an experiment whose model is not built; model_bits is its size, and
     transfer_share what a transfer takes of it, where that is known. samples: of each worker.
     trains: false in a replay, where the settings of the optimizer are those of another run."""
     part = experiment.algorithm
-    algorithm = load_algorithm(part.name, part.settings, source=source)
-    federation = federation_of(experiment, source=source)
-    world = world_of(experiment, model_bits=model_bits, source=source)
-    check_topology(
-        algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
-    )
-    check_enough_peers(algorithm, federation, experiment, source=source)
-    check_exchange(experiment, algorithm, source=source)
-    check_local_epochs(experiment, algorithm, source=source)
+    algorithm = load_algorithm(part.name, part.settings)
+    federation = federation_of(experiment)
+    world = world_of(experiment, model_bits=model_bits)
+    check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
+    check_exchange(experiment, algorithm)
+    check_local_epochs(experiment, algorithm)
     if trains:
-        check_optimizer(experiment, algorithm, source=source)
+        check_optimizer(experiment, algorithm)
     if transfer_share is None:
         transfer_share = nominal_share(experiment)
     return PlanningContext(
@@ -128,37 +122,31 @@ def epoch_steps_of(experiment: Experiment, samples: Sequence[int]) -> IntArray |
     return np.where(counts > 0, np.minimum(steps, MOST_EPOCH_STEPS), 0)
 
 
-def check_local_epochs(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_local_epochs(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse local epochs for an algorithm that has no use for them, or has steps of its own."""
     epochs, name = experiment.training.local_epochs, experiment.algorithm.name
     if epochs is None:
         return
-    if not getattr(algorithm, "local_epochs", False):
-        built_in = isinstance(algorithm, Settings)
-        why = "it sets the steps by itself"
-        if averages_groups(algorithm):
-            why = "it trains by time"
+    traits, yours = traits_of(algorithm), is_dotted(name)
+    if not traits.local_epochs:
+        why = "it trains by time" if traits.group_average else "it sets the steps by itself"
+        names = built_ins(lambda part: part.traits.local_epochs)
         raise ConfigError(
             f"is {epochs:g}, but has no effect on {name!r}: {why}",
             key="training.local_epochs",
-            source=source,
-            allowed="dpsgd, ldsgd, pens, adpsgd or fedhp with training.local_epochs"
-            + ("" if built_in else ", or your own with local_epochs = True in its class"),
+            allowed=f"{', '.join(names)} with training.local_epochs"
+            + (", or your own with traits = Traits(local_epochs=True)" if yours else ""),
             fix="remove training.local_epochs"
-            + ("" if built_in else ", or use observation.epoch_steps (docs/own-parts.md)"),
+            + (", or use observation.epoch_steps (docs/own-parts.md)" if yours else ""),
         )
-    for setting in ("steps", "initial_steps") if isinstance(algorithm, Settings) else ():
-        own = getattr(algorithm, setting, None)
-        if own is not None:
-            raise ConfigError(
-                f"the value {epochs:g} has no effect: algorithm.{setting} is {own}",
-                key="training.local_epochs",
-                source=source,
-                allowed=f"one of training.local_epochs and algorithm.{setting}",
-                fix="remove one of the two",
-            )
+    if traits.own_steps:
+        own = experiment.algorithm.settings[traits.own_steps]
+        raise ConfigError(
+            f"the value {epochs:g} has no effect: algorithm.{traits.own_steps} is {own}",
+            key="training.local_epochs",
+            allowed=f"one of training.local_epochs and algorithm.{traits.own_steps}",
+            fix="remove one of the two",
+        )
 
 
 def nominal_share(experiment: Experiment) -> float:
@@ -171,9 +159,7 @@ def nominal_share(experiment: Experiment) -> float:
     return shares.get(exchange.compression, 1.0)
 
 
-def check_exchange(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse ways to send, combine and attack models that this experiment cannot have."""
     exchange, attack = experiment.exchange, experiment.attack
     if exchange.compression == "topk" and exchange.robust != "none":
@@ -181,33 +167,29 @@ def check_exchange(
             f"is {exchange.robust!r}, but with exchange.compression = 'topk' a model arrives in "
             "parts over several rounds, and a rule cannot tell a late part from a poisoned one",
             key="exchange.robust",
-            source=source,
             allowed="'none' with topk; any rule with none, fp16 and int8",
             fix="set exchange.compression = 'int8', or remove exchange.robust",
+            others=("exchange.compression",),
         )
     attackers = attack.count(experiment.workers)
     if attackers >= experiment.workers:
         raise ConfigError(
             f"{attackers} of {experiment.workers} workers would attack, and nobody is left",
             key="attack.share",
-            source=source,
             allowed="a share that leaves an honest worker",
             fix="raise workers, lower attack.share, or remove [attack]",
         )
-    _check_mixes_models(experiment, algorithm, source)
-    _check_carried(experiment, algorithm, source)
+    _check_mixes_models(experiment, algorithm)
+    _check_carried(experiment, algorithm)
 
 
-def check_optimizer(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, *, source: str = ""
-) -> None:
+def check_optimizer(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse settings of the optimizer that have no effect, or that this algorithm cannot have."""
     training, momentum = experiment.training, momentum_of(experiment, algorithm)
     if training.optimizer == "adamw" and momentum:
         raise ConfigError(
             f"is {momentum:g}, but training.optimizer is 'adamw', which has no such momentum",
             key="algorithm.momentum",
-            source=source,
             allowed="algorithm.momentum with training.optimizer = 'sgd' only",
             fix="remove algorithm.momentum (AdamW has training.beta1), or set "
             "training.optimizer = 'sgd'",
@@ -216,19 +198,17 @@ def check_optimizer(
         raise ConfigError(
             "is true, but has no effect: the momentum is 0",
             key="training.nesterov",
-            source=source,
             allowed="training.nesterov with a momentum above 0",
             fix="set training.momentum, for example to 0.9, or remove training.nesterov",
         )
-    if isinstance(algorithm, FreeLinks):
-        _check_single_steps(experiment, source)
+    if traits_of(algorithm).single_steps:
+        _check_single_steps(experiment)
     if training.optimizer_state == "keep":
         return
     if training.optimizer == "sgd" and not momentum:
         raise ConfigError(
             f"is {training.optimizer_state!r}, but SGD without momentum keeps no state",
             key="training.optimizer_state",
-            source=source,
             allowed="training.optimizer_state with momentum, or with training.optimizer = 'adamw'",
             fix="set training.momentum, for example to 0.9, or remove training.optimizer_state",
         )
@@ -237,13 +217,13 @@ def check_optimizer(
         raise ConfigError(
             f"is 'mix', but {why}",
             key="training.optimizer_state",
-            source=source,
             allowed="'keep' or 'reset' here",
             fix="set training.optimizer_state = 'keep' or 'reset'",
+            others=("exchange.robust", "attack.kind"),
         )
 
 
-def _check_single_steps(experiment: Experiment, source: str) -> None:
+def _check_single_steps(experiment: Experiment) -> None:
     """Refuse what acts from the second step of a turn on, where every turn has one step."""
     training, name = experiment.training, experiment.algorithm.name
     if training.proximal:
@@ -251,7 +231,6 @@ def _check_single_steps(experiment: Experiment, source: str) -> None:
             f"the value {training.proximal:g} has no effect on {name!r}: a worker takes one step "
             "from the shared model at a time, so it is never away from where it began",
             key="training.proximal",
-            source=source,
             allowed=f"0 with {name!r}",
             fix="remove training.proximal, or leave this algorithm out",
         )
@@ -260,7 +239,6 @@ def _check_single_steps(experiment: Experiment, source: str) -> None:
             f"is 'reset', but {name!r} shares its model after every step: a velocity that begins "
             "again at every step adds up nothing",
             key="training.optimizer_state",
-            source=source,
             allowed=f"'keep' with {name!r} and momentum",
             fix="set training.optimizer_state = 'keep', or remove training.momentum as well",
         )
@@ -269,13 +247,14 @@ def _check_single_steps(experiment: Experiment, source: str) -> None:
 def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> str:
     """Why an optimizer's state cannot be mixed together with the models; empty if it can."""
     name, exchange = experiment.algorithm.name, experiment.exchange
-    if not isinstance(algorithm, Algorithm):
+    traits = traits_of(algorithm)
+    if is_asynchronous(algorithm):
         return (
             f"{name!r} averages models while the workers train, and a worker's state is then in use"
         )
-    if averages_groups(algorithm):
+    if traits.group_average:
         return f"{name!r} averages changes of a consensus in groups, not models"
-    if pushes_sums(algorithm) or tracks(algorithm):
+    if traits.push_sum or traits.tracking:
         return f"the models of {name!r} travel with values of their own (push_sum or tracking)"
     if exchange.compression != "none":
         return (
@@ -289,21 +268,18 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
     return ""
 
 
-def _check_carried(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
-) -> None:
+def _check_carried(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what would break the sums of push-sum and tracking."""
-    pushes, follows = pushes_sums(algorithm), tracks(algorithm)
-    if not (pushes or follows):
+    traits = traits_of(algorithm)
+    if not (traits.push_sum or traits.tracking):
         return
-    kind = "push_sum" if pushes else "tracking"
-    if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
+    kind = "push_sum" if traits.push_sum else "tracking"
+    if is_asynchronous(algorithm) or traits.group_average:
         raise ConfigError(
             f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
             key="algorithm.name",
-            source=source,
             allowed=f"{kind} with plan(), and without group_average",
-            fix="remove it from the class of the algorithm",
+            fix="remove it from the traits of the class",
         )
     compression, robust = experiment.exchange.compression, experiment.exchange.robust
     if robust != "none":
@@ -311,40 +287,35 @@ def _check_carried(
             f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
             f"({kind} = True), and a robust rule leaves some out",
             key="exchange.robust",
-            source=source,
             allowed="none with this algorithm",
             fix="remove exchange.robust",
         )
-    if compression == "topk" or (pushes and compression != "none"):
+    if compression == "topk" or (traits.push_sum and compression != "none"):
         raise ConfigError(
             f"is {compression!r}, but what travels with the models of "
             f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
             key="exchange.compression",
-            source=source,
-            allowed="none" if pushes else "none, fp16 or int8",
+            allowed="none" if traits.push_sum else "none, fp16 or int8",
             fix="remove exchange.compression",
         )
 
 
-def _check_mixes_models(
-    experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm, source: str
-) -> None:
+def _check_mixes_models(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what acts on models that travel where others than models do."""
-    if averages_groups(algorithm):
+    traits = traits_of(algorithm)
+    if traits.group_average:
         why = "a group average sends sums, not models"
-    elif not isinstance(algorithm, Algorithm):
+    elif is_asynchronous(algorithm):
         why = "an asynchronous algorithm averages models in pairs, without rounds"
     else:
         return
-    own = ""
-    if averages_groups(algorithm):
-        own = "set algorithm.compression instead, or "
-    elif isinstance(algorithm, ADPSGD):
-        own = "set algorithm.compression instead (in simulations), or "
+    own = f"{traits.compression}, or " if traits.compression else ""
+    names = built_ins(lambda part: not part.traits.group_average and is_synchronous(part))
+    mixing = f"one of {', '.join(names)}"
     instead = {
         "exchange.compression": f"{own}remove it, or leave this algorithm out",
-        "exchange.robust": "choose fedhp, dpsgd, ldsgd or pens",
-        "attack.kind": "set attack.kind = 'label_flip', or choose fedhp, dpsgd, ldsgd or pens",
+        "exchange.robust": f"choose {mixing}",
+        "attack.kind": f"set attack.kind = 'label_flip', or choose {mixing}",
     }
     allowed = {"attack.kind": "none or label_flip"}
     kinds = {
@@ -358,20 +329,18 @@ def _check_mixes_models(
                 f"is {value!r}, but {experiment.algorithm.name!r} does not mix models in rounds: "
                 f"{why}",
                 key=key,
-                source=source,
                 allowed=f"{allowed.get(key, 'none')} with this algorithm",
                 fix=instead[key],
             )
 
 
-def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
+def federation_of(experiment: Experiment) -> Federation:
     """The workers and their base topology, checked."""
     base, changing = topologies(
         experiment.topology.name,
         experiment.topology.settings,
         workers=experiment.workers,
         seed=experiment.seed,
-        source=source,
     )
     return Federation(
         workers=experiment.workers,
@@ -383,7 +352,7 @@ def federation_of(experiment: Experiment, *, source: str = "") -> Federation:
     )
 
 
-def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> World:
+def world_of(experiment: Experiment, *, model_bits: float) -> World:
     """The world, checked: links are drawn interval by interval, so that a transfer must not take
     too many of them."""
     world = build_world(
@@ -393,7 +362,6 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         seed=experiment.seed,
         model_bits=model_bits,
         batch_size=experiment.training.batch_size,
-        source=source,
     )
     if world.constant is not None or (world.trace is not None and world.trace.has_links):
         return world  # its links change rarely, or never
@@ -405,7 +373,6 @@ def world_of(experiment: Experiment, *, model_bits: float, source: str = "") -> 
         raise ConfigError(
             f"a transfer may take {slowest:.3g} s, but links change every {links.interval:g} s",
             key="world.bandwidth.interval",
-            source=source,
             allowed=f"at least {slowest / TRANSFER_INTERVALS:.3g} with links that slow",
             fix="raise world.bandwidth.interval or low, or lower world.model_megabits or latency",
         )

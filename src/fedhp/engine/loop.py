@@ -6,13 +6,14 @@ that a round that is interrupted simply did not happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_synchronous
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.engine.accounting import (
@@ -29,7 +30,6 @@ from fedhp.engine.accounting import (
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import (
     Estimates,
-    Exchanged,
     ModelTester,
     RoundExecutor,
     ShardLost,
@@ -37,18 +37,11 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import RoundTests
 from fedhp.engine.until import StopCondition
+from fedhp.exchange import Exchanged
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
-from fedhp.types import (
-    BoolArray,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    Plan,
-    Reports,
-    RoundRecord,
-)
+from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ class RoundLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, Algorithm)
+        assert is_synchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester
@@ -181,8 +174,11 @@ class RoundLoop:
         plan = with_min_peers(
             plan, observation, least=exchange.min_peers(self.experiment.workers, present=present)
         )
-        if isinstance(plan.exchange, GroupAverage):
-            local_steps, group = group_round(self.world, plan, observation, last.carried)
+        lead_time = plan.exchange.lead_time_in(self.world, clock=last.clock, event=round_index)
+        if lead_time is not None:
+            local_steps, group = group_round(
+                self.world, plan, observation, last.carried, transfer_time=lead_time
+            )
             return RoundPlan(state, plan, observation, local_steps, group)
         local_steps = self._local_steps(plan, round_index, observation.available)
         return RoundPlan(state, plan, observation, local_steps)
@@ -242,11 +238,6 @@ class RoundLoop:
             else planned.group.carried,
         )
 
-    def change_state(self, fields: Mapping[str, Any]) -> None:
-        """Replace fields of the algorithm's state."""
-        state = replace(self.progress.algorithm_state, **fields)
-        self.progress = replace(self.progress, algorithm_state=state)
-
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""
         progress = self.progress
@@ -272,6 +263,5 @@ class RoundLoop:
             started=saved.scalars["started"],
             algorithm_state=unpack("state", kind, saved.arrays, saved.scalars),
             reports=unpack("reports", Reports, saved.arrays, saved.scalars),
-            # Not in the checkpoints of earlier versions.
-            carried=saved.arrays.get("carried", np.zeros(self.experiment.workers)),
+            carried=saved.arrays["carried"],
         )

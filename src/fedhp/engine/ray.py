@@ -281,19 +281,19 @@ def import_ray() -> Any:
     return ray
 
 
-def check_cluster(address: str | None, *, source: str = "") -> None:
+def check_cluster(address: str | None) -> None:
     """Before a run starts: Ray is installed, and its address accepts connections."""
     import_ray()
     if address is None or address in ("auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isascii() and port.isdigit()):
-        raise _unreachable(f"nothing answers at {address!r}: it is not HOST:PORT", source)
+        raise _unreachable(f"nothing answers at {address!r}: it is not HOST:PORT")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT):
             return
     except (OSError, ValueError, OverflowError) as error:
-        raise _unreachable(f"nothing answers at {address!r}: {error}", source) from None
+        raise _unreachable(f"nothing answers at {address!r}: {error}") from None
 
 
 def start_ray(
@@ -382,11 +382,10 @@ def _child_processes() -> set[int]:
     return {int(process) for path in lists for process in path.read_text().split()}
 
 
-def _unreachable(problem: str, source: str = "") -> ConfigError:
+def _unreachable(problem: str) -> ConfigError:
     return ConfigError(
         problem,
         key="ray.address",
-        source=source,
         allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
         fix="start it with `ray start --head`, or remove ray.address to start one here",
     )

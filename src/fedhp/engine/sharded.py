@@ -13,43 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.base import traits_of
 from fedhp.engine.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
-    Exchanged,
     LocalTraining,
     Pending,
     PendingParts,
     Training,
     check_finite,
-    pairs,
-    travelled,
 )
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard import Shard
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
-from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
+from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange.mixing import pulls
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
-from fedhp.types import (
-    BoolArray,
-    Evaluation,
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-    WeightedMixing,
-)
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,6 +93,7 @@ class ShardedExecutor:
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
+        self._nobody = np.empty((self.workers, 0), dtype=np.int64)  # selected without scoring
         for index, group in enumerate(shards.groups):
             self._shard_of[group] = index
             self._position[group] = np.arange(len(group))
@@ -151,30 +139,41 @@ class ShardedExecutor:
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
-        none = np.empty((self.workers, 0), dtype=np.int64)
-        links = travelled(exchange)
-        if isinstance(exchange, GroupAverage):
-            self._average_group(exchange)
-            return Exchanged(links, False, np.full(len(links), np.nan), none)
-        if isinstance(exchange, NeighborMixing):
-            self._deliver(np.concatenate([links, links[:, ::-1]]))
-            weights = mixing_weights(exchange.topology, exchange.weights)
-            return self._mix(links, weights, directed=False, selected=none)
-        self._deliver(links)
-        if isinstance(exchange, WeightedMixing):
-            weights = link_weights(links, exchange.weights, exchange.own_weights)
-            return self._mix(links, weights, directed=True, selected=none)
-        if not isinstance(exchange, PeerScoring):
-            weights = directed_weights(exchange.sources)
-            return self._mix(links, weights, directed=True, selected=none)
-        selected = self._score(exchange, round_index)
-        weights = directed_weights(selected)
-        if exchange.symmetric:
-            kept = pairs(selected)
-            self._deliver(kept[:, ::-1])
-            links = travelled(exchange, selected)
-            weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
+        return exchange.carry_out(self, round_index=round_index)
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        """Move models, measure distances on the links, then mix into the next models."""
+        links = mixing.links
+        self._deliver(links if mixing.directed else np.concatenate([links, links[:, ::-1]]))
+        return self._mix(links, mixing.matrix(), directed=mixing.directed, selected=self._nobody)
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        """Every worker scores the models of its sources, and mixes the best."""
+        self._deliver(mixing.links)
+        selected = self._score(mixing.sources, scoring, round_index)
+        if scoring.symmetric:
+            self._deliver(pulls(selected)[:, ::-1])
+        links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
         return self._mix(links, weights, directed=True, selected=selected)
+
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
+        if self.prepared.experiment.exchange.compression == "topk":
+            raise RunError(
+                "the algorithm plans several exchanges in a round, but with topk every reader has "
+                "one copy of a model per round",
+                allowed="exchange.compression other than 'topk', or one exchange per round",
+                fix="set exchange.compression = 'int8'",
+            )
+        _results(
+            self.shards.submit(index, Shard.proceed) for index in range(len(self.shards.groups))
+        )
+
+    def average_group(self, group: GroupAverage) -> Exchanged:
+        """The participants add the mean of their changes to the consensus."""
+        self._average_group(group)
+        links = group.links
+        return Exchanged(links, False, np.full(len(links), np.nan), self._nobody)
 
     def train_on(
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
@@ -216,11 +215,11 @@ class ShardedExecutor:
     def _average_group(self, exchange: GroupAverage) -> None:
         """The sum over the tree is made here, from the participants' rows, in the tree's order: it
         has the same bits however many shards there are."""
-        if not averages_groups(self.prepared.algorithm):
+        if not traits_of(self.prepared.algorithm).group_average:
             raise RunError(
                 "the algorithm plans a GroupAverage, but its class does not say so",
-                allowed="GroupAverage in the plans of a class with group_average = True",
-                fix="set group_average = True in the class of your algorithm",
+                allowed="GroupAverage in the plans of a class with Traits(group_average=True)",
+                fix="set traits = Traits(group_average=True) in the class of your algorithm",
             )
         layout, participants = self.prepared.layout, exchange.participants
         start, stop = fragment_columns(layout.mixed, exchange.fragment, exchange.fragments)
@@ -458,15 +457,15 @@ class ShardedExecutor:
             )
         self.shards.deliver(wanted)
 
-    def _score(self, exchange: PeerScoring, round_index: int) -> IntArray:
+    def _score(self, candidates: IntArray, scoring: Scoring, round_index: int) -> IntArray:
         return self._gather(
             _results(
                 self.shards.submit(
                     index,
                     Shard.score,
-                    exchange.candidates[group],
-                    keep=exchange.keep,
-                    samples=exchange.samples,
+                    candidates[group],
+                    keep=scoring.keep,
+                    samples=scoring.samples,
                     round_index=round_index,
                 )
                 for index, group in enumerate(self.shards.groups)

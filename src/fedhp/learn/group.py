@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhp.exchange import GroupAverage
 from fedhp.learn.quantize import Row, from_int8_blocks, to_int8_blocks
-from fedhp.types import GroupAverage
 
 Rows = NDArray[np.float32]
 

@@ -19,11 +19,11 @@ from fedhp.engine.memory import plan_memory
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights, topology_from
 from fedhp.learn.params import FIRST_MOMENT, SECOND_MOMENT, VELOCITY, Layout, Replica
-from fedhp.record.checkpoint import read_checkpoint, write_checkpoint
+from fedhp.record.checkpoint import read_checkpoint
 from fedhp.report.describe import describe_run
-from fedhp.types import NeighborMixing
 from unit.engine.runs import NORMED, bits, carry_out, prepared_of
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "learning_rate": 0.02}
@@ -278,36 +278,6 @@ def test_links_that_cost_nothing_reset_everyone() -> None:
 
 
 # --- records, checkpoints, bytes -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
-def test_a_checkpoint_with_velocities_of_their_own_is_continued(
-    algorithm: str, tmp_path: Path
-) -> None:
-    """As they were written before velocities became columns."""
-    experiment = settings_of(algorithm, MOMENTUM)
-    with fedhp.run(experiment, tmp_path / "whole") as whole:
-        digest = whole.digest()
-    for record in fedhp.start(experiment, tmp_path / "run").rounds():
-        if record.round_index == 3:
-            break
-    saved = read_checkpoint(tmp_path / "run")
-    assert saved is not None
-    kept = slice(*saved.scalars.pop("state_columns"))
-    # What is in flight was trained, or begins with the velocity of its worker: one for both.
-    newest = saved.arrays.get("in_flight", saved.arrays["models"])[:, kept].copy()
-    for name in ("models", "in_flight"):
-        if name in saved.arrays:
-            saved.arrays[name] = saved.arrays[name][:, : kept.start].copy()
-    saved.arrays["velocity"] = newest
-    write_checkpoint(tmp_path / "run", saved)
-    with fedhp.open_run(tmp_path / "run") as run:
-        models = run.models()
-        assert models is not None
-        assert models.shape[1] == kept.start
-        run.mean_model()
-    with fedhp.run(experiment, tmp_path / "run", resume=True) as resumed:
-        assert resumed.digest() == digest
 
 
 @pytest.mark.parametrize("kind", [MOMENTUM, MIXED], ids=["keep", "mix"])

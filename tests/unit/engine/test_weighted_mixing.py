@@ -19,16 +19,18 @@ from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import WeightedMixing
 from fedhp.graph import link_weights
 from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray, IntArray, WeightedMixing
+from fedhp.types import FloatArray, IntArray
 from unit.engine.runs import NORMED, bits, carry_out
 
 SOURCE = str(Path(__file__).parents[3] / "examples/push_sum.toml")
@@ -48,11 +50,11 @@ def settings(algorithm: str, *changes: dict[str, Any]) -> Experiment:
     for change in changes:
         tables = merge_tables(tables, change)
         tables["model"] = change.get("model", tables["model"])
-    return parse(tables)
+    return parse(tables, origins=Origins.of_file(SOURCE))
 
 
 def prepared_of(algorithm: str, *changes: dict[str, Any]) -> Prepared:
-    return prepare(settings(algorithm, *changes), source=SOURCE)
+    return prepare(settings(algorithm, *changes))
 
 
 def strongly_connected(workers: int) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -203,9 +205,9 @@ def test_rows_of_models_are_their_own_values_alone(
     """Neither the weight of push-sum nor side vectors nor the optimizer's state: the tensors of
     the model that was tested."""
     experiment = settings(algorithm, changes, {"evaluation": {"images": None}})
-    for _ in start_run(experiment, tmp_path / "run", source=SOURCE).rounds():
+    for _ in start_run(experiment, tmp_path / "run").rounds():
         pass
-    layout = prepare(experiment, source=SOURCE).layout
+    layout = prepare(experiment).layout
     with RunReader(tmp_path / "run", trust=["push_sum", "unit.engine.runs"]) as run:
         models = run.models()
         assert models is not None
@@ -224,7 +226,7 @@ def test_rows_of_models_are_their_own_values_alone(
 
 
 def test_the_models_of_a_run_can_be_read(tmp_path: Path) -> None:
-    for _ in start_run(settings("Tracking"), tmp_path / "run", source=SOURCE).rounds():
+    for _ in start_run(settings("Tracking"), tmp_path / "run").rounds():
         pass
     with RunReader(tmp_path / "run") as run:
         assert run.meta("status") == "finished"
@@ -257,13 +259,13 @@ def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Pa
     """The plans depend on nothing that is measured, so a simulation makes the same ones."""
     folder = tmp_path / "run"
     experiment = settings(algorithm, {"workers": 4, "cluster": {"min_workers": 4}})
-    prepare(experiment, source=SOURCE)  # which makes the example importable
+    prepare(experiment)  # which makes the example importable
     with Cluster(experiment, folder, restart=False) as cluster:
         cluster.start()
         cluster.wait(120)
     assert check_invariants(folder, rounds=5) == []
     alike = worker_experiment(tomli_w.dumps(to_tables(experiment)))
-    engine = LocalExecutor(prepare(alike, source=SOURCE))
+    engine = LocalExecutor(prepare(alike))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     expected: list[set[str]] = []

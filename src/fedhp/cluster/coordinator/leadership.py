@@ -16,11 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Restartable, averages_groups
-from fedhp.algorithms.free_links import FreeLinks
-from fedhp.algorithms.pens import PENS
-from fedhp.algorithms.topology_checks import uses_topology
+from fedhp.algorithms.base import Restartable, built_ins, traits_of
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, snapshot_of
@@ -37,6 +33,7 @@ from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
 from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
@@ -64,7 +61,6 @@ class CoordinatorProcessSettings:
     folder: Path  # of the record, the history and the local ledger
     name: str = "coordinator"
     listen: str = "127.0.0.1:0"
-    source: str = ""  # the experiment file, for errors
     allow: Path | None = None  # a file of names; None: everyone whom the authority signed
     advertise: str | None = None
     ha: str | None = None  # etcd://..., or None for a local ledger
@@ -80,7 +76,8 @@ class CoordinatorProcessSettings:
 def check_settings(settings: CoordinatorProcessSettings) -> Identity:
     """Refuse what cannot work, before anything is started or written."""
     if settings.experiment is not None:
-        check_network(settings.experiment, source=settings.source)
+        with settings.experiment.origins.named():
+            check_network(settings.experiment)
     identity = load_identity(settings.certificates, settings.name)
     if "coordinator" not in identity.roles:
         raise IdentityError(
@@ -124,7 +121,7 @@ def warn_of_plain_etcd(url: str | None) -> None:
         )
 
 
-def check_network(experiment: Experiment, *, source: str = "") -> None:
+def check_network(experiment: Experiment) -> None:
     """Refuse an experiment that machines cannot carry out."""
     if experiment.cluster.min_workers > experiment.workers:
         raise RunError(
@@ -141,7 +138,6 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             raise ConfigError(
                 f"is {value!r}, but a worker of a network does not report results {what}",
                 key=key,
-                source=source,
                 allowed="this setting in simulations only",
                 fix=f"remove {key}, or simulate it with: fedhp run",
             )
@@ -153,88 +149,66 @@ def check_network(experiment: Experiment, *, source: str = "") -> None:
             raise ConfigError(
                 f"is {length:g} s of virtual time, but a network has no virtual time",
                 key=key,
-                source=source,
                 allowed="this setting in simulations only",
                 fix="set rounds and until.clock (real seconds)"
                 if key == "horizon"
                 else "set evaluation.every (rounds)",
             )
-    stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS, source=source)
-    _check_groups(experiment, stage.algorithm, source)
-    _check_changing(experiment, stage, source)
+    stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS)
+    _check_groups(experiment, stage.algorithm)
+    _check_changing(experiment, stage)
     if experiment.cluster.emulate and experiment.world.device_trace is not None:
         raise ConfigError(
             "is set, but workers of a network that emulate step times do not read this file",
             key="world.device_trace",
-            source=source,
             allowed="world.trace, which every worker gets with --trace FILE",
             fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
         )
-    if isinstance(stage.algorithm, FreeLinks):
+    traits = traits_of(stage.algorithm)
+    if traits.simulated:
+        on_network = built_ins(lambda part: not part.traits.simulated)
         raise ConfigError(
-            f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
-            "have",
+            f"{experiment.algorithm.name!r} {traits.simulated}",
             key="algorithm.name",
-            source=source,
-            allowed="fedhp, fedhp_plus, dpsgd, ldsgd, pens, adpsgd, or your own",
+            allowed=f"{', '.join(on_network)}, or your own",
             fix="choose another algorithm, or simulate it with: fedhp run",
         )
-    _check_adpsgd(stage.algorithm, source)
-    if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
+    for name, problem in traits.simulated_settings.items():
         raise ConfigError(
-            "is true, but a network of machines does not offer that: a worker that pulls a model "
-            "does not send one back",
-            key="algorithm.symmetric",
-            source=source,
-            allowed="false, as in the paper",
-            fix="remove algorithm.symmetric, or simulate it with: fedhp run",
+            problem,
+            key=f"algorithm.{name}",
+            allowed="this setting in simulations only",
+            fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
         )
 
 
-def _check_changing(experiment: Experiment, stage: PlanningContext, source: str) -> None:
+def _check_changing(experiment: Experiment, stage: PlanningContext) -> None:
     """Refuse robust mixing with the few peers that a changing topology has in a round."""
     robust = experiment.exchange.robust
-    changes = stage.federation.changing is not None and uses_topology(stage.algorithm)
+    changes = stage.federation.changing is not None and traits_of(stage.algorithm).uses_topology
     if changes and robust in ("trimmed_mean", "median", "krum"):
         raise ConfigError(
             f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
             "and a worker has too few peers in a round to outvote a poisoned one",
             key="exchange.robust",
-            source=source,
             allowed="'none' or 'clip' with a topology that changes",
             fix="set exchange.robust = 'clip', or choose a fixed topology",
+            others=("topology.name",),
         )
 
 
-def _check_groups(experiment: Experiment, algorithm: object, source: str) -> None:
+def _check_groups(experiment: Experiment, algorithm: object) -> None:
     """Refuse what group averages do not offer."""
-    if not averages_groups(algorithm):
+    if not traits_of(algorithm).group_average:
         return
     if not isinstance(algorithm, Restartable):
         raise ConfigError(
             f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
             "machine has lost its models",
             key="algorithm.name",
-            source=source,
-            allowed="a class with group_average = True and restart(state, workers)",
+            allowed="a class with Traits(group_average=True) and restart(state, workers)",
             fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
         )
-
-
-def _check_adpsgd(algorithm: object, source: str) -> None:
-    """Refuse the aids of AD-PSGD that only simulations have."""
-    if not isinstance(algorithm, ADPSGD):
-        return
-    for name in ("overlap", "serve", "compression"):
-        value, usual = getattr(algorithm, name), ADPSGD.model_fields[name].default
-        if value != usual:
-            raise ConfigError(
-                f"is {value!r}, but workers of a network do not offer that",
-                key=f"algorithm.{name}",
-                source=source,
-                allowed="this setting in simulations only",
-                fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
-            )
 
 
 def check_standby(settings: CoordinatorProcessSettings) -> None:
@@ -415,7 +389,7 @@ async def _lead_once(
             if committed is None:
                 return False  # nobody has begun the run yet
             experiment = CommittedState.from_bytes(committed).experiment
-            check_trusted(experiment, load_trust(settings.trust), source=COMMITTED)
+            check_trusted(experiment.with_origins(Origins(COMMITTED)), load_trust(settings.trust))
         current.coordinator = Coordinator(
             CoordinatorSettings(
                 experiment=experiment,
@@ -453,7 +427,7 @@ async def _lead_once(
 
 def _import_folders(settings: CoordinatorProcessSettings) -> tuple[str, ...]:
     """Where the experiment's own parts are looked for."""
-    return (str(Path(settings.source).resolve().parent), os.getcwd())
+    return UNKNOWN.folders if settings.experiment is None else settings.experiment.origins.folders
 
 
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:

@@ -74,37 +74,16 @@ class StandbyService:
         self._looking = asyncio.Lock()
         self._known: tuple[float, Leader | None] = (float("-inf"), None)  # as of when
 
-    async def Join(self, _: Any, context: Any) -> None:
+    async def _try_another(self, _: Any, context: Any) -> None:
         """A worker tries its next address."""
         await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
 
-    async def Next(self, _: Any, context: Any) -> None:
-        """A worker tries its next address."""
-        await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
-
-    async def Report(self, _: Any, context: Any) -> None:
-        """A worker tries its next address."""
-        await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
-
-    async def Beat(self, _: Any, context: Any) -> None:
-        """A worker tries its next address."""
-        await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
-
-    async def Leave(self, _: Any, context: Any) -> None:
-        """Nobody left: the worker was not a member here."""
-        await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
-
-    async def Status(self, _: Any, context: Any) -> None:
-        """The leader knows."""
+    async def _ask_the_leader(self, _: Any, context: Any) -> None:
+        """Only the leader knows the members, and obeys an operator."""
         await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
 
-    async def Command(self, _: Any, context: Any) -> None:
-        """Only the leader obeys."""
-        await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
-
-    async def DialBack(self, _: Any, context: Any) -> None:
-        """The leader knows the members."""
-        await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
+    Join = Next = Report = Beat = Leave = _try_another
+    Status = Command = DialBack = _ask_the_leader
 
     async def refuse_method(self, refusal: Refused, context: Any) -> None:
         """A call of something that no coordinator offers."""

@@ -7,51 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
-from fedhp.algorithms.base import Condensable, Restartable, averages_groups
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
 from fedhp.algorithms.enough_peers import with_min_peers
-from fedhp.algorithms.group_tree import group_time
 from fedhp.algorithms.plan_checks import next_plan
-from fedhp.cluster.coordinator.link_estimates import (
+from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.planning.outliers import (
     STEP_TIME_FACTOR,
     limit_to_median,
     set_aside_large,
     usual_count,
 )
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
-from fedhp.engine.executor import travelled
-from fedhp.graph import components_of, neighbor_lists, topology_from
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, unpack
 from fedhp.types import (
     BoolArray,
     FloatArray,
-    GroupAverage,
-    GroupRole,
     IntArray,
-    NeighborMixing,
     Pair,
-    PeerScoring,
     Plan,
     Reports,
     RoundRecord,
     Timing,
-    Topology,
-    WeightedMixing,
 )
 
 WireReports = Mapping[int, wire.RoundReport]  # by worker
@@ -68,7 +58,8 @@ class PlannedRound:
     observation: Observation
     local_steps: IntArray  # [N]
     predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
-    transfer_time: float = 0.0  # s that a group average should be on its way
+    # s that an exchange that begins with the round should take; None: it follows the steps
+    transfer_time: float | None = None
 
     @property
     def slowest(self) -> float:
@@ -87,7 +78,7 @@ class RoundPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, Algorithm)
+        assert is_synchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
@@ -144,25 +135,28 @@ class RoundPlanner:
             before,
             observation=observation,
             reports=self._with_step_times(reports, present),
+            on_network=True,
         )
         exchange = self.stage.experiment.exchange
         least = exchange.min_peers(self.workers, present=int(present.sum()))
-        plan = _ensure_connected(_without_links(plan, avoid), observation)
-        plan = with_min_peers(plan, observation, least=least)
-        if isinstance(plan.exchange, GroupAverage) and not grouped:
-            state, plan = before, _without_group(plan)  # to the algorithm, nothing happened
+        plan = with_min_peers(_over_working_links(plan, observation), observation, least=least)
+        alone = plan if grouped else plan.exchange.without_group(plan)
+        if alone is not plan:
+            state, plan = before, alone  # to the algorithm, nothing happened
         if plan.local_steps is not None:
             steps = plan.local_steps
         else:
             assert plan.deadline is not None
             steps = np.maximum(1, np.nan_to_num(plan.deadline // self.step_time)).astype(np.int64)
         steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
-        if isinstance(plan.exchange, GroupAverage):
-            transfer_time = group_time(plan.exchange, observation.network)
-            predicted = np.where(present, transfer_time + (plan.deadline or 0.0), 0.0)
-            return PlannedRound(state, plan, observation, steps, predicted, transfer_time)
-        predicted = self._predicted_seconds(plan, observation, steps)
-        return PlannedRound(state, plan, observation, steps, predicted)
+        transfer_time = plan.exchange.lead_time(observation.network)
+        if transfer_time is None:
+            communication = plan.exchange.communication_time(observation.network, self.workers)
+            seconds = np.nan_to_num(self.step_time) * steps + communication
+        else:
+            seconds = np.full(self.workers, transfer_time + (plan.deadline or 0.0))
+        predicted = np.where(present, seconds, 0.0)
+        return PlannedRound(state, plan, observation, steps, predicted, transfer_time)
 
     def _learn_overhead(self, measured: float, predicted: float) -> None:
         """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
@@ -179,21 +173,21 @@ class RoundPlanner:
         communication = np.where(took_part, 0.0, np.nan)
         exchange, decision, transfer_time = planned.plan.exchange, planned.plan.decision, np.nan
         local_steps = planned.local_steps
-        if isinstance(exchange, GroupAverage):
+        if planned.transfer_time is not None:
             # Everyone trains meanwhile, unless the plan says otherwise.
             waited = self._column(reports, "exchange_seconds")
             communication = communication if planned.plan.overlap else waited
             local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
-            if len(exchange.participants):
+            if exchange.required:
                 # All have it at nearly the same time, and one of them may not tell the truth.
-                transfer_time = float(np.nanmedian(waited[exchange.participants]))
+                transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
                 self._learn_overhead(transfer_time, planned.transfer_time)
                 facts = {**decision.facts, "transfer_time": transfer_time}
                 decision = replace(decision, facts=facts)
         else:
             np.fmax.at(communication, links[:, 0], times)
-        if isinstance(exchange, NeighborMixing):
-            np.fmax.at(communication, links[:, 1], times)
+            if not exchange.directed:
+                np.fmax.at(communication, links[:, 1], times)
         # Mixing, testing and saving is not waiting, though the simulation has none of it.
         other = self._column(reports, "other_seconds")
         worked = np.minimum(compute + communication + other, seconds)
@@ -233,7 +227,9 @@ class RoundPlanner:
             smoothness=set_aside_large(record.smoothness),
             gradient_variance=set_aside_large(record.gradient_variance),
             start_loss=set_aside_large(self._column(reports, "start_loss")) if first else missing,
-            selected=self._selected(planned.plan, reports),
+            selected=exchange.selected(
+                {worker: report.selected for worker, report in reports.items()}, self.workers
+            ),
             transfer_time=transfer_time,
         )
         self.state, self.clock = planned.state, record.clock
@@ -253,7 +249,7 @@ class RoundPlanner:
             round_index=observation.round_index,
             every=cluster.probe_every,
         )
-        used = set(map(tuple, np.sort(travelled(planned.plan.exchange), axis=1).tolist()))
+        used = set(map(tuple, np.sort(planned.plan.exchange.links, axis=1).tolist()))
         return [pair for pair in stale if pair not in used]
 
     def learn_failed(
@@ -312,19 +308,6 @@ class RoundPlanner:
         step_time = np.where(known | ~present, reports.step_time, self.step_time)
         return replace(reports, step_time=step_time)
 
-    def _predicted_seconds(
-        self, plan: Plan, observation: Observation, steps: IntArray
-    ) -> FloatArray:
-        """How long each worker should need for its steps and its slowest link, [N]."""
-        links = travelled(plan.exchange)
-        transfers = np.bincount(links.ravel(), minlength=self.workers)
-        times = observation.network.link_time(links, transfers)
-        communication = np.zeros(self.workers)
-        np.maximum.at(communication, links[:, 0], times)
-        np.maximum.at(communication, links[:, 1], times)
-        seconds = np.nan_to_num(self.step_time) * steps + communication
-        return np.where(observation.available, seconds, 0.0)
-
     def _learn_links(
         self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
     ) -> None:
@@ -350,7 +333,7 @@ class RoundPlanner:
 
     def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
         """What a link shows of its speed; None for nothing."""
-        if averages_groups(self.algorithm) and not link.probe and link.bytes:
+        if traits_of(self.algorithm).group_average and not link.probe and link.bytes:
             # The pieces of a tree keep the pace of its slowest link: only those that waited count.
             if 2 * link.timed_bytes < link.bytes:
                 return None
@@ -367,101 +350,23 @@ class RoundPlanner:
             column[worker] = getattr(report, name)
         return column
 
-    def _selected(self, plan: Plan, reports: WireReports) -> IntArray:
-        """The peers that each worker kept after scoring, [N, keep], -1 where there are fewer."""
-        if not isinstance(plan.exchange, PeerScoring):
-            return np.empty((self.workers, 0), dtype=np.int64)
-        width = max((len(report.selected) for report in reports.values()), default=0)
-        table = np.full((self.workers, width), -1, dtype=np.int64)
-        for worker, report in reports.items():
-            table[worker, : len(report.selected)] = list(report.selected)
-        return table
 
-
-def all_sources(plan: Plan) -> list[list[int]]:
-    """For each worker, the workers whose models it pulls, in ascending order."""
-    exchange = plan.exchange
-    if isinstance(exchange, NeighborMixing):
-        start, neighbors = (array.tolist() for array in neighbor_lists(exchange.topology))
-        return [sorted(neighbors[first:stop]) for first, stop in pairwise(start)]
-    assert not isinstance(exchange, GroupAverage)  # sums travel, not models
-    if isinstance(exchange, WeightedMixing):
-        pulled: list[list[int]] = [[] for _ in exchange.own_weights]
-        for receiver, sender in exchange.links.tolist():
-            pulled[receiver].append(sender)
-        return [sorted(senders) for senders in pulled]
-    table = exchange.candidates if isinstance(exchange, PeerScoring) else exchange.sources
-    return [sorted({source for source in row if source >= 0}) for row in table.tolist()]
-
-
-def _without_links(plan: Plan, avoid: frozenset[Pair]) -> Plan:
-    """The plan without links between neighbors that do not work; trees have none of them."""
-    exchange = plan.exchange
-    if not isinstance(exchange, NeighborMixing) or not avoid:
-        return plan
-    topology = exchange.topology
-    kept = np.array([(a, b) not in avoid for a, b in topology.links.tolist()], dtype=np.bool_)
-    weights = None if topology.weights is None else topology.weights[kept]
-    topology = Topology(topology.workers, topology.links[kept], weights)
-    return replace(plan, exchange=replace(exchange, topology=topology))
-
-
-def _without_group(plan: Plan) -> Plan:
-    """The same round in which nobody averages."""
-    exchange, decision = plan.exchange, plan.decision
-    assert isinstance(exchange, GroupAverage)
-    nobody = np.empty(0, dtype=np.int64)
-    group = replace(
-        exchange, participants=nobody, parents=nobody, returning=nobody.astype(np.bool_)
-    )
-    participation = decision.participation
-    if participation is not None:
-        roles = tuple(
-            role if role is GroupRole.AWAY else GroupRole.LEFT_OUT for role in participation.roles
+def _over_working_links(plan: Plan, observation: Observation) -> Plan:
+    """The plan over links that work, the present workers connected. A topology that changes is
+    connected over rounds only."""
+    exchange = plan.exchange.without_links(observation.avoid)
+    if not observation.changing:
+        exchange = exchange.connected(
+            observation.available, observation.network, avoid=observation.avoid
         )
-        returning = np.zeros_like(participation.returning)
-        participation = replace(participation, roles=roles, returning=returning, root=-1)
-    decision = replace(
-        decision,
-        links=np.empty((0, 2), dtype=np.int64),
-        verdicts=nobody,
-        link_time=np.empty(0),
-        facts={**decision.facts, "participants": 0.0, "planned_transfer_time": 0.0},
-        participation=participation,
-    )
-    return replace(plan, exchange=group, decision=decision)
-
-
-def _ensure_connected(plan: Plan, observation: Observation) -> Plan:
-    """The plan with links added until the present workers are connected: a base topology may
-    fall apart when machines are missing. One that changes is connected over rounds only."""
-    exchange = plan.exchange
-    if not isinstance(exchange, NeighborMixing) or observation.changing:
-        return plan
-    present = np.flatnonzero(observation.available)
-    topology = exchange.topology
-    while len(present) > 1:
-        labels = components_of(topology)[present]
-        if (labels == labels[0]).all():
-            break
-        inside, outside = present[labels == labels[0]], present[labels != labels[0]]
-        pairs = np.stack([np.repeat(inside, len(outside)), np.tile(outside, len(inside))], axis=1)
-        pairs.sort(axis=1)
-        works = [(a, b) not in observation.avoid for a, b in pairs.tolist()]
-        pairs = pairs[works] if any(works) else pairs
-        fastest = pairs[observation.network.link_time(pairs).argmin()]
-        added = (int(fastest[0]), int(fastest[1]))
-        topology = topology_from(topology.workers, [*topology.links.tolist(), added])
-    if topology is exchange.topology:
-        return plan
-    return replace(plan, exchange=replace(exchange, topology=topology))
+    return plan if exchange is plan.exchange else replace(plan, exchange=exchange)
 
 
 def _measured_links(
     planned: PlannedRound, reports: WireReports
 ) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
     """The links over which models went: pairs, seconds, bytes and distances."""
-    directed = not isinstance(planned.plan.exchange, NeighborMixing | GroupAverage)
+    directed = planned.plan.exchange.directed
     by_pair: dict[tuple[int, int], tuple[float, int, float]] = {}
     for worker, report in sorted(reports.items()):
         for link in report.links:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from acceptance_checks import IID, AcceptanceCheck, at_least, at_most
 
 from fedhp.record.reader import RunReader, target_key
-from fedhp.report.claims.acceptance import IID, SKEWED, AcceptanceCheck, at_least, at_most
+from fedhp.report.claims.acceptance import SKEWED
 from fedhp.report.claims.runs import SuiteRuns, final_accuracy
 from fedhp.report.formatting import data_size, number, score
 from fedhp.report.groups import RunCurves

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
+from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.group_checks import PartSizes
-from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.round_planner import PlannedRound, all_sources
-from fedhp.cluster.coordinator.turn_planner import TurnOrder
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound
+from fedhp.cluster.coordinator.planning.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.tickets import TicketPurpose, make_ticket
-from fedhp.graph import directed_weights, link_weights, mixing_weights
-from fedhp.types import Exchange, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
+from fedhp.exchange.base import GroupPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +72,22 @@ def work_orders(
 ) -> dict[int, wire.Work]:
     """The orders of all participants, by worker. parts: how large those of a group average can
     be."""
-    plan, exchange = planned.plan, planned.plan.exchange
-    tree = exchange if isinstance(exchange, GroupAverage) else None
+    plan = planned.plan
     participants = np.flatnonzero(planned.observation.available).tolist()
-    sources: list[list[int]] = [[] for _ in planned.observation.available]
-    if tree is None:
-        sources = all_sources(plan)
+    shares = plan.exchange.parts(len(planned.observation.available))
     readers: dict[int, list[int]] = {worker: [] for worker in participants}
     for worker in participants:
-        for source in sources[worker]:
+        for source in shares[worker].sources:
             if source in readers:
                 readers[source].append(worker)
     probed: dict[int, list[int]] = {}
     for a, b in probes:
         probed.setdefault(a, []).append(b)
         probed.setdefault(b, []).append(a)
-    weights = _mixing_weights(exchange)
     addresses_of_readers = {worker: peer_address(members[worker]) for worker in participants}
     orders = {}
     for worker in participants:
-        caller = members[worker]
+        caller, share = members[worker], shares[worker]
         work = wire.Work(
             round=attempt.round_index,
             attempt=attempt.number,
@@ -104,7 +98,7 @@ def work_orders(
             whole_test=evaluation.whole_test,
             peers=[
                 addresses.address(members[peer], caller, TicketPurpose.TRAINED, attempt=attempt)
-                for peer in sources[worker]
+                for peer in share.sources
             ],
             readers=[addresses_of_readers[reader] for reader in readers[worker]],
             probes=[
@@ -113,51 +107,29 @@ def work_orders(
             ],
             deadline=deadline,
             exchange_deadline=0.9 * deadline,
-            own_weight=1.0,
+            own_weight=share.own_weight,
+            weights=share.weights,
+            push_sum=share.push_sum,
         )
-        if tree is not None:
+        if share.group is not None:
             work.group.CopyFrom(
-                _group_work(planned, tree, caller, members, addresses=addresses, attempt=attempt)
+                _group_work(
+                    planned, share.group, caller, members, addresses=addresses, attempt=attempt
+                )
             )
-            parts = parts or PartSizes.unknown(tree)
+            parts = parts or PartSizes.unknown(share.group.group)
             work.group.largest_sums.extend(parts.sums[peer.worker] for peer in work.group.children)
             work.group.largest_mean = parts.mean
-        if isinstance(exchange, PeerScoring):
-            work.keep = min(exchange.keep, len(work.peers))
-            work.samples = exchange.samples
-        elif weights is not None:
-            by_worker = weights[worker]
-            work.own_weight = by_worker.get(worker, 0.0)
-            work.push_sum = isinstance(exchange, WeightedMixing) and exchange.push_sum
-            work.weights.extend(by_worker[peer] for peer in sources[worker])
+        if share.score is not None:
+            work.keep = min(share.score.keep, len(work.peers))
+            work.samples = share.score.samples
         orders[worker] = work
     return orders
 
 
-def _mixing_weights(exchange: Exchange) -> list[dict[int, float]] | None:
-    """For each worker, the weights of the models that it mixes; None where it scores them, or
-    where no models are mixed."""
-    if isinstance(exchange, PeerScoring | GroupAverage):
-        return None
-    if isinstance(exchange, NeighborMixing):
-        matrix = mixing_weights(exchange.topology, exchange.weights)
-    elif isinstance(exchange, WeightedMixing):
-        matrix = link_weights(exchange.links, exchange.weights, exchange.own_weights)
-    else:
-        matrix = directed_weights(exchange.sources)
-    # Plain lists, since slicing a sparse matrix row by row costs more than all the rest.
-    starts, columns, values = (
-        array.tolist() for array in (matrix.indptr, matrix.indices, matrix.data)
-    )
-    return [
-        dict(zip(columns[start:stop], values[start:stop], strict=True))
-        for start, stop in pairwise(starts)
-    ]
-
-
 def _group_work(
     planned: PlannedRound,
-    tree: GroupAverage,
+    part: GroupPart,
     worker: Member,
     members: Mapping[int, Member],
     *,
@@ -167,28 +139,22 @@ def _group_work(
     """A worker's part in a round with a group average."""
     assert planned.plan.deadline is not None
     work = wire.GroupWork(
-        fragment=tree.fragment,
-        fragments=tree.fragments,
-        momentum=tree.momentum,
-        compression=tree.compression,
+        fragment=part.group.fragment,
+        fragments=part.group.fragments,
+        momentum=part.group.momentum,
+        compression=part.group.compression,
         transfer_time=planned.transfer_time,
         train_time=planned.plan.deadline,
         overlap=planned.plan.overlap,
+        members=part.members,
+        returning=part.returning,
+        children=[peer_address(members[child]) for child in part.children],
+        returning_children=part.returning_children,
     )
-    position = np.flatnonzero(tree.participants == worker.worker)
-    if not len(position):
-        return work
-    work.members = len(tree.participants)
-    work.returning = bool(tree.returning[position[0]])
-    parent = int(tree.parents[position[0]])
-    if parent >= 0:
+    if part.parent >= 0:
         work.parent.CopyFrom(
-            addresses.address(members[parent], worker, TicketPurpose.AVERAGE, attempt=attempt)
+            addresses.address(members[part.parent], worker, TicketPurpose.AVERAGE, attempt=attempt)
         )
-    below = tree.parents == worker.worker
-    children = tree.participants[below].tolist()
-    work.children.extend(peer_address(members[child]) for child in children)
-    work.returning_children.extend(tree.participants[below & tree.returning].tolist())
     return work
 
 

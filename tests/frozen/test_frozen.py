@@ -1,0 +1,27 @@
+"""The fast part of `make frozen`: the runs marked as fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from frozen import comparing
+from frozen.cases import Case, all_cases
+
+FAST = [case for case in all_cases() if case.fast]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _same_arithmetic() -> None:
+    if reason := comparing.other_machine():
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("case", FAST, ids=[case.name for case in FAST])
+def test_a_run_gives_what_it_gave(case: Case, tmp_path: Path) -> None:
+    assert not list(comparing.differences(case, tmp_path))
+
+
+def test_every_expectation_has_its_case(tmp_path: Path) -> None:
+    assert not list(comparing.strangers(tmp_path))
