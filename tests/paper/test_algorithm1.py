@@ -55,7 +55,7 @@ def rounds() -> list[Round]:
                     before=before,
                     trained=engine.shard.after.double().numpy().copy(),
                     mixed=engine.shard.models.double().numpy().copy(),
-                    reports=loop.progress.reports,
+                    reports=loop.planner.reports,
                 )
             )
     return seen

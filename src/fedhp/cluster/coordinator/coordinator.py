@@ -23,7 +23,7 @@ from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Condu
 from fedhp.cluster.coordinator.deadlines import attempt_pause
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.round_planner import NetworkRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.coordinator.setup_checks import SetupChecks, parts_of_this_machine
@@ -485,7 +485,7 @@ class CoordinatorRoundLoop:
             await self._wait()
         state.end_survey(seconds=time.monotonic() - started)
 
-    async def _plan(self, participants: list[int], planner: RoundPlanner) -> PlannedRound:
+    async def _plan(self, participants: list[int], planner: RoundPlanner) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""
         coming = self.state.round_index + 1
         reach("coordinator.planning", coming)
@@ -503,7 +503,7 @@ class CoordinatorRoundLoop:
             grouped=not self.state.goes_without_group(),
         )
 
-    def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:
+    def _order(self, participants: list[int], planned: NetworkRound, started: float) -> Attempt:
         """Begin an attempt; the workers that wait get their orders."""
         attempt = self.state.begin_attempt(
             planned,

@@ -46,7 +46,7 @@ from fedhp.cluster.coordinator.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.outliers import LEAST_VALUES, usual_count
 from fedhp.cluster.coordinator.planner import Planner
 from fedhp.cluster.coordinator.reachability import Reachability
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.round_planner import NetworkRound, RoundPlanner
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.turn_planner import TurnOrder, TurnPlanner, usual_turns
@@ -992,7 +992,7 @@ class CoordinatorState:
     # --- attempts --------------------------------------------------------------------------
 
     def begin_attempt(
-        self, planned: PlannedRound, participants: Sequence[int], *, started: float, deadline: float
+        self, planned: NetworkRound, participants: Sequence[int], *, started: float, deadline: float
     ) -> Attempt:
         """Begin an attempt at the next round; deadline in seconds from its start."""
         assert isinstance(self.planner, RoundPlanner)
