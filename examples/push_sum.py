@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedhp import Decision, Federation, Observation, Plan, Reports, WeightedMixing
+from fedhp.algorithms import Traits
 from fedhp.types import IntArray, LinkVerdict
 
 
@@ -27,8 +28,8 @@ class Steps:
 class SGP:
     """One peer per round; a scalar weight travels with every model."""
 
-    push_sum: ClassVar = True  # declared: the weight is part of the model rows and of checkpoints
-    uses_rounds: ClassVar = False
+    # Declared: the weight is part of the model rows and of checkpoints.
+    traits: ClassVar = Traits(push_sum=True, uses_rounds=False)
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""
@@ -46,8 +47,8 @@ class SGP:
 class Tracking:
     """Gradient tracking: a side vector travels with every model, over links in both directions."""
 
-    tracking: ClassVar = True  # declared: the side vector is part of the model rows
-    uses_rounds: ClassVar = False
+    # Declared: the side vector is part of the model rows.
+    traits: ClassVar = Traits(tracking=True, uses_rounds=False)
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""

@@ -139,7 +139,7 @@ class CustomCluster:
 
     def note(self, kind: str, targets: list[str]) -> None:
         """Note a fault for the checker."""
-        self.faults.note("fault", {"kind": kind, "target": targets})
+        self.faults.append("fault", {"kind": kind, "target": targets})
 
     def log(self, name: str) -> str:
         """The end of a process's log."""

@@ -60,7 +60,7 @@ def test_a_run_ends_when_a_condition_is_reached(
             # The same command again: the run is over and stays as it is.
             state = await federation.start_coordinator()
             await federation.finish()
-            assert f"until.{next(iter(condition))} = " in state.why
+            assert f"until.{next(iter(condition))} = " in state.phase.why
 
     run(scenario())
     assert f"finished, {rounds} of 50 rounds: until.{next(iter(condition))} = " in status(folder)

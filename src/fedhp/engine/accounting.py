@@ -15,10 +15,10 @@ import numpy as np
 from fedhp.algorithms import Observation
 from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
+from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, PlannedRound, first_reports
 from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import (
     SimulatedRound,
     Stopwatch,
@@ -23,12 +23,12 @@ from fedhp.engine.accounting import (
     group_round,
     together,
 )
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, ModelTester, RoundExecutor
 from fedhp.engine.testing import tested_rounds
 from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Observed, Planner
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord
@@ -54,7 +54,7 @@ class RoundLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, Algorithm)
+        assert is_synchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester

@@ -15,9 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
-from fedhp.algorithms.enough_peers import check_enough_peers
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_asynchronous, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
     AttackConfig,
@@ -29,19 +28,6 @@ from fedhp.config import (
 )
 from fedhp.data import load_data, partition
 from fedhp.data.fingerprint import fingerprint
-from fedhp.engine.context import (
-    MOST_EPOCH_STEPS,
-    PlanningContext,
-    check_exchange,
-    check_local_epochs,
-    check_optimizer,
-    epoch_steps_of,
-    extra_state,
-    federation_of,
-    momentum_of,
-    serving_of,
-    world_of,
-)
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError
 from fedhp.learn.attack import attackers_of, flipped_labels
@@ -60,6 +46,19 @@ from fedhp.learn.task import (
 )
 from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.rounds.context import (
+    MOST_EPOCH_STEPS,
+    PlanningContext,
+    check_exchange,
+    check_local_epochs,
+    check_optimizer,
+    epoch_steps_of,
+    extra_state,
+    federation_of,
+    momentum_of,
+    serving_of,
+    world_of,
+)
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
@@ -145,16 +144,16 @@ def _prepare(experiment: Experiment) -> Prepared:
         dataset, parts = with_flipped_labels(dataset, parts, attackers)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size = _model_size(task)
+    size, traits = _model_size(task), traits_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
-        model_size=3 * size if tracks(algorithm) else size,
+        model_size=3 * size if traits.tracking else size,
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
-        asynchronous=not isinstance(algorithm, Algorithm),
+        asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
-        group_average=averages_groups(algorithm),
+        group_average=traits.group_average,
         executors=_executors(experiment, device),
         batch_bytes=augmented_bytes(
             experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
@@ -166,20 +165,19 @@ def _prepare(experiment: Experiment) -> Prepared:
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
-        push_sum=pushes_sums(algorithm),
-        tracking=tracks(algorithm),
+        push_sum=traits.push_sum,
+        tracking=traits.tracking,
         epochs=experiment.training.batches == "epochs",
         state=optimizer.state,
         state_travels=optimizer.travels,
     )
-    _check_fragments(algorithm, layout)
+    _check_fragments(traits.fragments, layout)
     stacks = kernel_of(experiment) == "auto" and optimizer.stacks
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment)
     world = world_of(experiment, model_bits=32.0 * layout.module_columns)
     check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
-    check_enough_peers(algorithm, federation, experiment)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -293,7 +291,7 @@ def shard_spec_of(
         optimizer=prepared.optimizer,
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
-        group_average=averages_groups(prepared.algorithm),
+        group_average=traits_of(prepared.algorithm).group_average,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
@@ -353,9 +351,8 @@ def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
         )
 
 
-def _check_fragments(algorithm: object, layout: Layout) -> None:
-    fragments = getattr(algorithm, "fragments", 1)
-    if averages_groups(algorithm) and isinstance(fragments, int) and fragments > layout.mixed:
+def _check_fragments(fragments: int, layout: Layout) -> None:
+    if fragments > layout.mixed:
         raise ConfigError(
             f"{fragments} fragments, but only {layout.mixed} numbers of the model are exchanged",
             key="algorithm.fragments",

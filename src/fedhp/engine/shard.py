@@ -226,6 +226,11 @@ class Shard:
         check(self.stop)
         return measured
 
+    def proceed(self) -> None:
+        """What was mixed is what the next exchange of the round begins with."""
+        self.after, self.mixed = self.mixed, self.after
+        self.arrivals.begin(self.arrivals.round_index)
+
     def delta_counts(self) -> IntArray:
         """What topk sent to this shard's workers: reader, sender, number of values, [P, 3]."""
         return self.arrivals.delta_counts()

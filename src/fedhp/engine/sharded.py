@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.base import averages_groups
+from fedhp.algorithms.base import traits_of
 from fedhp.engine.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.executor import (
     Estimates,
@@ -156,6 +156,19 @@ class ShardedExecutor:
         links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
         return self._mix(links, weights, directed=True, selected=selected)
 
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
+        if self.prepared.experiment.exchange.compression == "topk":
+            raise RunError(
+                "the algorithm plans several exchanges in a round, but with topk every reader has "
+                "one copy of a model per round",
+                allowed="exchange.compression other than 'topk', or one exchange per round",
+                fix="set exchange.compression = 'int8'",
+            )
+        _results(
+            self.shards.submit(index, Shard.proceed) for index in range(len(self.shards.groups))
+        )
+
     def average_group(self, group: GroupAverage) -> Exchanged:
         """The participants add the mean of their changes to the consensus."""
         self._average_group(group)
@@ -202,11 +215,11 @@ class ShardedExecutor:
     def _average_group(self, exchange: GroupAverage) -> None:
         """The sum over the tree is made here, from the participants' rows, in the tree's order: it
         has the same bits however many shards there are."""
-        if not averages_groups(self.prepared.algorithm):
+        if not traits_of(self.prepared.algorithm).group_average:
             raise RunError(
                 "the algorithm plans a GroupAverage, but its class does not say so",
-                allowed="GroupAverage in the plans of a class with group_average = True",
-                fix="set group_average = True in the class of your algorithm",
+                allowed="GroupAverage in the plans of a class with Traits(group_average=True)",
+                fix="set traits = Traits(group_average=True) in the class of your algorithm",
             )
         layout, participants = self.prepared.layout, exchange.participants
         start, stop = fragment_columns(layout.mixed, exchange.fragment, exchange.fragments)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import calibration
-from fedhp.engine.context import PlanningContext
 from fedhp.errors import (
     BadPlan,
     ConfigError,
@@ -21,6 +20,7 @@ from fedhp.errors import (
     definition_place,
 )
 from fedhp.record.tensors import pack
+from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Observed, Planner
 
 
@@ -74,7 +74,7 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     )
     planner = Planner(context)
     state = planner.state
-    if isinstance(algorithm, Algorithm):
+    if is_synchronous(algorithm):
         return [(state, "start"), (planner.plan(observed, calibration(world)).state, "plan")]
     planner.act(0, observed, turn=0)
     return [(state, "start"), (planner.state, "act")]

@@ -34,6 +34,7 @@ class Exchanged:
     # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
     # None: whole models.
     share: FloatArray | None = None
+    parts: tuple[Exchanged, ...] = ()  # of exchanges that followed each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,9 @@ class Executor(Protocol):
 
     def average_group(self, group: GroupAverage) -> Exchanged:
         """The participants add the mean of their changes to the consensus."""
+
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
 
 
 class TransferJitter(Protocol):
@@ -193,6 +197,10 @@ class Exchange(ABC):
                 "the same in the class and in every plan",
             )
 
+    def check_network(self) -> None:
+        """Refuse what can only be simulated."""
+        return
+
     # --- changes before it is carried out -----------------------------------------------------
 
     def with_min_peers(
@@ -274,6 +282,7 @@ def check_exchange(exchange: Any, plan: Plan, workers: int) -> None:
     if not isinstance(exchange, Exchange):
         raise Unusable(
             f"the exchange of its plan is {kind_of(exchange)}",
-            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring or a GroupAverage",
+            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring, a GroupAverage "
+            "or an ExchangeSequence",
         )
     exchange.check(plan, workers)

@@ -15,7 +15,7 @@ import numpy as np
 from fedhp.algorithms import Observation
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_action, next_plan
-from fedhp.engine.context import PlanningContext
+from fedhp.rounds.context import PlanningContext
 from fedhp.schedules import learning_rate
 from fedhp.timing import Network
 from fedhp.types import (
@@ -138,13 +138,16 @@ class Planner:
         context: PlanningContext,
         *,
         believe: Callable[[Reports], Reports] = lambda reports: reports,
+        on_network: bool = False,
     ) -> None:
-        """believe: what the next plan may believe of what workers report."""
+        """believe: what the next plan may believe of what workers report. on_network: real machines
+        carry the plans out, and what they cannot is refused."""
         self.context = context
         self.algorithm: Any = context.algorithm
         self.state: Any = self.algorithm.start(context.federation)
         self.reports: Reports | None = None  # of the last round
         self._believe = believe
+        self._on_network = on_network
 
     # --- rounds ----------------------------------------------------------------------------
 
@@ -163,7 +166,13 @@ class Planner:
         """
         observation = observe(self.context, observed)
         before = self.state if state is None else state
-        after, plan = next_plan(self.algorithm, before, observation=observation, reports=reports)
+        after, plan = next_plan(
+            self.algorithm,
+            before,
+            observation=observation,
+            reports=reports,
+            on_network=self._on_network,
+        )
         experiment = self.context.experiment
         present = int(observation.available.sum())
         least = experiment.exchange.min_peers(experiment.workers, present=present)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 import fedhp
 from fedhp.cluster.coordinator.leadership import check_network
 from fedhp.config import parse
-from fedhp.engine.events import INT8_SIZE, EventLoop
+from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
 from fedhp.errors import ConfigError
+from fedhp.exchange.mailbox import INT8_SIZE
 from fedhp.record.checkpoint import read_checkpoint
 from unit.engine.runs import EXACT, bits, carry_out, prepared_of
 

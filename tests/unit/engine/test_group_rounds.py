@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import fedhp
+from fedhp.algorithms import Traits
+from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.cluster.coordinator.leadership import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
@@ -326,7 +329,7 @@ def test_bad_settings(settings: dict[str, Any], key: str) -> None:
 class NeverRestarts:
     """An own algorithm that was written for simulations."""
 
-    group_average = True
+    traits = Traits(group_average=True)
 
 
 def test_a_network_needs_a_way_to_begin_again() -> None:
@@ -339,8 +342,7 @@ def test_a_network_needs_a_way_to_begin_again() -> None:
 
 def test_a_group_average_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = plus()
-    algorithm = type(engine.prepared.algorithm)
-    monkeypatch.setattr(algorithm, "group_average", False)
+    monkeypatch.setattr(FedHPPlus, "traits", replace(FedHPPlus.traits, group_average=False))
     with pytest.raises(RunError, match="does not say so"):
         list(round_loop(engine).rounds())
     engine.close()

@@ -10,12 +10,12 @@ import pytest
 
 from fedhp.algorithms import Observation
 from fedhp.config import parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.types import BoolArray, IntArray, RoundRecord
 from fedhp.world import World
 from fedhp.world.world import build_world
@@ -53,6 +53,9 @@ class Untrained:
 
     def average_group(self, group: GroupAverage) -> Exchanged:
         return self._over(group.links, directed=False)
+
+    def proceed(self) -> None:
+        pass
 
     def _over(
         self, links: IntArray, *, directed: bool, selected: IntArray | None = None

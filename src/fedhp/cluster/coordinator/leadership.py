@@ -16,11 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Restartable, averages_groups
-from fedhp.algorithms.free_links import FreeLinks
-from fedhp.algorithms.pens import PENS
-from fedhp.algorithms.topology_checks import uses_topology
+from fedhp.algorithms.base import Restartable, built_ins, traits_of
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
 from fedhp.cluster.coordinator.metrics import Metrics, snapshot_of
@@ -38,9 +34,9 @@ from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
 from fedhp.config.origins import UNKNOWN, Origins
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
 from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
+from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.trust import load_trust
 from fedhp.types import RoundRecord
 
@@ -168,29 +164,28 @@ def check_network(experiment: Experiment) -> None:
             allowed="world.trace, which every worker gets with --trace FILE",
             fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
         )
-    if isinstance(stage.algorithm, FreeLinks):
+    traits = traits_of(stage.algorithm)
+    if traits.simulated:
+        on_network = built_ins(lambda part: not part.traits.simulated)
         raise ConfigError(
-            f"{experiment.algorithm.name!r} has links that cost nothing, which a network does not "
-            "have",
+            f"{experiment.algorithm.name!r} {traits.simulated}",
             key="algorithm.name",
-            allowed="fedhp, fedhp_plus, dpsgd, ldsgd, pens, adpsgd, or your own",
+            allowed=f"{', '.join(on_network)}, or your own",
             fix="choose another algorithm, or simulate it with: fedhp run",
         )
-    _check_adpsgd(stage.algorithm)
-    if isinstance(stage.algorithm, PENS) and stage.algorithm.symmetric:
+    for name, problem in traits.simulated_settings.items():
         raise ConfigError(
-            "is true, but a network of machines does not offer that: a worker that pulls a model "
-            "does not send one back",
-            key="algorithm.symmetric",
-            allowed="false, as in the paper",
-            fix="remove algorithm.symmetric, or simulate it with: fedhp run",
+            problem,
+            key=f"algorithm.{name}",
+            allowed="this setting in simulations only",
+            fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
         )
 
 
 def _check_changing(experiment: Experiment, stage: PlanningContext) -> None:
     """Refuse robust mixing with the few peers that a changing topology has in a round."""
     robust = experiment.exchange.robust
-    changes = stage.federation.changing is not None and uses_topology(stage.algorithm)
+    changes = stage.federation.changing is not None and traits_of(stage.algorithm).uses_topology
     if changes and robust in ("trimmed_mean", "median", "krum"):
         raise ConfigError(
             f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
@@ -204,31 +199,16 @@ def _check_changing(experiment: Experiment, stage: PlanningContext) -> None:
 
 def _check_groups(experiment: Experiment, algorithm: object) -> None:
     """Refuse what group averages do not offer."""
-    if not averages_groups(algorithm):
+    if not traits_of(algorithm).group_average:
         return
     if not isinstance(algorithm, Restartable):
         raise ConfigError(
             f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
             "machine has lost its models",
             key="algorithm.name",
-            allowed="a class with group_average = True and restart(state, workers)",
+            allowed="a class with Traits(group_average=True) and restart(state, workers)",
             fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
         )
-
-
-def _check_adpsgd(algorithm: object) -> None:
-    """Refuse the aids of AD-PSGD that only simulations have."""
-    if not isinstance(algorithm, ADPSGD):
-        return
-    for name in ("overlap", "serve", "compression"):
-        value, usual = getattr(algorithm, name), ADPSGD.model_fields[name].default
-        if value != usual:
-            raise ConfigError(
-                f"is {value!r}, but workers of a network do not offer that",
-                key=f"algorithm.{name}",
-                allowed="this setting in simulations only",
-                fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
-            )
 
 
 def check_standby(settings: CoordinatorProcessSettings) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.committed_state import check_same_settings
@@ -203,7 +204,7 @@ class Cluster:
         """Write down at once what the coordinator learns later, or never: why a process ended."""
         with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
             history = History(self.record_folder(), LAUNCHER_NAME)
-            history.note("ended", {"name": name, "why": how})
+            history.note(events.Ended(name, how))
             history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:

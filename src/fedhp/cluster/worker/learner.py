@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms import AsyncAlgorithm
+from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
@@ -127,7 +127,7 @@ class Learner:
         self.layout = shard_spec.layout
         self.codec = ModelCodec(shard_spec.layout)
         # Whether the algorithm averages models in pairs, without rounds.
-        self.asynchronous = isinstance(prepared.algorithm, AsyncAlgorithm)
+        self.asynchronous = is_asynchronous(prepared.algorithm)
         self.committed = INITIAL  # the attempt that made the current model
         self.kept: tuple[Attempt, ...] = ()  # versions to which the run may go back
         self.swapping = False  # the current model was sent to a peer and must not change

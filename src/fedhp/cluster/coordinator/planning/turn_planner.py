@@ -13,16 +13,16 @@ from statistics import median_high
 
 import numpy as np
 
-from fedhp.algorithms import AsyncAlgorithm
-from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.outliers import usual_count
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.algorithms.base import is_asynchronous
+from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
+from fedhp.cluster.coordinator.planning.outliers import usual_count
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
-from fedhp.engine.events import RULE
+from fedhp.exchange.mailbox import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
+from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
 from fedhp.timing import Network
 from fedhp.types import (
@@ -56,7 +56,7 @@ class TurnPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, AsyncAlgorithm)
+        assert is_asynchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers

@@ -11,28 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
-from fedhp.algorithms.base import Condensable, Restartable, averages_groups
-from fedhp.cluster.coordinator.link_estimates import (
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
+from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.planning.outliers import (
     STEP_TIME_FACTOR,
     limit_to_median,
     set_aside_large,
     usual_count,
 )
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.message_checks import reported
 from fedhp.columns import added_columns
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, unpack
+from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
 from fedhp.types import (
     BoolArray,
@@ -87,7 +87,7 @@ class RoundPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, Algorithm)
+        assert is_synchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
@@ -96,7 +96,7 @@ class RoundPlanner:
         )
         self.clock = 0.0
         self.links = LinkEstimates(self.workers)
-        self.planner = Planner(stage, believe=_believable)
+        self.planner = Planner(stage, believe=_believable, on_network=True)
         self.step_time = np.full(self.workers, np.nan)
         self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
 
@@ -320,7 +320,7 @@ class RoundPlanner:
 
     def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
         """What a link shows of its speed; None for nothing."""
-        if averages_groups(self.algorithm) and not link.probe and link.bytes:
+        if traits_of(self.algorithm).group_average and not link.probe and link.bytes:
             # The pieces of a tree keep the pace of its slowest link: only those that waited count.
             if 2 * link.timed_bytes < link.bytes:
                 return None
