@@ -253,7 +253,7 @@ class Added(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Check(Rule):
+class Refuses(Rule):
     """Anything else that is refused."""
 
     find: Callable[[Experiment], Iterator[Refusal]]
@@ -489,7 +489,7 @@ _OUTVOTING = ("trimmed_mean", "median", "krum")
 RULES: tuple[Rule, ...] = (
     *(Drops(f"{section}.name", _settings_of_part) for section in COMPONENTS),
     Drops("data.name", _settings_of_data),
-    Check(_partition),
+    Refuses(_partition),
     Only("data.skew", "data.partition", ("skew",)),
     Only("data.alpha", "data.partition", ("dirichlet", "quantity")),
     Only("data.shards_per_worker", "data.partition", ("shards",)),
@@ -504,11 +504,11 @@ RULES: tuple[Rule, ...] = (
     Only("training.milestones", _SCHEDULE, ("step",), even_default=True),
     Only("training.factor", _SCHEDULE, ("step",), even_default=True),
     Only("training.final_share", _SCHEDULE, ("cosine",), even_default=True),
-    Check(_milestones),
+    Refuses(_milestones),
     Only("training.decay_seconds", "training.decay_by", ("time",), number="g"),
     # These are in the other unit.
     Drops("training.decay_by", lambda change: ["training.milestones", "training.warmup"]),
-    Check(_points_of_the_schedule),
+    Refuses(_points_of_the_schedule),
     OneOf(
         "training.local_steps",
         "training.local_epochs",
@@ -522,9 +522,9 @@ RULES: tuple[Rule, ...] = (
         allowed="one of evaluation.every (rounds) and evaluation.seconds (virtual time)",
     ),
     Drops("world.profile", _settings_of_profiles),
-    Check(_bounds),
-    Check(_absences),
-    Check(_one_source_of_speeds),
+    Refuses(_bounds),
+    Refuses(_absences),
+    Refuses(_one_source_of_speeds),
     Needs("world.trace_repeat", ("world.trace",)),
     Needs("world.availability_speed", ("world.availability_trace",)),
     Needs("world.trace_clients", ("world.device_trace", "world.availability_trace")),
@@ -554,11 +554,11 @@ RULES: tuple[Rule, ...] = (
         unset=MOST_ROUNDS,
         written=False,
     ),
-    Check(_cosine),
-    Check(_accuracy_is_a_share),
+    Refuses(_cosine),
+    Refuses(_accuracy_is_a_share),
     Replaced(REPLACED_BY_TASKS),
-    Check(_lines_of_workers),
-    Check(_absent_workers_exist),
+    Refuses(_lines_of_workers),
+    Refuses(_absent_workers_exist),
     *(
         Added(f"training.{name}")
         for name in (

@@ -11,6 +11,7 @@ import pytest
 
 from fedhp import Decision, DisjointGroups, Federation, GroupAverage, Observation, Plan, Reports
 from fedhp.algorithms.plan_checks import next_plan
+from fedhp.algorithms.traits import Traits
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
@@ -44,7 +45,7 @@ class Nothing:
 class Planned:
     """Plans the exchange of the moment in every round."""
 
-    group_average: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(group_average=True)
     exchange: ClassVar[Exchange] = BOTH
 
     def start(self, federation: Federation) -> Nothing:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, LocalTraining, Training
 from fedhp.engine.loop import RoundLoop
@@ -20,6 +19,7 @@ from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mi
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.rounds.context import PlanningContext
 from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
 
@@ -182,7 +182,7 @@ class ReplayEventExecutor:
 
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
     """The loop of an executor's planner."""
-    if isinstance(executor.context.algorithm, Algorithm):
+    if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
     return EventLoop(executor.context, ReplayEventExecutor())
 
