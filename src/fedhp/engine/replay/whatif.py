@@ -367,7 +367,9 @@ def _default_planners(base: Experiment) -> list[str]:
     """All that can plan on the topology (where it changes, those that follow it) and have the
     run's exchange."""
     on_topology = [f"{name}:neighbors=base" for name in FOLLOWING]
-    if federation_of(base).changing is not None:
+    with base.origins.named():
+        changing = federation_of(base).changing
+    if changing is not None:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
     planners = [name for name in PLANNERS if plain or not name.startswith("adpsgd")]
