@@ -38,6 +38,7 @@ _HOMES = {
     "DirectedMixing": "fedhp.exchange",
     "WeightedMixing": "fedhp.exchange",
     "GroupAverage": "fedhp.exchange",
+    "ExchangeSequence": "fedhp.exchange",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
     "Topology": "fedhp.types",
@@ -53,6 +54,7 @@ __all__ = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "ExchangeSequence",
     "Experiment",
     "Federation",
     "FedhpError",
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
     from fedhp.errors import FedhpError
     from fedhp.exchange import (
         DirectedMixing,
+        ExchangeSequence,
         GroupAverage,
         NeighborMixing,
         PeerScoring,

@@ -96,9 +96,9 @@ def test_a_later_next_ends_the_earlier_one(certificates: Path, tmp_path: Path) -
         async with in_process_federation(settings, certificates, tmp_path) as federation:
             leader = await federation.start_coordinator()
             federation.start_worker("w0")
-            await until(lambda: leader.waiting.workers() == [0])
+            await until(lambda: leader.context.waiting.workers() == [0])
             attacker = start_attacker(federation, "w3")
-            await until(lambda: leader.waiting.workers() == [0, 3])
+            await until(lambda: leader.context.waiting.workers() == [0, 3])
             await federation.stop_worker("w3")
             outcomes = await call_in_parallel(
                 federation,
@@ -110,7 +110,7 @@ def test_a_later_next_ends_the_earlier_one(certificates: Path, tmp_path: Path) -
             )
             assert attacker.run
             assert outcomes["replaced"] >= 3  # the last one waits, until its caller gives up
-            await until(lambda: leader.waiting.workers() == [0])
+            await until(lambda: leader.context.waiting.workers() == [0])
 
     run(scenario())
 

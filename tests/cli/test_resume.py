@@ -232,9 +232,10 @@ def test_an_own_algorithm_must_say_that_it_ignores_the_number_of_rounds(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_rounds.py").write_text(
+        "from fedhp.algorithms import Traits\n"
         "from fedhp.algorithms.dpsgd import DPSGD\n"
-        "class Silent(DPSGD):\n    uses_rounds = True\n"
-        "class Declared(DPSGD):\n    uses_rounds = False\n"
+        "class Silent(DPSGD):\n    traits = Traits()\n"
+        "class Declared(DPSGD):\n    traits = Traits(uses_rounds=False)\n"
     )
     for name, code in (("Silent", 2), ("Declared", 0)):
         file = write(tmp_path, rounds=1, algorithm={"name": f"mine_rounds:{name}"})
@@ -242,7 +243,7 @@ def test_an_own_algorithm_must_say_that_it_ignores_the_number_of_rounds(
         assert command("run", file, "--out", out).code == 0
         longer = command("run", file, "rounds=2", "--out", out, "--resume")
         assert longer.code == code, longer.err
-        assert ("set uses_rounds = False in its class" in longer.err) == (code == 2)
+        assert ("set traits = Traits(uses_rounds=False) in its class" in longer.err) == (code == 2)
 
 
 def test_a_finished_comparison_gets_more_rounds(command: Command, tmp_path: Path) -> None:

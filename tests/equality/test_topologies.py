@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.algorithms import Federation, Observation
+from fedhp.algorithms import Federation, Observation, Traits
 from fedhp.algorithms.dpsgd import RingState
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
@@ -250,7 +250,7 @@ def test_what_would_have_no_effect_or_fall_apart_is_refused(
 class Follower:
     """An algorithm of one's own that mixes on the topology of the round."""
 
-    changing_topology = True
+    traits = Traits(follows_changes=True)
 
     def start(self, federation: Federation) -> RingState:
         return RingState(np.arange(federation.workers), 2)
@@ -274,7 +274,7 @@ class Follower:
 class Stubborn(Follower):
     """It does not say that it follows."""
 
-    changing_topology = False
+    traits = Traits()
 
 
 def test_an_own_algorithm_follows_a_topology_if_it_says_so(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_an_own_algorithm_follows_a_topology_if_it_says_so(tmp_path: Path) -> No
         assert run.array("rounds", "clock").tolist() == own.tolist()
     with pytest.raises(ConfigError, match="changes over rounds") as caught:
         prepare(experiment(f"{__name__}:Stubborn", "base_k", {}, workers=5))
-    assert "changing_topology = True" in str(caught.value)
+    assert "traits = Traits(follows_changes=True)" in str(caught.value)
 
 
 def test_algorithms_with_their_own_links_run_beside_any_topology() -> None:

@@ -33,6 +33,7 @@ PUBLIC = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "ExchangeSequence",
     "Experiment",
     "Federation",
     "FedhpError",

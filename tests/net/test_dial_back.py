@@ -12,8 +12,8 @@ import pytest
 
 from attacks.places import Place, worker
 from faults.in_process import experiment, in_process_federation, run, until
-from fedhp.cluster.coordinator import dial_back
-from fedhp.cluster.coordinator.dial_back import DialBacks, caller_address, source_of
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
@@ -208,7 +208,7 @@ def test_who_may_ask(certificates: Path, tmp_path: Path) -> None:
             await until(lambda: state.conductor.by_name("w2"))
             member = state.conductor.by_name("w2")
             assert member is not None
-            state.remove(member, "it was bad")
+            state.admission.remove(member, "it was bad")
 
             async def refusal(name: str, address: str) -> str:
                 identity = load_identity(certificates, name)

@@ -24,9 +24,9 @@ from fedhp.cluster.coordinator.conductor import (
     ConductorSettings,
     Failure,
 )
-from fedhp.cluster.coordinator.leadership import check_network
-from fedhp.cluster.coordinator.round_planner import RoundPlanner
-from fedhp.cluster.coordinator.state import create_planner
+from fedhp.cluster.coordinator.planning.planning import create_planner
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused
@@ -128,7 +128,7 @@ def test_a_commit_always_has_the_whole_group(steps: list[tuple[str, int]]) -> No
                 later = member.incarnation + 1
                 conductor.join(member.name, "h:1", incarnation=later, models=(), now=now)
             elif action == "leave":
-                conductor.leave(member)
+                member.leave()
             else:
                 now += 2.0
         except Refused:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound, RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import ExchangeConfig, parse

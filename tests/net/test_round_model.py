@@ -111,7 +111,7 @@ class Protocol(RuleBasedStateMachine):
         ):
             self._join(worker)
         else:
-            self.conductor.beat(member, "waiting", self.now)
+            member.beat("waiting", self.now)
 
     @rule(index=st.integers(0, WORKERS - 1))
     def poll(self, index: int) -> None:
@@ -120,7 +120,7 @@ class Protocol(RuleBasedStateMachine):
         member = self.conductor.by_name(worker.name)
         if not worker.alive or member is None or member.left:
             return
-        self.conductor.poll(member, models=worker.models, now=self.now)
+        member.poll(models=worker.models, now=self.now)
         assert self.conductor.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
         worker.epoch = self.conductor.epoch
         if worker.mixed == self.conductor.committed and worker.mixed is not None:
@@ -230,7 +230,7 @@ def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
     conductor.report(1, attempt, "b")
     assert conductor.verdict(1.0) is AttemptVerdict.WAIT
     for index in (0, 1):
-        conductor.beat(conductor.members[index], "waiting", 5.0)
+        conductor.members[index].beat("waiting", 5.0)
     assert conductor.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
     assert conductor.commit() == Attempt(1, 1, 1)
     assert conductor.status(conductor.members[2], 2.0) is MemberStatus.BEHIND

@@ -19,6 +19,6 @@ def test_every_averaged_model_was_transferred() -> None:
         sent = {(int(a), int(b)) for a, b in record.links}  # (receiver, sender)
         used = {(int(i), int(j)) for i, j in np.argwhere(weights > 0) if i != j}
         np.testing.assert_allclose(
-            engine.shard.models, weights @ engine.shard.after.numpy(), atol=1e-5
+            engine.shard.rows.models, weights @ engine.shard.rows.after.numpy(), atol=1e-5
         )
         assert used <= sent, sorted(used - sent)

@@ -22,6 +22,7 @@ from fedhp.algorithms.base import (
 )
 from fedhp.algorithms.pace import Assignment, fill, literal, moving_average, opt, raw_pace
 from fedhp.algorithms.search import SearchResult, search
+from fedhp.algorithms.traits import About, Traits
 from fedhp.distance import (
     absent_distance,
     complete,
@@ -51,6 +52,7 @@ ALL_PAIRS = 2_000
 SAMPLED_SOURCES = 256
 # The distances of pairs are left out of a condensed state if they are as many times the links.
 CONDENSED_SHARE = 8
+MAX_STEPS = 100  # of a worker in a round, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,19 @@ class FedHPState:
 class FedHP(Settings):
     """Adaptive steps and topology for every worker, every round."""
 
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(local_epochs=True)
+    about: ClassVar[About] = About(
+        name="FedHP",
+        color="#D55E00",
+        dashes="-",
+        marker="o",
+        width=2.0,
+        order=5.0,
+        favourite=1,
+        work=1.8,
+        most_steps=MAX_STEPS,
+        planners=("deadline=opt", "deadline=fill"),
+    )
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "deadline": ("opt", "fill"),
@@ -89,7 +103,7 @@ class FedHP(Settings):
     initial_steps: Annotated[int, Field(ge=1, le=100_000)] | None = (
         None  # none: training.local_steps
     )
-    max_steps: Annotated[int, Field(ge=1, le=100_000)] = 100
+    max_steps: Annotated[int, Field(ge=1, le=100_000)] = MAX_STEPS
     weights: MixingRule = "max_degree"
     distance_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_1
     bound_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_2
@@ -102,6 +116,18 @@ class FedHP(Settings):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5  # of step times and estimates
     # Of how many workers the distances are kept; none: of all up to 2,000, otherwise of 256.
     distance_sources: Annotated[int, Field(ge=1)] | None = None
+
+    def configured(self) -> Traits:
+        """The steps follow a pace, and with it training.local_steps, unless the deadline sets
+        them alone."""
+        paced = (self.deadline, self.planner) != ("opt", "settled")
+        return replace(
+            super().configured(),
+            local_work=paced,
+            own_steps="" if self.initial_steps is None else "initial_steps",
+            uses_estimates=paced,
+            distance_smoothing=self.distance_smoothing,
+        )
 
     def start(self, federation: Federation) -> FedHPState:
         """Only the base topology is known."""

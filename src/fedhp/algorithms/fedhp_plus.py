@@ -16,6 +16,7 @@ from pydantic import Field
 from fedhp.algorithms.base import Federation, Observation, Range, Settings, Space
 from fedhp.algorithms.group_tree import build_tree, fastest_first
 from fedhp.algorithms.pace import moving_average
+from fedhp.algorithms.traits import About, Traits
 from fedhp.exchange import GroupAverage
 from fedhp.timing import Network
 from fedhp.types import (
@@ -68,8 +69,23 @@ class _Group:
 class FedHPPlus(Settings):
     """Group averages over the fast links of the moment, overlapped with training."""
 
-    uses_rounds: ClassVar[bool] = False
-    group_average: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        uses_rounds=False,
+        uses_topology=False,
+        local_work=False,
+        group_average=True,
+        compression="set algorithm.compression instead",
+        plans_by="world",
+    )
+    about: ClassVar[About] = About(
+        name="FedHP+",
+        color="#000000",
+        dashes="-",
+        marker="*",
+        width=1.8,
+        order=4.0,
+        favourite=2,
+    )
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "momentum": Range(0.0, 0.95),
@@ -86,6 +102,10 @@ class FedHPPlus(Settings):
     min_steps: Annotated[int, Field(ge=1, le=100_000)] = 5  # of the fastest worker, per deadline
     max_steps: Annotated[int, Field(ge=1, le=100_000)] = 500  # of the fastest worker
     overlap: bool = True  # train during the transfer as well
+
+    def configured(self) -> Traits:
+        """The number of fragments is a setting."""
+        return replace(super().configured(), fragments=self.fragments)
 
     def start(self, federation: Federation) -> FedHPPlusState:
         """Everyone holds the initial model."""

@@ -20,6 +20,9 @@ from fedhp.algorithms.base import (
     Settings,
     Space,
 )
+from fedhp.algorithms.traits import About, Scoring, Traits
+from fedhp.config import Experiment
+from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
@@ -37,6 +40,10 @@ from fedhp.types import (
 
 # With training.local_steps and with training.local_epochs.
 SCORING_RULES = (StepRule.PEERS_SCORED, StepRule.PEERS_SCORED_EPOCHS)
+NOT_SENT_BACK = (
+    "is true, but a network of machines does not offer that: a worker that pulls a model does not "
+    "send one back"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,15 @@ class PENSState:
 class PENS(Settings):
     """Performance-based neighbor selection."""
 
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(local_epochs=True)
+    about: ClassVar[About] = About(
+        name="PENS",
+        color="#CC79A7",
+        dashes=(0, (5, 1, 1, 1, 1, 1)),
+        marker="v",
+        work=1.2,
+        planners=("",),
+    )
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS, "stage_share": Range(0.1, 0.5)}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     stage_share: Annotated[float, Field(ge=0, le=1)] = 0.25  # of the rounds, scoring
@@ -63,6 +78,38 @@ class PENS(Settings):
     samples: Annotated[int, Field(ge=1)] = 64
     score_cost: Annotated[float, Field(ge=0)] = 0.67  # step times per scored model
     symmetric: bool = False  # average along both directions instead of pulling
+
+    def configured(self) -> Traits:
+        """Its steps and how it scores are settings."""
+        return replace(
+            super().configured(),
+            own_steps="" if self.steps is None else "steps",
+            scoring=Scoring(self.keep, self.samples, self.symmetric),
+            simulated_settings={"symmetric": NOT_SENT_BACK} if self.symmetric else {},
+        )
+
+    def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
+        """Refuse Krum of the few peers that are scored and kept in the first stage: it would choose
+        among too few. The other rules withstand fewer poisoned models then, and a note says so."""
+        exchange, workers = experiment.exchange, experiment.workers
+        if exchange.robust != "krum":
+            return
+        least = exchange.min_peers(workers, present=workers)
+        fewest = int(federation.base_topology.degrees.min())
+        counts = {"algorithm.keep": self.keep, "algorithm.peers": self.peers}
+        short = [f"{key} is {count}" for key, count in counts.items() if count < least]
+        fix = f"set algorithm.keep = {least} and algorithm.peers to at least as much"
+        if not short and fewest < least:
+            short = [f"a worker has only {fewest} neighbors in [topology]"]
+            fix = "set topology.name = 'full'"
+        if short:
+            raise ConfigError(
+                f"is 'krum', which needs the models of {least} peers to withstand "
+                f"{exchange.max_poisoned(workers)} poisoned ones, but {' and '.join(short)}",
+                key="exchange.robust",
+                allowed=f"another rule, or at least {least} peers that PENS scores and keeps",
+                fix=f"{fix}, lower exchange.trim, or set exchange.robust = 'trimmed_mean'",
+            )
 
     def start(self, federation: Federation) -> PENSState:
         """No peer has been scored yet."""

@@ -10,25 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, pushes_sums, tracks
+from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_of
 from fedhp.errors import BadPlan, definition_place
 from fedhp.exchange.base import check_exchange
 from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
+from fedhp.exchange.mailbox import check_action
 from fedhp.types import Action, Decision, LinkVerdict, Plan, Reports
 
 MOST_STEPS = 1_000_000  # of one worker in one round
 
 
 def next_plan(
-    algorithm: Algorithm, state: Any, *, observation: Observation, reports: Reports
+    algorithm: Algorithm,
+    state: Any,
+    *,
+    observation: Observation,
+    reports: Reports,
+    on_network: bool = False,
 ) -> tuple[Any, Plan]:
     """The algorithm's next state and plan, checked."""
     answer: Any = algorithm.plan(state, observation, reports)
     try:
         _check_answer(answer, Plan, "plan")
         _check_plan(answer[1], len(observation.available))
-        _check_carried(answer[1], algorithm)
+        _check_rule(answer[1], algorithm)
         _check_present(answer[1], observation)
+        if on_network:
+            answer[1].exchange.check_network()
     except Unusable as unusable:
         raise _bad_plan(algorithm, "plan", observation, unusable) from None
     return answer[0], answer[1]
@@ -123,13 +131,13 @@ def _check_present(plan: Plan, observation: Observation) -> None:
     plan.exchange.check_present(here)
 
 
-def _check_carried(plan: Plan, algorithm: Any) -> None:
+def _check_rule(plan: Plan, algorithm: Any) -> None:
     """What travels with the models is known before the first round: the class declares it."""
-    push_sum, tracking = pushes_sums(algorithm), tracks(algorithm)
-    plan.exchange.check_carried(push_sum=push_sum, tracking=tracking)
-    if (push_sum or tracking) and plan.estimate is not None:
+    rule = rule_of(algorithm)
+    plan.exchange.check_rule(rule)
+    if rule.acts() and plan.estimate is not None:
         raise Unusable(
-            "its plan has estimate, and its class push_sum or tracking",
+            "its plan has estimate, and its rule sends or receives",
             "None: what is trained is not what travels",
         )
 
@@ -172,15 +180,4 @@ def _check_action(action: Action, worker: int, workers: int) -> None:
             f"a whole number from 0 to {MOST_STEPS}",
         )
     _check_step_count(int(action.local_steps), worker)
-    if action.compression not in ("none", "int8"):
-        raise Unusable(f"its compression is {action.compression!r}", "'none' or 'int8'")
-    partner = action.partner
-    if partner is None:
-        return
-    if not is_whole(partner) or not 0 <= partner < workers:
-        raise Unusable(
-            f"the partner of worker {worker} is the unknown worker {partner!r}",
-            f"None, or a worker 0 to {workers - 1}",
-        )
-    if partner == worker:
-        raise Unusable(f"the partner of worker {worker} is itself", "None, or another worker")
+    check_action(action, worker, workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedhp.algorithms.base import Settings, load_algorithm
+from fedhp.algorithms.base import load_algorithm, traits_of
 from fedhp.components import is_dotted
 from fedhp.config import UNSET, Experiment, parse_change
 from fedhp.errors import ConfigError
@@ -19,10 +19,8 @@ def own_learning_rate(algorithm: object, *, optimizer: str) -> float | None:
     The defaults of the classes are rates of SGD: with another optimizer only a rate that is set
     counts.
     """
-    if not isinstance(algorithm, Settings):
-        return None
-    given = "learning_rate" in algorithm.model_fields_set
-    return algorithm.learning_rate if given or optimizer == "sgd" else None
+    traits = traits_of(algorithm)
+    return traits.learning_rate if optimizer == "sgd" or not traits.sgd_rate else None
 
 
 def is_rate_overridden(changes: Iterable[tuple[str, Any]]) -> bool:

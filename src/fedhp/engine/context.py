@@ -9,12 +9,10 @@ from typing import Literal
 import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
-from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Settings, averages_groups, pushes_sums, tracks
-from fedhp.algorithms.enough_peers import check_enough_peers
-from fedhp.algorithms.free_links import FreeLinks
+from fedhp.algorithms.base import built_ins, is_asynchronous, is_synchronous, rule_of, traits_of
 from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
+from fedhp.components import is_dotted
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import topologies
@@ -58,8 +56,8 @@ class PlanningContext:
 
 
 def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
-    """The momentum of local SGD: AD-PSGD's own, or that of the experiment."""
-    own = algorithm.momentum if isinstance(algorithm, ADPSGD) else None
+    """The momentum of local SGD: the algorithm's own, or that of the experiment."""
+    own = traits_of(algorithm).momentum
     return experiment.training.momentum if own is None else own
 
 
@@ -70,12 +68,12 @@ def serving_of(
 
     Tests by virtual time meet it between two exchanges: it serves the model of the last one.
     """
-    if isinstance(algorithm, ADPSGD | FreeLinks) and algorithm.serve == "average":
-        return "average"
-    if isinstance(algorithm, FreeLinks):
+    if is_synchronous(algorithm):
         return ""
-    by_time = experiment.evaluation.seconds is not None
-    return "mixed" if by_time and not isinstance(algorithm, Algorithm) else ""
+    traits, by_time = traits_of(algorithm), experiment.evaluation.seconds is not None
+    if traits.serves == "average":
+        return "average"
+    return "mixed" if by_time and not traits.single_steps else ""
 
 
 def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> tuple[str, ...]:
@@ -99,7 +97,6 @@ def planning_context(
     federation = federation_of(experiment)
     world = world_of(experiment, model_bits=model_bits)
     check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
-    check_enough_peers(algorithm, federation, experiment)
     check_exchange(experiment, algorithm)
     check_local_epochs(experiment, algorithm)
     if trains:
@@ -130,28 +127,26 @@ def check_local_epochs(experiment: Experiment, algorithm: Algorithm | AsyncAlgor
     epochs, name = experiment.training.local_epochs, experiment.algorithm.name
     if epochs is None:
         return
-    if not getattr(algorithm, "local_epochs", False):
-        built_in = isinstance(algorithm, Settings)
-        why = "it sets the steps by itself"
-        if averages_groups(algorithm):
-            why = "it trains by time"
+    traits, yours = traits_of(algorithm), is_dotted(name)
+    if not traits.local_epochs:
+        why = "it trains by time" if traits.group_average else "it sets the steps by itself"
+        names = built_ins(lambda part: part.traits.local_epochs)
         raise ConfigError(
             f"is {epochs:g}, but has no effect on {name!r}: {why}",
             key="training.local_epochs",
-            allowed="dpsgd, ldsgd, pens, adpsgd or fedhp with training.local_epochs"
-            + ("" if built_in else ", or your own with local_epochs = True in its class"),
+            allowed=f"{', '.join(names)} with training.local_epochs"
+            + (", or your own with traits = Traits(local_epochs=True)" if yours else ""),
             fix="remove training.local_epochs"
-            + ("" if built_in else ", or use observation.epoch_steps (docs/own-parts.md)"),
+            + (", or use observation.epoch_steps (docs/own-parts.md)" if yours else ""),
         )
-    for setting in ("steps", "initial_steps") if isinstance(algorithm, Settings) else ():
-        own = getattr(algorithm, setting, None)
-        if own is not None:
-            raise ConfigError(
-                f"the value {epochs:g} has no effect: algorithm.{setting} is {own}",
-                key="training.local_epochs",
-                allowed=f"one of training.local_epochs and algorithm.{setting}",
-                fix="remove one of the two",
-            )
+    if traits.own_steps:
+        own = experiment.algorithm.settings[traits.own_steps]
+        raise ConfigError(
+            f"the value {epochs:g} has no effect: algorithm.{traits.own_steps} is {own}",
+            key="training.local_epochs",
+            allowed=f"one of training.local_epochs and algorithm.{traits.own_steps}",
+            fix="remove one of the two",
+        )
 
 
 def nominal_share(experiment: Experiment) -> float:
@@ -185,7 +180,7 @@ def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm
             fix="raise workers, lower attack.share, or remove [attack]",
         )
     _check_mixes_models(experiment, algorithm)
-    _check_carried(experiment, algorithm)
+    _check_rule(experiment, algorithm)
 
 
 def check_optimizer(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
@@ -206,7 +201,7 @@ def check_optimizer(experiment: Experiment, algorithm: Algorithm | AsyncAlgorith
             allowed="training.nesterov with a momentum above 0",
             fix="set training.momentum, for example to 0.9, or remove training.nesterov",
         )
-    if isinstance(algorithm, FreeLinks):
+    if traits_of(algorithm).single_steps:
         _check_single_steps(experiment)
     if training.optimizer_state == "keep":
         return
@@ -252,14 +247,15 @@ def _check_single_steps(experiment: Experiment) -> None:
 def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> str:
     """Why an optimizer's state cannot be mixed together with the models; empty if it can."""
     name, exchange = experiment.algorithm.name, experiment.exchange
-    if not isinstance(algorithm, Algorithm):
+    traits = traits_of(algorithm)
+    if is_asynchronous(algorithm):
         return (
             f"{name!r} averages models while the workers train, and a worker's state is then in use"
         )
-    if averages_groups(algorithm):
+    if traits.group_average:
         return f"{name!r} averages changes of a consensus in groups, not models"
-    if pushes_sums(algorithm) or tracks(algorithm):
-        return f"the models of {name!r} travel with values of their own (push_sum or tracking)"
+    if any(vector.travels for vector in rule_of(algorithm).vectors):
+        return f"the models of {name!r} travel with vectors of their own"
     if exchange.compression != "none":
         return (
             f"exchange.compression is {exchange.compression!r}, and rounding would spoil a state "
@@ -272,55 +268,55 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
     return ""
 
 
-def _check_carried(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
-    """Refuse what would break the sums of push-sum and tracking."""
-    pushes, follows = pushes_sums(algorithm), tracks(algorithm)
-    if not (pushes or follows):
+def _check_rule(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
+    """Refuse what would break the sums that a rule needs, as it declares them."""
+    rule, name = rule_of(algorithm), experiment.algorithm.name
+    if rule.is_plain():
         return
-    kind = "push_sum" if pushes else "tracking"
-    if not isinstance(algorithm, Algorithm) or averages_groups(algorithm):
+    if is_asynchronous(algorithm) or traits_of(algorithm).group_average:
         raise ConfigError(
-            f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
+            f"{name!r} has a rule of its workers, but does not mix models in rounds",
             key="algorithm.name",
-            allowed=f"{kind} with plan(), and without group_average",
-            fix="remove it from the class of the algorithm",
+            allowed="a rule with plan(), and without group_average",
+            fix="remove the rule from the class of the algorithm",
         )
     compression, robust = experiment.exchange.compression, experiment.exchange.robust
-    if robust != "none":
+    if robust != "none" and rule.acts():
         raise ConfigError(
-            f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
-            f"({kind} = True), and a robust rule leaves some out",
+            f"is {robust!r}, but {name!r} needs the sums of all messages, and a robust rule leaves "
+            "some out",
             key="exchange.robust",
             allowed="none with this algorithm",
             fix="remove exchange.robust",
         )
-    if compression == "topk" or (pushes and compression != "none"):
+    travels = any(vector.travels for vector in rule.vectors)
+    lossy = {"topk"} if travels else {"fp16", "int8"} if rule.public else set()
+    if compression in lossy or (rule.mass and compression != "none"):
+        exact = {"none", "fp16", "int8", "topk"} - lossy if not rule.mass else {"none"}
         raise ConfigError(
-            f"is {compression!r}, but what travels with the models of "
-            f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
+            f"is {compression!r}, but what the workers of {name!r} send has to arrive exactly",
             key="exchange.compression",
-            allowed="none" if pushes else "none, fp16 or int8",
+            allowed=" or ".join(sorted(exact)),
             fix="remove exchange.compression",
         )
 
 
 def _check_mixes_models(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse what acts on models that travel where others than models do."""
-    if averages_groups(algorithm):
+    traits = traits_of(algorithm)
+    if traits.group_average:
         why = "a group average sends sums, not models"
-    elif not isinstance(algorithm, Algorithm):
+    elif is_asynchronous(algorithm):
         why = "an asynchronous algorithm averages models in pairs, without rounds"
     else:
         return
-    own = ""
-    if averages_groups(algorithm):
-        own = "set algorithm.compression instead, or "
-    elif isinstance(algorithm, ADPSGD):
-        own = "set algorithm.compression instead (in simulations), or "
+    own = f"{traits.compression}, or " if traits.compression else ""
+    names = built_ins(lambda part: not part.traits.group_average and is_synchronous(part))
+    mixing = f"one of {', '.join(names)}"
     instead = {
         "exchange.compression": f"{own}remove it, or leave this algorithm out",
-        "exchange.robust": "choose fedhp, dpsgd, ldsgd or pens",
-        "attack.kind": "set attack.kind = 'label_flip', or choose fedhp, dpsgd, ldsgd or pens",
+        "exchange.robust": f"choose {mixing}",
+        "attack.kind": f"set attack.kind = 'label_flip', or choose {mixing}",
     }
     allowed = {"attack.kind": "none or label_flip"}
     kinds = {

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_synchronous
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.engine.accounting import (
@@ -65,7 +66,7 @@ class RoundLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, Algorithm)
+        assert is_synchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester

@@ -15,9 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
-from fedhp.algorithms.enough_peers import check_enough_peers
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
     AttackConfig,
@@ -49,7 +48,7 @@ from fedhp.learn.augment import augmented_bytes, check_augmentation
 from fedhp.learn.evaluate import choose_images, hold_back
 from fedhp.learn.names import TASKS
 from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
-from fedhp.learn.params import PER_PARAMETER, Layout, layout_of
+from fedhp.learn.params import PER_PARAMETER, Layout, layout_of, row_of
 from fedhp.learn.quantize import received_share
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import (
@@ -60,6 +59,8 @@ from fedhp.learn.task import (
 )
 from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.learn.vectors import try_rule
+from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
@@ -145,16 +146,16 @@ def _prepare(experiment: Experiment) -> Prepared:
         dataset, parts = with_flipped_labels(dataset, parts, attackers)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size = _model_size(task)
+    size, traits, rule = _model_size(task), traits_of(algorithm), rule_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
-        model_size=3 * size if tracks(algorithm) else size,
+        model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
-        asynchronous=not isinstance(algorithm, Algorithm),
+        asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
-        group_average=averages_groups(algorithm),
+        group_average=traits.group_average,
         executors=_executors(experiment, device),
         batch_bytes=augmented_bytes(
             experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
@@ -162,24 +163,21 @@ def _prepare(experiment: Experiment) -> Prepared:
     )
     facts = check_task(task, batch_size=experiment.training.batch_size, dataset=dataset)
     initial = initial_model(task, experiment.seed)
-    _check_batch_norm(experiment, initial)
+    _check_batch_norm(experiment, initial, rule)
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
-        push_sum=pushes_sums(algorithm),
-        tracking=tracks(algorithm),
+        vectors=(*rule.vectors, *optimizer.vectors),
         epochs=experiment.training.batches == "epochs",
-        state=optimizer.state,
-        state_travels=optimizer.travels,
     )
-    _check_fragments(algorithm, layout)
-    stacks = kernel_of(experiment) == "auto" and optimizer.stacks
+    try_rule(rule, layout, row_of(initial, layout)[0], rate=experiment.training.learning_rate)
+    _check_fragments(traits.fragments, layout)
+    stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment)
     world = world_of(experiment, model_bits=32.0 * layout.module_columns)
     check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
-    check_enough_peers(algorithm, federation, experiment)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -224,6 +222,11 @@ def kernel_of(experiment: Experiment) -> str:
     return "worker" if experiment.augmentation.active else experiment.training.kernel
 
 
+def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
+    """Whether many small models can be trained at once, with these steps."""
+    return optimizer.stacks and not (optimizer.momentum and rule.steers())
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
     """What a shard gets of an experiment; it can be sent to another process."""
@@ -244,6 +247,8 @@ class ShardSpec:
     scratch: Path | None  # models are memory-mapped in this folder
     exchange: ExchangeConfig
     max_poisoned: int  # peers that robust mixing withstands
+    rule: Rule  # of the method
+    topk: int  # values of a row that topk lets through; 0: all
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
     augmentation: AugmentationConfig
@@ -293,10 +298,12 @@ def shard_spec_of(
         optimizer=prepared.optimizer,
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
-        group_average=averages_groups(prepared.algorithm),
+        group_average=traits_of(prepared.algorithm).group_average,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
+        rule=rule_of(prepared.algorithm),
+        topk=_topk_values(experiment.exchange, prepared.layout),
         attack=experiment.attack,
         attackers=prepared.attackers,
     )
@@ -329,11 +336,16 @@ def with_flipped_labels(
     return changed, parts
 
 
+def _topk_values(exchange: ExchangeConfig, layout: Layout) -> int:
+    """How many values of a row topk sends; 0: all, or it is not used."""
+    return topk_count(exchange.topk_share, layout.mixed) if exchange.compression == "topk" else 0
+
+
 def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     """Bytes of a transfer as a share of those of the model; with topk, of one that is not a
     reader's first."""
     if exchange.compression == "topk":
-        count = topk_count(exchange.topk_share, layout.mixed)
+        count = _topk_values(exchange, layout)
         return delta_share(count, layout.mixed) if count else 1.0
     share = received_share(exchange.compression, layout.mixed_ends)
     # What travels along counts in addition to the model.
@@ -341,7 +353,7 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     return share if layout.mixed == own else share * layout.mixed / own
 
 
-def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
+def _check_batch_norm(experiment: Experiment, module: nn.Module, rule: Rule) -> None:
     statistics = any(buffer.is_floating_point() for buffer in module.buffers())
     if experiment.training.batch_norm == "local" and not statistics:
         raise ConfigError(
@@ -351,11 +363,19 @@ def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
             fix="remove training.batch_norm, or choose a model with BatchNorm, such as "
             "model.name = 'resnet20' with model.norm = 'batch'",
         )
+    cut = rule.public and experiment.exchange.compression == "topk"
+    if cut and statistics and experiment.training.batch_norm == "mixed":
+        raise ConfigError(
+            "is 'mixed', but running statistics would take the place of parameters in what topk "
+            f"sends of the public copies of {experiment.algorithm.name!r}",
+            key="training.batch_norm",
+            allowed="'local' with topk and this algorithm, or a model without running statistics",
+            fix="set training.batch_norm = 'local'",
+        )
 
 
-def _check_fragments(algorithm: object, layout: Layout) -> None:
-    fragments = getattr(algorithm, "fragments", 1)
-    if averages_groups(algorithm) and isinstance(fragments, int) and fragments > layout.mixed:
+def _check_fragments(fragments: int, layout: Layout) -> None:
+    if fragments > layout.mixed:
         raise ConfigError(
             f"{fragments} fragments, but only {layout.mixed} numbers of the model are exchanged",
             key="algorithm.fragments",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_asynchronous, is_synchronous
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_action, next_plan
 from fedhp.engine.accounting import calibration, rate_at
@@ -77,14 +78,14 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
         epoch_steps=context.epoch_steps,
     )
     state = algorithm.start(context.federation)
-    if isinstance(algorithm, Algorithm):
+    if is_synchronous(algorithm):
         reports = calibration(world)
         following, plan = next_plan(algorithm, state, observation=observation, reports=reports)
         workers, present = context.experiment.workers, int(observation.available.sum())
         least = context.experiment.exchange.min_peers(workers, present=present)
         with_min_peers(plan, observation, least=least)
         return [(state, "start"), (following, "plan")]
-    assert isinstance(algorithm, AsyncAlgorithm)
+    assert is_asynchronous(algorithm)
     following, _ = next_action(algorithm, state, 0, observation=observation, turn=0)
     return [(state, "start"), (following, "act")]
 

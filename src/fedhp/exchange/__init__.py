@@ -2,8 +2,9 @@
 package asks which one a plan has.
 
 base.py has what a loop, a coordinator and a replay ask of any form. mixing.py: each worker mixes
-the models of others into its own. group.py: a group averages its changes over a tree. facts.py
-reads what histories say. checks.py refuses what cannot be carried out. Pure: no tensors.
+the models of others into its own; sequence.py: several times in a round. group.py: a group averages
+its changes over a tree. mailbox.py: how the turn of an asynchronous worker ends. facts.py reads
+what histories say. Pure: no tensors.
 """
 
 from fedhp.exchange.base import Exchange, Exchanged
@@ -16,10 +17,12 @@ from fedhp.exchange.mixing import (
     Scoring,
     WeightedMixing,
 )
+from fedhp.exchange.sequence import ExchangeSequence
 
 __all__ = [
     "DirectedMixing",
     "Exchange",
+    "ExchangeSequence",
     "Exchanged",
     "GroupAverage",
     "Mixing",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
@@ -34,6 +35,7 @@ class Exchanged:
     # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
     # None: whole models.
     share: FloatArray | None = None
+    parts: tuple[Exchanged, ...] = ()  # of exchanges that followed each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Executor(Protocol):
 
     def average_group(self, group: GroupAverage) -> Exchanged:
         """The participants add the mean of their changes to the consensus."""
+
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
 
 
 class TransferJitter(Protocol):
@@ -176,22 +181,17 @@ class Exchange(ABC):
     def check_present(self, here: BoolArray) -> None:
         """Refuse a part for a worker that is away; here is [N]."""
 
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """What travels with the models is known before the first round: the class declares it."""
-        self._check_push_sum(False, declared=push_sum)
-        if tracking:
+    def check_rule(self, rule: Rule) -> None:
+        """Refuse a rule of the workers that this exchange does not fit."""
+        if rule.acts():
             raise Unusable(
-                f"its class has tracking = True, and its plan has a {self.name}",
-                "a WeightedMixing with tracking",
+                f"its workers have a rule that sends or receives, and its plan has a {self.name}",
+                "a NeighborMixing, a DirectedMixing or a WeightedMixing with such a rule",
             )
 
-    def _check_push_sum(self, pushed: bool, *, declared: bool) -> None:
-        if pushed != declared:
-            raise Unusable(
-                f"its plan has a {self.name} with{'' if pushed else 'out'} push_sum, but its class "
-                f"has push_sum = {declared}",
-                "the same in the class and in every plan",
-            )
+    def check_network(self) -> None:
+        """Refuse what can only be simulated."""
+        return
 
     # --- changes before it is carried out -----------------------------------------------------
 
@@ -274,6 +274,7 @@ def check_exchange(exchange: Any, plan: Plan, workers: int) -> None:
     if not isinstance(exchange, Exchange):
         raise Unusable(
             f"the exchange of its plan is {kind_of(exchange)}",
-            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring or a GroupAverage",
+            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring, a GroupAverage "
+            "or an ExchangeSequence",
         )
     exchange.check(plan, workers)

@@ -18,6 +18,7 @@ import numpy as np
 from fedhp.errors import ConfigError
 from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Part, SimulatedLinks
 from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
+from fedhp.exchange.sequence import ExchangeSequence
 from fedhp.graph import (
     MixingRule,
     components_of,
@@ -28,12 +29,14 @@ from fedhp.graph import (
     topology_from,
     weights_problem,
 )
+from fedhp.rule import Rule
 from fedhp.timing import Network, slowest_link, slowest_pull
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan, Topology
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+MOST_TIMES = 1000
 WEIGHT_TOLERANCE = 1e-6  # of a sum of mixing weights
 _RULES = get_args(MixingRule)
 
@@ -59,10 +62,11 @@ class Scoring:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class Mixing(Exchange):
     """x_i <- own_i x_i + sum_j w_ij x_j, Eq. (5)."""
 
-    __slots__ = ()
+    times: int = field(default=1, kw_only=True)  # in a row: gossip repeated
 
     @property
     def directed(self) -> bool:
@@ -85,9 +89,25 @@ class Mixing(Exchange):
     def check(self, plan: Plan, workers: int) -> None:
         """Weights of known workers; nothing goes on while models travel."""
         self.check_weights(workers)
+        if not is_whole(self.times) or not 1 <= self.times <= MOST_TIMES:
+            raise Unusable(
+                f"times of its {self.name} is {self.times!r}",
+                f"a whole number from 1 to {MOST_TIMES}",
+            )
         if plan.overlap:
             raise Unusable(
                 f"its plan has overlap and a {self.name}", "overlap with a GroupAverage only"
+            )
+
+    def check_rule(self, rule: Rule) -> None:
+        """Weights sum to 1 by sender where a mass travels, and only there."""
+        if self.times > 1:
+            self._repeated().check_rule(rule)
+        if self.push_sum != bool(rule.mass):
+            raise Unusable(
+                f"its plan has a {self.name} with{'' if self.push_sum else 'out'} push_sum, but "
+                f"the mass of its rule is {rule.mass!r}",
+                "push_sum=True in every plan if the rule has a mass, and in none without",
             )
 
     def check_present(self, here: BoolArray) -> None:
@@ -103,9 +123,23 @@ class Mixing(Exchange):
                 "links between available workers",
             )
 
+    def check_network(self) -> None:
+        """Once per order."""
+        if self.times > 1:
+            self._repeated().check_network()
+
     def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """Mix."""
+        """Mix, as often as planned."""
+        if self.times > 1:
+            return self._repeated().carry_out(executor, round_index=round_index)
+        return self.mix_once(executor, round_index=round_index)
+
+    def mix_once(self, executor: Executor, *, round_index: int) -> Exchanged:
+        """By the weights."""
         return executor.mix(self, round_index=round_index)
+
+    def _repeated(self) -> ExchangeSequence:
+        return ExchangeSequence((replace(self, times=1),) * self.times)
 
     def parts(self, workers: int) -> list[Part]:
         """Whose models each worker mixes, by which weights."""
@@ -125,7 +159,7 @@ class Mixing(Exchange):
         """The slowest link of each worker."""
         links = self.links
         transfers = np.bincount(links.ravel(), minlength=workers)
-        return slowest_link(workers, links, network.link_time(links, transfers))
+        return self.times * slowest_link(workers, links, network.link_time(links, transfers))
 
     def cost(
         self,
@@ -138,6 +172,10 @@ class Mixing(Exchange):
         model_bytes: int,
     ) -> Cost:
         """Whole or compressed models over the links; a receiver waits for its slowest one."""
+        if self.times > 1:
+            return self._repeated().cost(
+                exchanged, world, clock=clock, ready=ready, event=event, model_bytes=model_bytes
+            )
         links, directed, share = exchanged.links, exchanged.directed, exchanged.share
         transfers = np.bincount(links.ravel(), minlength=world.workers)
 
@@ -333,6 +371,13 @@ class DirectedMixing(Mixing):
         if self.score is not None:
             self.score.check()
 
+    def check_rule(self, rule: Rule) -> None:
+        """Messages that are scored have to be models."""
+        if self.score is None:
+            Mixing.check_rule(self, rule)
+        else:
+            Exchange.check_rule(self, rule)
+
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
     ) -> Exchange:
@@ -352,7 +397,7 @@ class DirectedMixing(Mixing):
             table[worker, np.flatnonzero(table[worker] < 0)[: len(added)]] = added
         return replace(self, sources=table)
 
-    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
+    def mix_once(self, executor: Executor, *, round_index: int) -> Exchanged:
         """Score and mix, or mix."""
         if self.score is None:
             return executor.mix(self, round_index=round_index)
@@ -379,7 +424,7 @@ class DirectedMixing(Mixing):
         if self.score is None:
             return np.zeros(workers)
         scored = (self.sources >= 0).sum(axis=1)
-        return np.asarray(self.score.cost_per_candidate * scored, dtype=np.float64)
+        return np.asarray(self.times * self.score.cost_per_candidate * scored, dtype=np.float64)
 
 
 def PeerScoring(
@@ -407,7 +452,7 @@ class WeightedMixing(Mixing):
     links: IntArray = field()  # [E, 2] (receiver, sender), each once
     weights: FloatArray = field()  # [E] above 0
     own_weights: FloatArray = field()  # [N]
-    push_sum: bool = False  # as the algorithm's class says
+    push_sum: bool = False  # as the mass of the algorithm's rule says
 
     def matrix(self) -> csr_array:
         """As given."""
@@ -461,10 +506,6 @@ class WeightedMixing(Mixing):
                 f"worker {worker} keeps nothing of its own model",
                 "own_weights above 0 with push_sum: a weight of 0 cannot be divided by",
             )
-
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """Side vectors may travel with the models."""
-        self._check_push_sum(self.push_sum, declared=push_sum)
 
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int

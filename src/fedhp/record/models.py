@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedhp import components
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import pushes_sums, tracks
+from fedhp.algorithms.base import rule_of
 from fedhp.config import parse
 from fedhp.config.origins import Origins
 from fedhp.data import load_data
@@ -90,8 +90,7 @@ class RunModels:
         layout = layout_of(
             module,
             batch_norm=self._experiment.training.batch_norm,
-            push_sum=pushes_sums(self._algorithm),
-            tracking=tracks(self._algorithm),
+            vectors=rule_of(self._algorithm).vectors,
             epochs=self._experiment.training.batches == "epochs",
         )
         self._check(layout, row, counters)

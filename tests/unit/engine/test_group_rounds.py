@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import _check_groups, check_network
+from fedhp.algorithms import Traits
+from fedhp.algorithms.fedhp_plus import FedHPPlus
+from fedhp.cluster.coordinator.process.network_checks import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
@@ -96,7 +99,7 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     engine.train(planned.group.during_transfer, round_index=2, learning_rate=0.1)
     engine.exchange(exchange, round_index=2)
     shard = engine.shard
-    after, mixed = shard.after.numpy().copy(), shard.mixed.numpy().copy()
+    after, mixed = shard.rows.after.numpy().copy(), shard.rows.mixed.numpy().copy()
     engine.advance()
     new = engine.state()["consensus"]
     part = slice(0, engine.prepared.layout.mixed // 2)  # round 2 averages fragment 0
@@ -167,8 +170,8 @@ def test_phases_have_different_batches() -> None:
     shard = engine.shard
     from fedhp.engine.executor import LocalTraining
 
-    first = shard._training_batches(0, LocalTraining(2, 5, 0.1))
-    second = shard._training_batches(0, LocalTraining(2, 5, 0.1, phase=1))
+    first = shard.trainer.batches(0, LocalTraining(2, 5, 0.1))
+    second = shard.trainer.batches(0, LocalTraining(2, 5, 0.1, phase=1))
     assert (first != second).any()
     engine.close()
 
@@ -326,7 +329,7 @@ def test_bad_settings(settings: dict[str, Any], key: str) -> None:
 class NeverRestarts:
     """An own algorithm that was written for simulations."""
 
-    group_average = True
+    traits = Traits(group_average=True)
 
 
 def test_a_network_needs_a_way_to_begin_again() -> None:
@@ -339,8 +342,7 @@ def test_a_network_needs_a_way_to_begin_again() -> None:
 
 def test_a_group_average_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = plus()
-    algorithm = type(engine.prepared.algorithm)
-    monkeypatch.setattr(algorithm, "group_average", False)
+    monkeypatch.setattr(FedHPPlus, "traits", replace(FedHPPlus.traits, group_average=False))
     with pytest.raises(RunError, match="does not say so"):
         list(round_loop(engine).rounds())
     engine.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.algorithms.base import Federation, Observation
+from fedhp.algorithms import Federation, Observation, Traits
 from fedhp.algorithms.dpsgd import DPSGD, RingState
 from fedhp.config import parse, to_tables
 from fedhp.engine.prepare import prepare
@@ -74,7 +74,7 @@ def test_turns_of_ad_psgd_have_the_epochs_of_their_worker(tmp_path: Path) -> Non
 class Own:
     """An algorithm of a user's own, which says that it knows local epochs."""
 
-    local_epochs = True
+    traits = Traits(local_epochs=True)
 
     def start(self, federation: Federation) -> RingState:
         return DPSGD().start(federation)

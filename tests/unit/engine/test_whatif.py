@@ -14,7 +14,7 @@ from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse
 from fedhp.engine.context import planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay_loop
-from fedhp.engine.replay.whatif import PLANNERS, whatif
+from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader
@@ -26,6 +26,15 @@ from unit.report.runs import WORLD, make_run
 
 EVERY_OWN = pytest.mark.parametrize("own", OWN)
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS)
+PLANNERS = (
+    "fedhp:deadline=opt",
+    "fedhp:deadline=fill",
+    "dpsgd",
+    "ldsgd",
+    "adpsgd",
+    "adpsgd:steps=100",
+    "pens",
+)
 UNUSED = {"train_loss", "update_norm", "distance"}  # an asynchronous replay has no use for them
 
 

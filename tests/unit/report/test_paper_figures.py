@@ -21,7 +21,7 @@ from fedhp.report.figures.paper import (
     paper_styles,
     read_figure_texts,
 )
-from fedhp.report.figures.style import KNOWN, PAGE, save_figure
+from fedhp.report.figures.style import PAGE, known_style, save_figure
 from unit.report.conftest import Runs
 from unit.report.suite_runs import (
     DRAWN,
@@ -105,12 +105,12 @@ def test_the_alt_text_has_the_numbers() -> None:
 
 def test_fedhp_as_the_paper_has_it_is_drawn_strongest() -> None:
     chosen = paper_styles(LABELS)
-    assert chosen[FILL] == KNOWN["fedhp"]
+    assert chosen[FILL] == known_style("fedhp")
     assert max(chosen.values(), key=lambda look: look.width) == chosen[FILL]
     assert len({look.marker for look in chosen.values()}) == len(LABELS)
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(LABELS)
-    assert paper_styles(["fedhp", FILL])["fedhp"] == KNOWN["fedhp"]
-    assert paper_styles(["dpsgd"]) == {"dpsgd": KNOWN["dpsgd"]}
+    assert paper_styles(["fedhp", FILL])["fedhp"] == known_style("fedhp")
+    assert paper_styles(["dpsgd"]) == {"dpsgd": known_style("dpsgd")}
 
 
 def test_the_skew_figure_uses_what_other_figures_ran() -> None:

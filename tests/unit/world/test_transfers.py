@@ -54,6 +54,9 @@ class Untrained:
     def average_group(self, group: GroupAverage) -> Exchanged:
         return self._over(group.links, directed=False)
 
+    def proceed(self) -> None:
+        pass
+
     def _over(
         self, links: IntArray, *, directed: bool, selected: IntArray | None = None
     ) -> Exchanged:

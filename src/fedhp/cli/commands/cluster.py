@@ -210,52 +210,38 @@ def stop(
     _command(target, stop=True)
 
 
-@app.command()
-def drain(
-    worker: Annotated[str, argument("The worker that should leave.", metavar="NAME")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Let a worker leave after its current round, or in a few seconds if that takes longer."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, drain=worker)
+def _add_worker_command(action: str, words: str, text: str) -> None:
+    def command(
+        worker: str = argument(words, metavar="NAME"),
+        coordinator: CoordinatorAddress = None,
+        out: RunFolder = None,
+        ha: Etcd = None,
+        insecure_etcd: InsecureEtcd = False,
+        run: Run = None,
+        certs: OperatorCerts = None,
+        name: OperatorName = "operator",
+    ) -> None:
+        target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+        _command(target, **{action: worker})
+
+    app.command(action, help=text)(command)
 
 
-@app.command()
-def remove(
-    worker: Annotated[str, argument("The worker to exclude.", metavar="NAME")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, remove=worker)
-
-
-@app.command()
-def allow(
-    worker: Annotated[str, argument("The worker to let in again.", metavar="NAME")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Let a worker in again: quarantined, suspended, removed, or now on another machine."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, allow=worker)
+_add_worker_command(
+    "drain",
+    "The worker that should leave.",
+    "Let a worker leave after its current round, or in a few seconds if that takes longer.",
+)
+_add_worker_command(
+    "remove",
+    "The worker to exclude.",
+    "Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in.",
+)
+_add_worker_command(
+    "allow",
+    "The worker to let in again.",
+    "Let a worker in again: quarantined, suspended, removed, or now on another machine.",
+)
 
 
 @app.command()
@@ -343,7 +329,7 @@ def _target(
     insecure_etcd: bool,
     run: str | None = None,
 ) -> Target:
-    from fedhp.cluster.coordinator.leadership import check_etcd
+    from fedhp.cluster.coordinator.process.leadership import check_etcd
     from fedhp.cluster.ops.operator import CoordinatorAddress, Target, target_of
     from fedhp.cluster.protocol.addresses import parse_address
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
+from fedhp.cluster.events import Began, Kind, Mixed, Reported, Trained
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 from fedhp.exchange import Exchange, GroupAverage
@@ -84,14 +85,12 @@ def _read_round(
     links = reader.table("links", round_index=index)
     used = np.array(links["used"], dtype=np.bool_)
     pairs = np.array([links["a"], links["b"]], dtype=np.int64).T.reshape(-1, 2)
-    reports = [event for event in term.events_of("report") if Attempt.from_facts(event) == attempt]
+    reports = [event for event in term.events_of(Reported) if Attempt.from_facts(event) == attempt]
     digests = {int(event["worker"]): str(event["digest"]) for event in reports}
     steps = np.array(workers["local_steps"], dtype=np.int64)
-    for worker, event in _worker_events(timeline, "trained", attempt):
+    for worker, event in _worker_events(timeline, Trained, attempt):
         steps[worker] = event["steps"]  # also of those whose report was never counted
-    began = next(
-        event for event in term.events_of("attempt") if Attempt.from_facts(event) == attempt
-    )
+    began = next(event for event in term.events_of(Began) if Attempt.from_facts(event) == attempt)
     during = np.zeros_like(steps)
     for event in reports:
         during[int(event["worker"])] = event.get("during", 0)
@@ -101,7 +100,7 @@ def _read_round(
         digests=digests,
         unreported={
             worker: str(event["digest"])
-            for worker, event in _worker_events(timeline, "mixed", attempt)
+            for worker, event in _worker_events(timeline, Mixed, attempt)
             if worker not in digests
         },
         lost={int(event["worker"]): tuple(event.get("lost", ())) for event in reports},
@@ -128,13 +127,13 @@ def _read_round(
 
 
 def _worker_events(
-    timeline: RunTimeline, kind: str, attempt: Attempt
+    timeline: RunTimeline, kind: Kind, attempt: Attempt
 ) -> Iterator[tuple[int, Event]]:
     """Events of one kind that workers wrote about this attempt, with the worker's number."""
     for name, events in timeline.worker_events.items():
         if name in timeline.worker_numbers:
             for event in events:
-                if event["event"] == kind and Attempt.from_facts(event) == attempt:
+                if event["event"] == kind.event and Attempt.from_facts(event) == attempt:
                     yield timeline.worker_numbers[name], event
 
 

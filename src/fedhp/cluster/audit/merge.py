@@ -24,6 +24,7 @@ from fedhp.cluster.audit.timeline import (
     missing_beginning,
 )
 from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
+from fedhp.cluster.events import Committed
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
@@ -241,7 +242,7 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
 
 def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
     for term in terms:
-        commits = (int(event["round"]) for event in term.events_of("commit"))
+        commits = (int(event["round"]) for event in term.events_of(Committed))
         indices = [term.resumed_from.round_index, *commits]
         wrong = [index for index in indices if not 0 <= index <= rounds]
         if wrong:
@@ -313,7 +314,7 @@ def _committing_epochs(terms: Sequence[LeadershipTerm]) -> dict[int, int]:
     all rounds before it in the same term, whose lines a power cut may have destroyed. Of several
     epochs the largest counts.
     """
-    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
+    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of(Committed)}
     committed |= {term.resumed_from for term in terms} - {INITIAL}
     start = {term.epoch: term.resumed_from.round_index for term in terms}
     rounds_by_epoch: dict[int, list[int]] = {}

@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.pens import PENS
-from fedhp.algorithms.topology_checks import uses_topology
+from fedhp.algorithms.base import traits_of
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
+from fedhp.cluster.events import CaughtUp, Joined
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.shard.arrivals import PAIR_STATE
 from fedhp.exchange import DirectedMixing, NeighborMixing
 from fedhp.exchange.base import Part
 from fedhp.graph import topology_from, with_weights_of
@@ -90,7 +90,7 @@ class RunReplayer:
             return next(iter(self._unknown.values()))
         if not done.has_all_links and done.exchange is None:
             return "the record has only a selection of its links"
-        if done.scored and not isinstance(self._prepared.algorithm, PENS):
+        if done.scored and traits_of(self._prepared.algorithm).scoring is None:
             return "its peers were scored by an algorithm of your own"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
@@ -118,7 +118,7 @@ class RunReplayer:
         joined = [
             name
             for name, events in self._timeline.worker_events.items()
-            if sum(event["event"] == "join" for event in events) > 1
+            if sum(event["event"] == Joined.event for event in events) > 1
         ]
         return f"{whose}: {', '.join(sorted(joined))} joined again" if joined else ""
 
@@ -221,7 +221,7 @@ class RunReplayer:
 
     def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
         """Whether these workers have the models with these digests after the exchange."""
-        mixed = self._engine.shard.mixed
+        mixed = self._engine.shard.rows.mixed
         return all(
             self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
         )
@@ -233,7 +233,8 @@ class RunReplayer:
         it has now."""
         parts = self._planned_parts(done, silent_links)
         nothing = np.empty((0, 2), dtype=np.int64)
-        self._engine.shard.exchange(nothing, self._weights(done, parts), kernel="ordered")
+        weights = self._weights(done, parts)
+        self._engine.shard.mixer.exchange(nothing, weights, kernel="ordered")
         heard = [
             {worker, *part.sources} - set(done.lost.get(worker, ()))
             for worker, part in enumerate(parts)
@@ -285,6 +286,7 @@ class RunReplayer:
     ) -> list[Part]:
         """Whose models each worker mixed, by the weights of the plan."""
         algorithm = self._prepared.algorithm
+        traits = traits_of(algorithm)
         if done.exchange is not None:
             return done.exchange.parts(self._workers)
         lost = [(worker, peer) for worker, peers in done.lost.items() for peer in peers]
@@ -293,18 +295,18 @@ class RunReplayer:
             links = (*done.links.tolist(), *lost, *silent_links)
             pairs = [tuple(sorted(pair)) for pair in links]
             topology = topology_from(self._workers, sorted(set(pairs)))
-            if getattr(algorithm, "changing_topology", False) and uses_topology(algorithm):
+            if traits.follows_changes and traits.uses_topology:
                 planned = self._prepared.federation.topology_at(done.attempt.round_index)
                 topology = with_weights_of(topology, planned)
             return NeighborMixing(topology, rule).parts(self._workers)
         if not done.scored:
             sources = self._sources([*done.links.tolist(), *lost])
             return DirectedMixing(sources).parts(self._workers)
-        assert isinstance(algorithm, PENS)
-        selected = self._engine.shard.score(
+        assert traits.scoring is not None
+        selected = self._engine.shard.mixer.score(
             self._sources(done.links.tolist()),
-            keep=algorithm.keep,
-            samples=algorithm.samples,
+            keep=traits.scoring.keep,
+            samples=traits.scoring.samples,
             round_index=done.attempt.round_index,
         )
         return DirectedMixing(selected).parts(self._workers)
@@ -328,20 +330,19 @@ class RunReplayer:
             (float(event["at"]), name, str(event["peer"]), int(event.get("position", 0)))
             for name, events in self._timeline.worker_events.items()
             for event in events
-            if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
+            if event["event"] == CaughtUp.event and Attempt.from_facts(event) == self._last
         ]
         numbers = self._timeline.worker_numbers
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
-        again (learner.py). A worker that was started again may have lost its last position."""
+        """What is sent is the other's; the rest stays the worker's own, or begins again as it
+        declares (learner.py). A worker that was started again may have lost its last position."""
         layout = self._prepared.layout
         state = _copied(self._engine.state())
         if layout.position is not None:
             state["counters"][worker, layout.position] = position
-        state["models"][worker, layout.state] = 0.0
-        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
+        layout.continue_from(state["models"][worker], state["models"][source, : layout.mixed])
         self._engine.load(state)
         self._unknown.pop(worker, None)
 

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.committed_state import check_same_settings
-from fedhp.cluster.coordinator.leadership import (
-    CoordinatorProcessSettings,
-    check_network,
-    read_announcement,
-)
+from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.etcd import LEASE
@@ -203,7 +202,7 @@ class Cluster:
         """Write down at once what the coordinator learns later, or never: why a process ended."""
         with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
             history = History(self.record_folder(), LAUNCHER_NAME)
-            history.note("ended", {"name": name, "why": how})
+            history.note(events.Ended(name, how))
             history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
 from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
@@ -94,6 +94,9 @@ class ReplayExecutor:
         links = group.links
         nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
         return Exchanged(links, False, np.full(len(links), np.nan), nobody)
+
+    def proceed(self) -> None:
+        """There are no models."""
 
     def _measured_over(
         self, links: IntArray, selected: IntArray, round_index: int, *, directed: bool
@@ -181,7 +184,7 @@ class ReplayEventExecutor:
 
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
     """The loop of an executor's planner."""
-    if isinstance(executor.context.algorithm, Algorithm):
+    if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
     return EventLoop(executor.context, ReplayEventExecutor())
 

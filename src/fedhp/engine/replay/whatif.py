@@ -15,13 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, AsyncAlgorithm
-from fedhp.algorithms.base import Settings
-from fedhp.algorithms.dpsgd import DPSGD
-from fedhp.algorithms.fedhp import FedHP
-from fedhp.algorithms.fedhp_plus import FedHPPlus
-from fedhp.algorithms.ldsgd import LDSGD
-from fedhp.algorithms.pens import PENS
+from fedhp.algorithms.base import abouts, built_ins, is_asynchronous, is_synchronous, traits_of
 from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
 from fedhp.config.origins import Origins
 from fedhp.engine.context import PlanningContext, federation_of, planning_context
@@ -34,24 +28,11 @@ from fedhp.record.reader import RunReader
 from fedhp.tables import COMMAND_LINE, parse_override
 from fedhp.topologies import ADDED_NAMES
 
-PLANNERS = (
-    "fedhp:deadline=opt",
-    "fedhp:deadline=fill",
-    "dpsgd",
-    "ldsgd",
-    "adpsgd",
-    "adpsgd:steps=100",
-    "pens",
-)
-FOLLOWING = ("dpsgd", "ldsgd")  # they mix on a ring, or on the topology where it is asked for
 LOCAL_WORK = ("training.local_steps", "training.local_epochs")
 ALLOWED = (
     "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps or "
     "training.local_epochs"
 )
-DEFAULT_SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
-SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
-
 _TRAINS = "other models would be trained, and the measurements of these would not apply"
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
@@ -316,29 +297,18 @@ def _check_key(key: str) -> None:
 def _check_local_work(changed: Sequence[str], contexts: Sequence[PlanningContext]) -> None:
     """Refuse local steps or epochs that none of these planners uses."""
     keys = [key for key in changed if key in LOCAL_WORK]
-    if not keys or any(_uses_local_work(context.algorithm) for context in contexts):
+    traits = [traits_of(context.algorithm) for context in contexts]
+    if not keys or any(each.local_work and not each.own_steps for each in traits):
         return
+    fixed = built_ins(lambda part: part.configured().local_work)
     names = ", ".join(dict.fromkeys(repr(other.experiment.algorithm.name) for other in contexts))
     raise ConfigError(
         f"would change nothing: {names} sets the steps by itself",
         key=keys[0],
-        allowed="a planner with fixed steps (dpsgd, ldsgd, adpsgd, pens; without algorithm.steps), "
-        "or FedHP with deadline = 'fill'",
+        allowed=f"a planner with fixed steps ({', '.join(fixed)}; without algorithm.steps), or "
+        "FedHP with deadline = 'fill'",
         fix="remove it, or name the planners whose steps it sets, such as --planner dpsgd",
     )
-
-
-def _uses_local_work(algorithm: Algorithm | AsyncAlgorithm) -> bool:
-    """Whether training.local_steps or local_epochs changes its plans; of a user's it may."""
-    if isinstance(algorithm, FedHP):
-        return _is_paced(algorithm) and algorithm.initial_steps is None
-    if not isinstance(algorithm, Settings):
-        return True
-    return algorithm.local_epochs and getattr(algorithm, "steps", None) is None
-
-
-def _is_paced(algorithm: FedHP) -> bool:
-    return (algorithm.deadline, algorithm.planner) != SETTLED
 
 
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
@@ -366,17 +336,24 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
 def _default_planners(base: Experiment) -> list[str]:
     """All that can plan on the topology (where it changes, those that follow it) and have the
     run's exchange."""
-    on_topology = [f"{name}:neighbors=base" for name in FOLLOWING]
+    following = {name: part.on_topology for name, part in abouts().items() if part.on_topology}
+    on_topology = [f"{name}:{setting}" for name, setting in following.items()]
     with base.origins.named():
         changing = federation_of(base).changing
     if changing is not None:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
-    planners = [name for name in PLANNERS if plain or not name.startswith("adpsgd")]
+    with_rounds = built_ins(is_synchronous)
+    planners = [
+        f"{name}:{settings}".rstrip(":")
+        for name, part in abouts().items()
+        for settings in part.planners
+        if plain or name in with_rounds
+    ]
     if base.training.local_epochs is not None:
         planners = [name for name in planners if ":steps=" not in name]
     if base.topology.name in ADDED_NAMES:
-        return [*(name for name in planners if name not in FOLLOWING), *on_topology]
+        return [*(name for name in planners if name not in following), *on_topology]
     return planners
 
 
@@ -408,7 +385,7 @@ def _context(experiment: Experiment, measured: Measured) -> PlanningContext:
 
 def _check_world(context: PlanningContext, measured: Measured, *, folder: Path) -> None:
     """Refuse to replay in a world that is not the one of the record."""
-    asynchronous = isinstance(context.algorithm, AsyncAlgorithm)
+    asynchronous = is_asynchronous(context.algorithm)
     difference = world_difference(measured, context.world, asynchronous=asynchronous)
     if difference:
         raise RunError(
@@ -433,15 +410,15 @@ def _different(
 def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[ReplayExecutor]:
     """The first is the run's own; those with one base topology share the distances."""
     own = contexts[0]
-    smoothing = getattr(own.algorithm, "distance_smoothing", DEFAULT_SMOOTHING)
-    kept = measured.kept_peers() if isinstance(own.algorithm, PENS) else None
+    traits = traits_of(own.algorithm)
+    kept = None if traits.scoring is None else measured.kept_peers()
     shared: dict[bytes, Distances] = {}
     executors = []
     for context in contexts:
         base = context.federation.base_topology
         key = base.links.tobytes()
         if key not in shared:
-            shared[key] = Distances(measured, base, smoothing=smoothing)
+            shared[key] = Distances(measured, base, smoothing=traits.distance_smoothing)
         same = context.algorithm == own.algorithm and key == next(iter(shared))
         executors.append(
             ReplayExecutor(context, measured, distances=shared[key], kept=kept if same else None)
@@ -461,10 +438,11 @@ def _outcome(
 def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
     """What a planner was given that would have been different in a run with it."""
     algorithm = executor.context.algorithm
-    if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD | FedHPPlus):
-        return  # they plan by the clock, the world and the seed alone
-    if isinstance(algorithm, PENS):
-        if executor.kept is None and (algorithm.symmetric or executor.drew_peers):
+    traits = traits_of(algorithm)
+    if is_asynchronous(algorithm) or traits.plans_by == "world":
+        return
+    if traits.scoring is not None:
+        if executor.kept is None and (traits.scoring.symmetric or executor.drew_peers):
             yield "its scores are not on record: peers are kept as if by chance"
         return
     share = executor.links_measured / max(1, executor.links_asked)
@@ -474,8 +452,7 @@ def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
         f"for, {100 * share:.0f} % were measured in the same round, the others are estimated from "
         f"those{rough}"
     )
-    paced = isinstance(algorithm, FedHP) and _is_paced(algorithm)
-    if paced and not np.isfinite(measured.smoothness).any():
+    if traits.uses_estimates and not np.isfinite(measured.smoothness).any():
         yield "the run measured no smoothness or gradient variance: the pace stays as it starts"
     if not measured.all_links:
         yield "the record holds a selection of the links of a round, not all"

@@ -20,12 +20,13 @@ from typing import Any
 import tomli_w
 import torch
 
-from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import (
-    averages_groups,
+    is_asynchronous,
+    is_synchronous,
+    traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.context import extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
@@ -33,7 +34,8 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.engine.until import StopCondition, is_due
@@ -234,7 +236,7 @@ def _continue_after(condition: StopCondition, store: Store) -> None:
 def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
     """The loop that an executor's algorithm needs."""
     prepared = executor.prepared
-    if isinstance(prepared.algorithm, Algorithm):
+    if is_synchronous(prepared.algorithm):
         return RoundLoop(prepared, executor, tester=executor)
     return EventLoop(prepared, executor, tester=executor)
 
@@ -245,7 +247,7 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
     scalars, kept = dict(state.scalars), layout.state
     if kept.start < kept.stop:
         scalars[STATE_COLUMNS] = [kept.start, kept.stop]
-    others = [slot for slot in layout.carried if slot.name not in OPTIMIZER_STATE]
+    others = [slot for slot in layout.carried if slot.vector.name not in OPTIMIZER_STATE]
     if others:
         scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)
@@ -260,7 +262,7 @@ def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Check
     names += extra_state(prepared.experiment, prepared.algorithm)
     if prepared.experiment.exchange.compression == "topk":
         names += PAIR_STATE
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         names += GROUP_STATE
     executor.load({name: saved.arrays[name] for name in names})
     loop.restore(saved)
@@ -355,9 +357,9 @@ def run_storage_errors(folder: Path) -> AbstractContextManager[None]:
 def _check_space(prepared: Prepared, folder: Path) -> None:
     """Refuse when the disk clearly cannot hold the run."""
     experiment = prepared.experiment
-    matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
+    matrices = 2 if is_synchronous(prepared.algorithm) else 3
     matrices += 2 * len(extra_state(experiment, prepared.algorithm))
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         matrices += 2 * len(GROUP_STATE)
     copies = 2 * count_copies(experiment)  # two checkpoints, while one replaces the other
     checkpoint = 4 * prepared.layout.width * (experiment.workers * matrices + copies)
@@ -398,7 +400,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
 
 
 def _description(prepared: Prepared, label: str) -> dict[str, Any]:
-    asynchronous = not isinstance(prepared.algorithm, Algorithm)
+    asynchronous = is_asynchronous(prepared.algorithm)
     return {
         **description(prepared.experiment, label=label, asynchronous=asynchronous),
         "devices": list(prepared.world.devices.names),
@@ -461,9 +463,9 @@ def _check_extendable(
 ) -> None:
     """Refuse more rounds where earlier decisions would have been different with them."""
     part = experiment.algorithm
-    if getattr(load_algorithm(part.name, part.settings), "uses_rounds", True):
+    if traits_of(load_algorithm(part.name, part.settings)).uses_rounds:
         problem = f"the algorithm {part.name!r} may use the length of the run"
-        hint = "if it is your own and does not, set uses_rounds = False in its class"
+        hint = "if it is your own and does not, set traits = Traits(uses_rounds=False) in its class"
     elif experiment.training.schedule == "cosine" and _last_round(folder):
         problem = "the learning rates of training.schedule = 'cosine' end with the run"
         hint = "or use another training.schedule where runs shall be continued"

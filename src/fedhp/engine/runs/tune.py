@@ -22,8 +22,8 @@ from fedhp.algorithms.base import (
     LEARNING_RATES,
     Choices,
     Range,
-    Settings,
     Space,
+    has_own_rate,
     load_algorithm,
 )
 from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
@@ -357,8 +357,7 @@ def _declared_space(part: Callable[..., Any], name: str) -> Space:
             allowed="a dictionary of settings, each with a Range(low, high) or a tuple of values",
             fix="correct tunable in the class; docs/own-parts.md has an example",
         )
-    built_in = isinstance(part, type) and issubclass(part, Settings)
-    if built_in or {"learning_rate", LEARNING_RATES.unset} & set(declared):
+    if has_own_rate(part) or {"learning_rate", LEARNING_RATES.unset} & set(declared):
         return dict(declared)
     return {LEARNING_RATES.unset: LEARNING_RATES, **declared}
 

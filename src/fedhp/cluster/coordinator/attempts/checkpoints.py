@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from fedhp.cluster.coordinator.group_checks import Norms, norms_of
+from fedhp.cluster.coordinator.committed_state import Norms, norms_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 

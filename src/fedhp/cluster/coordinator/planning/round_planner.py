@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
-from fedhp.algorithms.base import Condensable, Restartable, averages_groups
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
 from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.plan_checks import next_plan
-from fedhp.cluster.coordinator.link_estimates import (
+from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.planning.outliers import (
     STEP_TIME_FACTOR,
     limit_to_median,
     set_aside_large,
     usual_count,
 )
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
@@ -78,7 +78,7 @@ class RoundPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, Algorithm)
+        assert is_synchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers
@@ -135,6 +135,7 @@ class RoundPlanner:
             before,
             observation=observation,
             reports=self._with_step_times(reports, present),
+            on_network=True,
         )
         exchange = self.stage.experiment.exchange
         least = exchange.min_peers(self.workers, present=int(present.sum()))
@@ -332,7 +333,7 @@ class RoundPlanner:
 
     def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
         """What a link shows of its speed; None for nothing."""
-        if averages_groups(self.algorithm) and not link.probe and link.bytes:
+        if traits_of(self.algorithm).group_average and not link.probe and link.bytes:
             # The pieces of a tree keep the pace of its slowest link: only those that waited count.
             if 2 * link.timed_bytes < link.bytes:
                 return None

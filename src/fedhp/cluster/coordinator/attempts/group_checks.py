@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator.blame import REMEMBERED_ROUNDS
-from fedhp.cluster.coordinator.outliers import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS
+from fedhp.cluster.coordinator.committed_state import Norms
+from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.exchange import GroupAverage
 from fedhp.learn.group import tree_order
 from fedhp.types import FloatArray
 
-# By worker and by fragment: what it brings, and what was usual while it gathered that.
-Norms = dict[int, tuple[tuple[float, float], ...]]
 NOTHING = (0.0, 0.0)
 
 
@@ -49,10 +48,16 @@ def norms_after(
     ]
     for worker in reports:
         rounds = len(after[worker]) or 1  # between two averages of a fragment
+        begins_again = tree.fragment if tree is not None and worker in averaged else -1
         after[worker] = tuple(
-            (norm, math.hypot(usual, usual_now[fragment] / math.sqrt(rounds)))
-            if tree is None or worker not in averaged or fragment != tree.fragment
-            else (norm, 0.0)
+            # After its average a worker trains on in the same round, and may be away next.
+            (
+                norm,
+                math.hypot(
+                    0.0 if fragment == begins_again else usual,
+                    usual_now[fragment] / math.sqrt(rounds),
+                ),
+            )
             for fragment, (norm, usual) in enumerate(after[worker])
         )
     return after
@@ -65,14 +70,6 @@ def usual_norm(norms: Norms, workers: Sequence[int], fragment: int) -> float:
     # At first only the fastest have learned something, and they are no measure for the others.
     enough = len(changed) >= LEAST_VALUES and 2 * len(changed) >= len(workers)
     return float(np.median(changed)) if enough else 0.0
-
-
-def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
-    """Norms that were stored as JSON."""
-    return {
-        int(worker): tuple((norm, usual) for norm, usual in pairs)
-        for worker, pairs in facts.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)

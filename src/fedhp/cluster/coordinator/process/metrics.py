@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.coordinator import Coordinator
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.state import Phase
+from fedhp.cluster.coordinator.phase import Phase
 from fedhp.cluster.metrics_server import BUCKETS, Health, expiry_metric
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -84,7 +84,7 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
             for warning in status.warnings
             for name in warning.members or [""]
         },
-        disk_free=_free_bytes(state.record.folder),
+        disk_free=_free_bytes(state.context.record.folder),
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.group_checks import PartSizes
-from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.round_planner import PlannedRound
-from fedhp.cluster.coordinator.turn_planner import TurnOrder
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
+from fedhp.cluster.coordinator.planning.round_planner import PlannedRound
+from fedhp.cluster.coordinator.planning.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.tickets import TicketPurpose, make_ticket

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import AsyncAlgorithm, Observation
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import is_asynchronous
 from fedhp.algorithms.plan_checks import next_action
-from fedhp.cluster.coordinator.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.outliers import usual_count
-from fedhp.cluster.coordinator.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
+from fedhp.cluster.coordinator.planning.outliers import usual_count
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth, rate_at
 from fedhp.engine.context import PlanningContext
-from fedhp.engine.events import RULE
+from fedhp.exchange.mailbox import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.timing import Network
@@ -59,7 +60,7 @@ class TurnPlanner:
 
     def __init__(self, stage: PlanningContext) -> None:
         algorithm = stage.algorithm
-        assert isinstance(algorithm, AsyncAlgorithm)
+        assert is_asynchronous(algorithm)
         self.stage = stage
         self.algorithm = algorithm
         self.workers = stage.experiment.workers

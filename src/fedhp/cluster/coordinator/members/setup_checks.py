@@ -131,7 +131,7 @@ async def parts_of_this_machine(experiment: Experiment, folders: Sequence[str]) 
     """
     request = json.dumps({"experiment": to_tables(experiment), "folders": list(folders)})
     child = await asyncio.create_subprocess_exec(
-        *module_command("fedhp.cluster.coordinator.setup_process"),
+        *module_command("fedhp.cluster.coordinator.members.setup_process"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from fedhp.cluster.coordinator.outliers import STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.planning.outliers import STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import ClusterConfig
 
