@@ -338,7 +338,9 @@ def _default_planners(base: Experiment) -> list[str]:
     run's exchange."""
     following = {name: part.on_topology for name, part in abouts().items() if part.on_topology}
     on_topology = [f"{name}:{setting}" for name, setting in following.items()]
-    if federation_of(base).changing is not None:
+    with base.origins.named():
+        changing = federation_of(base).changing
+    if changing is not None:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
     with_rounds = built_ins(is_synchronous)
