@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -162,6 +163,13 @@ def test_a_trusted_module_is_imported_and_its_file_is_known(modules: Path) -> No
             sys.modules.pop(name, None)
     assert (module.name, module.file) == ("good_to_trust", file)
     assert module.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    # A module that was written after Python had looked into its folder.
+    seen = modules.stat()
+    with pytest.raises(ConfigError, match="it was not found"):
+        load_trust(["late_to_trust"])
+    (modules / "late_to_trust.py").touch()
+    os.utime(modules, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert [module.name for module in load_trust(["late_to_trust"]).modules] == ["late_to_trust"]
     assert load_trust(["sys"]).modules == (TrustedModule("sys", None, ""),)
     # A folder without __init__.py has no file of its own.
     assert (package.name, package.file, package.sha256) == ("folder_to_trust", None, "")

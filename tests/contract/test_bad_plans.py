@@ -128,7 +128,7 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": weighted(push_sum=True)}, "the weights sent by worker 0 sum to 0.5"),
     (
         {"exchange": weighted(own=[1.0, 0.5, 1.0, 1.0], push_sum=True)},
-        "with push_sum, but its class has push_sum = False",
+        "with push_sum, but the mass of its rule is ''",
     ),
     ({"exchange": None}, "the exchange of its plan is None"),
     (group([0, 1, 9], [-1, 0, 0]), "participants of its GroupAverage are [0, 1, 9]"),

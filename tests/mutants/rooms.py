@@ -9,15 +9,16 @@ ROOT = Path(__file__).parents[2]
 SOURCE = "src/fedhp"
 # Rooms that are not there match nothing.
 ROOMS = (
+    "columns.py",
     "graph.py",
     "distance.py",
     "timing.py",
     "topologies.py",
     "schedules.py",
     "trust.py",
-    "algorithms/*.py",
-    "exchange/*.py",
-    "rounds/*.py",
+    "algorithms/**/*.py",
+    "exchange/**/*.py",
+    "rounds/**/*.py",
     "learn/attack.py",
     "learn/batches.py",
     "learn/carried.py",
@@ -38,18 +39,18 @@ ROOMS = (
     "cluster/ledger/base.py",
     "cluster/ledger/local.py",
     "cluster/ledger/signed.py",
-    "cluster/coordinator/blame.py",
+    "cluster/coordinator/**/blame.py",
     "cluster/coordinator/conductor.py",
-    "cluster/coordinator/deadlines.py",
-    "cluster/coordinator/group_checks.py",
-    "cluster/coordinator/link_estimates.py",
-    "cluster/coordinator/outliers.py",
+    "cluster/coordinator/**/deadlines.py",
+    "cluster/coordinator/**/group_checks.py",
+    "cluster/coordinator/**/link_estimates.py",
+    "cluster/coordinator/**/outliers.py",
     "cluster/audit/*.py",
     "dash/security.py",
 )
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 COPIED = ("src", "tests", "examples", "experiments", "docs", "bench")  # tests read all of these
-LEFT_OUT = ("__pycache__", "*.egg-info", ".venvs", "runs")
+LEFT_OUT = ("__pycache__", "*.egg-info", ".venvs")
 
 
 def mutated_files(root: Path) -> list[str]:

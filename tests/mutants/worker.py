@@ -142,7 +142,7 @@ def _test(tree: Path, arguments: list[str], output: Path, record: str) -> int:
         os.environ["MUTANTS_RECORDING"] = record
     import pytest
 
-    options = ["--timeout=12", *OPTIONS[1:]] if record else OPTIONS
+    options = ["--timeout=30", *OPTIONS[1:]] if record else OPTIONS
     code = int(pytest.main([*options, *arguments]))
     sys.stdout.flush()
     return code

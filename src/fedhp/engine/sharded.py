@@ -1,7 +1,7 @@
 """Carries out plans over shards of workers: one in this process, or many in other processes.
 
 What needs all workers is done here: who sends to whom, the weights, the mean model. What needs
-tensors is done in a shard (shard.py).
+tensors is done in a shard (shard/).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.base import traits_of
-from fedhp.engine.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
@@ -25,7 +24,13 @@ from fedhp.engine.executor import (
     check_finite,
 )
 from fedhp.engine.prepare import Prepared
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE
+from fedhp.engine.shard.groups import Groups
+from fedhp.engine.shard.mixer import Mixer
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.tester import Tester
+from fedhp.engine.shard.trainer import Trainer
+from fedhp.engine.shard.turns import Turns
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
@@ -39,6 +44,7 @@ from fedhp.record.tensors import Arrays
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -51,17 +57,17 @@ class Shards(Protocol):
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
-        """Start a method of one shard, such as Shard.train; shards work side by side."""
+        """Start a method of a part of one shard, such as Mixer.exchange; shards work at once."""
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
-        """Start Shard.evaluate of one shard; it may train meanwhile."""
+        """Start Tester.evaluate of one shard; it may train meanwhile."""
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """Bring every shard the trained models it wants: workers, by their shard."""
@@ -125,7 +131,7 @@ class ShardedExecutor:
         estimates = _results(
             self.shards.submit(
                 index,
-                Shard.estimate,
+                Trainer.estimate,
                 np.flatnonzero(chosen[group]).tolist(),
                 round_index=round_index,
             )
@@ -166,7 +172,7 @@ class ShardedExecutor:
                 fix="set exchange.compression = 'int8'",
             )
         _results(
-            self.shards.submit(index, Shard.proceed) for index in range(len(self.shards.groups))
+            self.shards.submit(index, Mixer.proceed) for index in range(len(self.shards.groups))
         )
 
     def average_group(self, group: GroupAverage) -> Exchanged:
@@ -179,7 +185,7 @@ class ShardedExecutor:
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
     ) -> Training:
         """After a group average: more local steps of the same round, from the mixed models."""
-        return self._trained(Shard.train_on, local_steps, round_index, learning_rate)
+        return self._trained(Groups.train_on, local_steps, round_index, learning_rate)
 
     def _trained(
         self,
@@ -228,7 +234,7 @@ class ShardedExecutor:
         if len(participants):
             updates = self._group_updates(exchange, columns)
         _results(
-            self.shards.submit(index, Shard.adopt, update, columns)
+            self.shards.submit(index, Groups.adopt, update, columns)
             for index, update in enumerate(updates)
         )
 
@@ -238,16 +244,16 @@ class ShardedExecutor:
         shard_of = self._shard_of[participants]
         inside = [np.flatnonzero(shard_of == index) for index in range(len(self.shards.groups))]
         pending = {
-            index: self.shards.submit(index, Shard.contributions, participants[members], columns)
+            index: self.shards.submit(index, Groups.contributions, participants[members], columns)
             for index, members in enumerate(inside)
             if len(members)
         }
         root_shard, _ = self._find(exchange.root)
-        known = self.shards.submit(root_shard, Shard.root_rows, exchange.root, columns).result()
+        known = self.shards.submit(root_shard, Groups.root_rows, exchange.root, columns).result()
         consensus = {exchange.root: known.consensus}
         for parent in set(exchange.parents[exchange.returning].tolist()) - consensus.keys():
             shard, _ = self._find(parent)
-            rows = self.shards.submit(shard, Shard.root_rows, parent, columns).result()
+            rows = self.shards.submit(shard, Groups.root_rows, parent, columns).result()
             consensus[parent] = rows.consensus
         parts = {index: part.result() for index, part in pending.items()}
         order = np.argsort(np.concatenate([inside[index] for index in parts]))
@@ -301,7 +307,7 @@ class ShardedExecutor:
     def snapshot(self, worker: int) -> None:
         """Start a turn of this worker from its current model."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Shard.snapshot, position).result()
+        self.shards.submit(shard, Turns.snapshot, position).result()
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train the snapshots of these workers; mean losses."""
@@ -310,8 +316,7 @@ class ShardedExecutor:
             shard, position = self._find(worker)
             by_shard[shard][position] = training
         losses = _results(
-            self.shards.submit(index, Shard.train_snapshots, part)
-            for index, part in enumerate(by_shard)
+            self.shards.submit(index, Turns.train, part) for index, part in enumerate(by_shard)
         )
         found = {worker: self._find(worker) for worker in trainings}
         return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
@@ -319,18 +324,18 @@ class ShardedExecutor:
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
         shard, position = self._find(worker)
-        return self.shards.submit(shard, Shard.apply, position).result()
+        return self.shards.submit(shard, Turns.apply, position).result()
 
     def share(self, worker: int) -> float:
         """Add the change that training made to every worker's model; its norm."""
         shard, position = self._find(worker)
-        change = self.shards.submit(shard, Shard.change, position).result()
+        change = self.shards.submit(shard, Turns.change, position).result()
         layout = self.prepared.layout
         change[layout.trainable :] /= self.workers
         if len(self.shards.groups) > 1:
             self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
         _results(
-            self.shards.submit(index, Shard.shift_all, change)
+            self.shards.submit(index, Turns.shift_all, change)
             for index in range(len(self.shards.groups))
         )
         return float(np.linalg.norm(change[: layout.trainable]))
@@ -340,23 +345,23 @@ class ShardedExecutor:
         distance between them before."""
         shard, position = self._find(worker)
         other_shard, other_position = self._find(partner)
-        mine = self.shards.submit(shard, Shard.model, position).result()
-        theirs = self.shards.submit(other_shard, Shard.model, other_position).result()
+        mine = self.shards.submit(shard, Turns.model, position).result()
+        theirs = self.shards.submit(other_shard, Turns.model, other_position).result()
         if shard != other_shard:
             self.shards.moved += mine.nbytes + theirs.nbytes
         if compression != "none":
             difference = theirs - mine
             half = np.float32(0.5) * from_int8_blocks(*to_int8_blocks(difference))
-            self.shards.submit(other_shard, Shard.shift, other_position, -half).result()
-            self.shards.submit(shard, Shard.shift, position, half).result()
+            self.shards.submit(other_shard, Turns.shift, other_position, -half).result()
+            self.shards.submit(shard, Turns.shift, position, half).result()
             return float(np.linalg.norm(difference[: self.prepared.layout.trainable]))
-        self.shards.submit(other_shard, Shard.average, other_position, mine).result()
-        return self.shards.submit(shard, Shard.average, position, theirs).result()
+        self.shards.submit(other_shard, Turns.average, other_position, mine).result()
+        return self.shards.submit(shard, Turns.average, position, theirs).result()
 
     def serve(self, worker: int, factor: float) -> None:
         """Move the model that a worker serves towards its current one by this share of the way."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Shard.serve, position, factor).result()
+        self.shards.submit(shard, Turns.serve, position, factor).result()
 
     def keep(self) -> None:
         """Keep the state as of now, models in flight included: it is that of a round's end."""
@@ -462,7 +467,7 @@ class ShardedExecutor:
             _results(
                 self.shards.submit(
                     index,
-                    Shard.score,
+                    Mixer.score,
                     candidates[group],
                     keep=scoring.keep,
                     samples=scoring.samples,
@@ -480,7 +485,7 @@ class ShardedExecutor:
         distances = _results(
             self.shards.submit(
                 index,
-                Shard.exchange,
+                Mixer.exchange,
                 links if alone else links[owner == index],
                 weights if alone else weights[group],
                 kernel=self.kernel,
@@ -502,7 +507,7 @@ class ShardedExecutor:
         if compression == "topk":
             counts = np.concatenate(
                 _results(
-                    self.shards.submit(index, Shard.delta_counts)
+                    self.shards.submit(index, Mixer.delta_counts)
                     for index in range(len(self.shards.groups))
                 )
             )
@@ -522,7 +527,7 @@ class ShardedExecutor:
         """The sum goes from shard to shard: it has the same bits however many there are."""
         total: NDArray[np.float64] | None = None
         for index in range(len(self.shards.groups)):
-            total = self.shards.submit(index, Shard.sum_models, total).result()
+            total = self.shards.submit(index, Tester.sum_models, total).result()
         assert total is not None
         return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
@@ -180,21 +181,12 @@ class Exchange(ABC):
     def check_present(self, here: BoolArray) -> None:
         """Refuse a part for a worker that is away; here is [N]."""
 
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """What travels with the models is known before the first round: the class declares it."""
-        self._check_push_sum(False, declared=push_sum)
-        if tracking:
+    def check_rule(self, rule: Rule) -> None:
+        """Refuse a rule of the workers that this exchange does not fit."""
+        if rule.acts():
             raise Unusable(
-                f"its class has tracking = True, and its plan has a {self.name}",
-                "a WeightedMixing with tracking",
-            )
-
-    def _check_push_sum(self, pushed: bool, *, declared: bool) -> None:
-        if pushed != declared:
-            raise Unusable(
-                f"its plan has a {self.name} with{'' if pushed else 'out'} push_sum, but its class "
-                f"has push_sum = {declared}",
-                "the same in the class and in every plan",
+                f"its workers have a rule that sends or receives, and its plan has a {self.name}",
+                "a NeighborMixing, a DirectedMixing or a WeightedMixing with such a rule",
             )
 
     def check_network(self) -> None:

@@ -29,6 +29,7 @@ from fedhp.graph import (
     topology_from,
     weights_problem,
 )
+from fedhp.rule import Rule
 from fedhp.timing import Network, slowest_link, slowest_pull
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan, Topology
 
@@ -96,6 +97,17 @@ class Mixing(Exchange):
         if plan.overlap:
             raise Unusable(
                 f"its plan has overlap and a {self.name}", "overlap with a GroupAverage only"
+            )
+
+    def check_rule(self, rule: Rule) -> None:
+        """Weights sum to 1 by sender where a mass travels, and only there."""
+        if self.times > 1:
+            self._repeated().check_rule(rule)
+        if self.push_sum != bool(rule.mass):
+            raise Unusable(
+                f"its plan has a {self.name} with{'' if self.push_sum else 'out'} push_sum, but "
+                f"the mass of its rule is {rule.mass!r}",
+                "push_sum=True in every plan if the rule has a mass, and in none without",
             )
 
     def check_present(self, here: BoolArray) -> None:
@@ -359,6 +371,13 @@ class DirectedMixing(Mixing):
         if self.score is not None:
             self.score.check()
 
+    def check_rule(self, rule: Rule) -> None:
+        """Messages that are scored have to be models."""
+        if self.score is None:
+            Mixing.check_rule(self, rule)
+        else:
+            Exchange.check_rule(self, rule)
+
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
     ) -> Exchange:
@@ -433,7 +452,7 @@ class WeightedMixing(Mixing):
     links: IntArray = field()  # [E, 2] (receiver, sender), each once
     weights: FloatArray = field()  # [E] above 0
     own_weights: FloatArray = field()  # [N]
-    push_sum: bool = False  # as the algorithm's class says
+    push_sum: bool = False  # as the mass of the algorithm's rule says
 
     def matrix(self) -> csr_array:
         """As given."""
@@ -487,12 +506,6 @@ class WeightedMixing(Mixing):
                 f"worker {worker} keeps nothing of its own model",
                 "own_weights above 0 with push_sum: a weight of 0 cannot be divided by",
             )
-
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """Side vectors may travel with the models."""
-        if self.times > 1:
-            self._repeated().check_carried(push_sum=push_sum, tracking=tracking)
-        self._check_push_sum(self.push_sum, declared=push_sum)
 
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Part, SimulatedLinks
 from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
@@ -45,14 +46,15 @@ class ExchangeSequence(Exchange):
         for each in self.exchanges:
             each.check_present(here)
 
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """As each of them; the weights of push-sum cannot be mixed twice in a round."""
+    def check_rule(self, rule: Rule) -> None:
+        """As each of them; what a rule makes of a mix, it makes of one in a round."""
         for each in self.exchanges:
-            each.check_carried(push_sum=push_sum, tracking=tracking)
-        if push_sum and len(self.exchanges) > 1:
+            each.check_rule(rule)
+        if rule.receives() and len(self.exchanges) > 1:
             raise Unusable(
-                f"its class has push_sum = True, and its plan mixes {len(self.exchanges)} times",
-                "one mixing per round with push_sum",
+                f"its workers have a rule that receives, and its plan mixes {len(self.exchanges)} "
+                "times",
+                "one mixing per round with such a rule",
             )
 
     def check_network(self) -> None:
