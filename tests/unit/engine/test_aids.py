@@ -15,6 +15,7 @@ from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
 from fedhp.errors import ConfigError
+from fedhp.exchange.mailbox import Mail
 from fedhp.exchange.mailbox import INT8_SIZE
 from fedhp.record.checkpoint import read_checkpoint
 from unit.engine.runs import EXACT, bits, carry_out, prepared_of
@@ -61,9 +62,9 @@ class Watched:
         self.starts: list[tuple[float, int]] = []  # of transfers
         transfer_time = self.loop._transfer_time
 
-        def timed(worker: int, partner: int) -> float:
+        def timed(worker: int, mail: Mail) -> float:
             self.starts.append((self.loop.clock, worker))
-            return transfer_time(worker, partner)
+            return transfer_time(worker, mail)
 
         self.executor.average = noted  # type: ignore[method-assign]
         self.loop._transfer_time = timed  # type: ignore[method-assign]
