@@ -15,8 +15,7 @@ from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
 from fedhp.errors import ConfigError
-from fedhp.exchange.mailbox import Mail
-from fedhp.exchange.mailbox import INT8_SIZE
+from fedhp.exchange.mailbox import INT8_SIZE, Mail
 from fedhp.record.checkpoint import read_checkpoint
 from unit.engine.runs import EXACT, bits, carry_out, prepared_of
 
