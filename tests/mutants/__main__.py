@@ -13,7 +13,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from mutants.worker import Worker
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 NEEDED = 0.95
 SAMPLE, SEED = 250, 1
-FIELDS = ("file", "function", "operator", "line", "becomes")
+FIELDS = ("file", "function", "line", "operator", "becomes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,17 @@ def draw(count: int, seed: int, *, only: str = "") -> list[Mutant]:
     return sample
 
 
-def equivalents() -> dict[tuple[str, ...], str]:
-    """The reviewed list: its reasons by key."""
+def equivalents() -> list[dict[str, str]]:
+    """The reviewed list: tables with the fields of a mutant's key, and the reason."""
     with EQUIVALENT.open("rb") as file:
-        entries = tomllib.load(file).get("equivalent", [])
-    return {tuple(entry[name] for name in FIELDS): entry["reason"] for entry in entries}
+        entries: list[dict[str, str]] = tomllib.load(file).get("equivalent", [])
+    return entries
+
+
+def is_listed(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> bool:
+    """Whether an entry names this mutant; one without the last fields means all of its line."""
+    named = dict(zip(FIELDS, mutant.key, strict=True))
+    return any(all(named[name] == e.get(name, named[name]) for name in FIELDS) for e in entries)
 
 
 def try_mutant(mutant: Mutant, tests: Sequence[Sequence[SeenTest]], worker: Worker) -> Result:
@@ -177,14 +183,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    reasons = equivalents()
+    entries = equivalents()
     sample = draw(options.sample, options.seed, only=options.only)
-    equal = [mutant for mutant in sample if mutant.key in reasons]
+    rest = [mutant for mutant in sample if not is_listed(mutant, entries)]
     tests = recorded_tests(
         jobs=options.jobs, files=[name for name in options.tests.split(",") if name], say=say
     )
     say(f"{len(sample)} mutants, {len(tests)} tests that run their modules")
-    rest = [mutant for mutant in sample if mutant.key not in reasons]
     results = try_all(rest, Selection(tests), jobs=options.jobs, say=say)
     survivors = [result for result in results if not result.killed]
     killed = len(results) - len(survivors)
@@ -204,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     say(
         f"seed {options.seed}: {len(sample)} mutants, killed {killed}, survived {len(survivors)}, "
-        f"equivalent {len(equal)}; score {score:.1%} (at least {NEEDED:.0%} are needed); "
+        f"equivalent {len(sample) - len(rest)}; score {score:.1%} (needed: {NEEDED:.0%}); "
         f"{(time.monotonic() - started) / 60:.1f} min"
     )
     return int(score < NEEDED)

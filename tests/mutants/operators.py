@@ -56,7 +56,7 @@ class Mutant:
     @property
     def key(self) -> tuple[str, str, str, str, str]:
         """What stays the same when lines move."""
-        return self.file, self.function, self.operator, self.old_line, self.new_line
+        return self.file, self.function, self.old_line, self.operator, self.new_line
 
     def applied(self, text: str) -> str:
         """The module with this fault."""

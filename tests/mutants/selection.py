@@ -27,6 +27,7 @@ ORDER = (
 )
 UNSHARED = ("mutants", "meta", "ui", "cli", "fuzz", "frozen")  # with helpers of their own
 FILE_SECONDS = 240.0  # to record one file
+AT_ONCE = 6  # files that are recorded by one process
 LONGEST_CPU, LONGEST = 4.0, 30.0  # s, of a test that is used; other work may slow it down
 FIRST_TESTS, FIRST_SECONDS = 12, 4.0  # of a mutant: those that run little else
 ALL_SECONDS = 60.0  # of all tests of a mutant
@@ -95,30 +96,31 @@ def recorded_tests(
                     file.write_text(noting(module, file.read_text(encoding="utf-8")))
                 workers.append(Worker(tree))
 
-            def record(name: str) -> Callable[[Worker], None]:
+            def record(names: Sequence[str]) -> Callable[[Worker], None]:
                 def job(worker: Worker) -> None:
                     lines = worker.tree / "recording.jsonl"
-                    lines.unlink(missing_ok=True)
-                    outcome = worker.run([name], limit=FILE_SECONDS, record=lines)
-                    tests = []
-                    if lines.exists():
-                        text = lines.read_text(encoding="utf-8")
-                        tests = [json.loads(line) for line in text.splitlines()]
-                    used = {hit.partition(":")[0] for test in tests for hit in test["hits"]}
-                    known[name] = {
-                        "digest": digests[name],
-                        "modules": {module: modules[module] for module in sorted(used)},
-                        "tests": tests,
-                    }
+                    lines.write_text("")
+                    limit = FILE_SECONDS * len(names)
+                    outcome = worker.run(list(names), limit=limit, record=lines)
+                    found = [json.loads(line) for line in lines.read_text().splitlines()]
+                    for name in names:
+                        tests = [test for test in found if test["test"].startswith(f"{name}::")]
+                        used = {hit.partition(":")[0] for test in tests for hit in test["hits"]}
+                        known[name] = {
+                            "digest": digests[name],
+                            "modules": {module: modules[module] for module in sorted(used)},
+                            "tests": tests,
+                        }
                     KEPT.parent.mkdir(exist_ok=True)
                     KEPT.write_text(json.dumps(dict(known)), encoding="utf-8")
                     end = "" if outcome.code in (0, 1, 5) else f" (ended with {outcome.code})"
-                    say(f"  {name}: {len(tests)} tests in {outcome.seconds:.0f} s{end}")
+                    say(f"  {names[0]} ...: {len(found)} tests in {outcome.seconds:.0f} s{end}")
 
                 return job
 
+            parts = [missing[start : start + AT_ONCE] for start in range(0, len(missing), AT_ONCE)]
             try:
-                in_parallel([record(name) for name in missing], workers)
+                in_parallel([record(part) for part in parts], workers)
             finally:
                 for worker in workers:
                     worker.close()

@@ -142,7 +142,9 @@ def _test(tree: Path, arguments: list[str], output: Path, record: str) -> int:
         os.environ["MUTANTS_RECORDING"] = record
     import pytest
 
-    options = ["--timeout=30", *OPTIONS[1:]] if record else OPTIONS
+    options = (
+        ["--timeout=30", "--continue-on-collection-errors", *OPTIONS[1:]] if record else OPTIONS
+    )
     code = int(pytest.main([*options, *arguments]))
     sys.stdout.flush()
     return code
