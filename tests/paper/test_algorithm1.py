@@ -44,7 +44,7 @@ def rounds() -> list[Round]:
         assert isinstance(loop.algorithm, Algorithm)
         steps = loop.rounds()
         for round_index in range(1, 5):
-            planned = loop._plan()  # algorithms are pure: nothing is changed
+            planned = loop._plan().planned  # algorithms are pure: nothing is changed
             assert planned.round_index == round_index
             before = engine.shard.rows.models.double().numpy().copy()
             record = next(steps)
@@ -55,7 +55,7 @@ def rounds() -> list[Round]:
                     before=before,
                     trained=engine.shard.rows.after.double().numpy().copy(),
                     mixed=engine.shard.rows.models.double().numpy().copy(),
-                    reports=loop.progress.reports,
+                    reports=loop.planner.reports,
                 )
             )
     return seen

@@ -28,19 +28,6 @@ from fedhp.config import (
 )
 from fedhp.data import load_data, partition
 from fedhp.data.fingerprint import fingerprint
-from fedhp.engine.context import (
-    MOST_EPOCH_STEPS,
-    PlanningContext,
-    check_exchange,
-    check_local_epochs,
-    check_optimizer,
-    epoch_steps_of,
-    extra_state,
-    federation_of,
-    momentum_of,
-    serving_of,
-    world_of,
-)
 from fedhp.engine.memory import Memory, plan_memory
 from fedhp.errors import ConfigError
 from fedhp.learn.attack import attackers_of, flipped_labels
@@ -60,6 +47,19 @@ from fedhp.learn.task import (
 from fedhp.learn.topk import delta_share, topk_count
 from fedhp.learn.trial import TaskFacts, check_task, task_data
 from fedhp.learn.vectors import try_rule
+from fedhp.rounds.context import (
+    MOST_EPOCH_STEPS,
+    PlanningContext,
+    check_exchange,
+    check_local_epochs,
+    check_optimizer,
+    epoch_steps_of,
+    extra_state,
+    federation_of,
+    momentum_of,
+    serving_of,
+    world_of,
+)
 from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 

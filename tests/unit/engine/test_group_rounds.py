@@ -63,7 +63,7 @@ def test_participants_hold_the_same_consensus(compression: str) -> None:
     returned: set[tuple[int, int]] = set()
     columns = engine.prepared.layout.mixed
     for record in loop.rounds():
-        state = loop.progress.algorithm_state
+        state = loop.planner.state
         consensus = engine.state()["consensus"]
         group = record.decision.participation
         assert group is not None
@@ -92,7 +92,7 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     next(rounds)
     planned = loop._plan()
     assert planned.group is not None
-    exchange = planned.plan.exchange
+    exchange = planned.planned.plan.exchange
     assert isinstance(exchange, GroupAverage)
     before = engine.state()["models"].copy()
     held = engine.state()["consensus"].copy()
@@ -156,7 +156,7 @@ def test_the_true_network_sets_the_time_not_the_monitored_one(
         if planned_before == 0:
             continue
         different += facts["transfer_time"] != facts["planned_transfer_time"]
-        assert loop.progress.reports.transfer_time == facts["transfer_time"]
+        assert loop.planner.reports.transfer_time == facts["transfer_time"]
         started = record.clock - record.timing.round_time
         network = engine.prepared.world.network(started)
         assert record.bytes_sent == record.link_bytes.sum() > 0
@@ -297,7 +297,7 @@ def test_records_and_checkpoints_from_before_still_open(recorded: Path, tmp_path
     with RunReader(recorded) as run:
         run.check()
     engine = plus()
-    arrays, scalars = pack("reports", round_loop(engine).progress.reports)
+    arrays, scalars = pack("reports", round_loop(engine).planner.reports)
     del scalars["reports.transfer_time"]
     assert np.isnan(unpack("reports", Reports, arrays, scalars).transfer_time)
     engine.close()

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import fedhp
 from fedhp.config import Experiment, load, parse, to_tables
-from fedhp.engine.context import nominal_share, planning_context
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.memory import plan_memory
@@ -24,6 +23,7 @@ from fedhp.graph import mixing_weights, topology_from
 from fedhp.learn.params import FIRST_MOMENT, SECOND_MOMENT, VELOCITY, Layout, Replica
 from fedhp.record.checkpoint import read_checkpoint
 from fedhp.report.describe import describe_run
+from fedhp.rounds.context import nominal_share, planning_context
 from unit.engine.runs import NORMED, bits, carry_out, prepared_of
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "learning_rate": 0.02}

@@ -10,12 +10,12 @@ import pytest
 
 from fedhp.algorithms import Observation
 from fedhp.config import parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.types import BoolArray, IntArray, RoundRecord
 from fedhp.world import World
 from fedhp.world.world import build_world
@@ -168,11 +168,11 @@ def test_a_group_average_follows_the_trace(form: dict[str, Any]) -> None:
     loop = RoundLoop(built, Untrained())
     rounds = loop.rounds()
     next(rounds)
-    state, start = loop.progress.algorithm_state, loop.progress.clock
+    state, start = loop.planner.state, loop.progress.clock
     observation = Observation(
         2, start, 0.3, np.ones(WORKERS, dtype=np.bool_), built.world.network(start)
     )
-    group = loop.algorithm.plan(state, observation, loop.progress.reports)[1].exchange
+    group = loop.algorithm.plan(state, observation, loop.planner.reports)[1].exchange
     assert isinstance(group, GroupAverage)
     seconds = next(rounds).decision.facts["transfer_time"]
     seconds -= group.tree_latency(built.world.latency)

@@ -12,7 +12,6 @@ import numpy as np
 
 from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, LocalTraining, Training
 from fedhp.engine.loop import RoundLoop
@@ -20,6 +19,7 @@ from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mi
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.rounds.context import PlanningContext
 from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
 

@@ -27,7 +27,6 @@ from fedhp.algorithms.base import (
     traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
-from fedhp.engine.context import extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
@@ -53,6 +52,7 @@ from fedhp.record.checkpoint import (
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
+from fedhp.rounds.context import extra_state
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedhp.algorithms.base import Restartable, built_ins, traits_of
 from fedhp.config import Experiment
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.errors import ConfigError, RunError
+from fedhp.rounds.context import PlanningContext, planning_context
 
 TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
 
