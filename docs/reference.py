@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import fedhp
-from fedhp import api, graph, timing, types
+from fedhp import api, graph, rule, timing, types
 from fedhp.algorithms import base
 from fedhp.engine.replay import whatif
 from fedhp.engine.runs import tune as tune_runs
@@ -70,6 +70,11 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     ),
     (EXCHANGES, group, ("GroupAverage", "DisjointGroups")),
     (EXCHANGES, sequence, ("ExchangeSequence",)),
+    (
+        "Rules of the workers",
+        rule,
+        ("Rule", "Vector", "Step", "PushSum", "Tracking", "TrackedPushSum"),
+    ),
     ("Topologies", types, ("Topology", "ChangingTopology")),
     (
         "Topologies",

@@ -8,7 +8,7 @@ from meta.test_source import MODULES, SOURCE, imported, tree_of
 
 MOST_METHODS, MOST_ARGUMENTS = 35, 10
 # What is still too large; these numbers may only fall, and leave with the class.
-METHODS = {"engine/shard.py:Shard": 56, "engine/sharded.py:ShardedExecutor": 39}
+METHODS: dict[str, int] = {}
 ARGUMENTS = {"cluster/ops/launch.py:Cluster": 12}
 
 

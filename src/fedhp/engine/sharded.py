@@ -96,6 +96,7 @@ class ShardedExecutor:
         self._last_round = prepared.experiment.rounds
         self.shards = shards
         self.workers = prepared.experiment.workers
+        self._tests = ShardTests(prepared, shards, self._gather)
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
@@ -388,15 +389,15 @@ class ShardedExecutor:
 
     def start_tests(self, round_index: int) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
-        mean = self._mean_model()
-        tests = [self._start_evaluation(mean, whole=False)]
+        mean = self._tests.mean_model()
+        tests = [self._tests.start(mean, whole=False)]
         if round_index == self._last_round and self.prepared.whole_at_end:
-            tests.append(self._start_evaluation(mean, whole=True))
+            tests.append(self._tests.start(mean, whole=True))
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
         """Test every worker's model and their mean."""
-        return self._start_evaluation(self._mean_model(), whole=whole).result()
+        return self._tests.start(self._tests.mean_model(), whole=whole).result()
 
     # --- what a checkpoint holds -----------------------------------------------------------
 
@@ -416,19 +417,13 @@ class ShardedExecutor:
             self.shards.submit(
                 index,
                 Shard.load,
-                {name: rows[self._rows_in(name, state, group)] for name, rows in state.items()},
+                {name: rows[_rows_in(name, state, group)] for name, rows in state.items()},
             )
             for index, group in enumerate(self.shards.groups)
         )
         self.shards.keep(in_flight="in_flight" in state)
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _rows_in(self, name: str, state: Arrays, group: IntArray) -> IntArray:
-        """Which rows of a state belong to a shard: its workers', or what they have of others."""
-        if name not in PAIR_STATE:
-            return group
-        return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
 
     def _find(self, worker: int) -> tuple[int, int]:
         """A worker's shard, and its row there."""
@@ -521,7 +516,21 @@ class ShardedExecutor:
             shares[:, 1] = 0.0
         return shares
 
-    def _mean_model(self) -> NDArray[np.float32]:
+
+class ShardTests:
+    """Tests of all workers' models and of their mean."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        shards: Shards,
+        gather: Callable[[list[NDArray[Any]]], NDArray[Any]],
+    ) -> None:
+        self.prepared, self.shards = prepared, shards
+        self._gather = gather  # rows of all shards, by worker
+        self.workers = prepared.experiment.workers
+
+    def mean_model(self) -> NDArray[np.float32]:
         """The sum goes from shard to shard: it has the same bits however many there are."""
         total: NDArray[np.float64] | None = None
         for index in range(len(self.shards.groups)):
@@ -529,7 +538,8 @@ class ShardedExecutor:
         assert total is not None
         return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
 
-    def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
+    def start(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
+        """Start testing; models must not change meanwhile."""
         last = len(self.shards.groups) - 1  # this shard tests the mean model
         scores = [
             self.shards.start_tests(index, mean if index == last else None, whole=whole)
@@ -577,3 +587,10 @@ class ShardedExecutor:
 def _results(pending: Iterable[Pending[T]]) -> list[T]:
     """Start all, then wait for all."""
     return [part.result() for part in list(pending)]
+
+
+def _rows_in(name: str, state: Arrays, group: IntArray) -> IntArray:
+    """Which rows of a state belong to a shard: its workers', or what they have of others."""
+    if name not in PAIR_STATE:
+        return group
+    return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
